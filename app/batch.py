@@ -12,13 +12,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     MinP,
     RepetitionPenalty,
@@ -27,11 +29,12 @@ from engine.configuration import (
     TopP,
 )
 from engine.errors import EngineError
-from engine.events import Failed, Finished, FinishReason
+from engine.events import Event, Failed, Finished, FinishReason
 from engine.files import read_bytes
+from engine.grammar.source import GrammarError, check_grammar
 from engine.parsing import parse_json
 from engine.process.blocking_client import BlockingClient
-from engine.requests import GenerationRequest, Message
+from engine.requests import GenerationRequest, Grammar, Message
 
 MOST_BYTES = 1 << 30
 """Of a file of requests or results."""
@@ -69,6 +72,10 @@ class _Line(BaseModel):
     max_tokens: Positive | None = None
     seed: Natural | None = None
     stop: str | list[str] | None = None
+    stop_tokens: list[Natural] | None = None
+    json_schema: dict[str, Any] | None = None
+    grammar: str | None = None
+    lora: list[str] | None = None
     temperature: Temperature | None = None
     top_k: Natural | None = None
     top_p: TopP | None = None
@@ -84,13 +91,22 @@ class _Line(BaseModel):
             return "there is nothing to answer in it"
         if self.raw and (self.messages is not None or self.system):
             return "raw takes a prompt alone"
+        if self.json_schema is not None and self.grammar is not None:
+            return "it has a JSON schema and a grammar: leave one out"
         return None
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
-        """The request that the line makes of the command's."""
+        """The request that the line makes of the command's.
+
+        Raises:
+            GrammarError: its schema or grammar is not valid.
+            ValueError: an adapter is not there.
+        """
         own = {name: getattr(self, name) for name in _SAMPLING}
         given = {name: value for name, value in own.items() if value is not None}
-        stop = base.stop if self.stop is None else self.stop
+        if self.stop_tokens is not None:
+            given["stop_tokens"] = tuple(self.stop_tokens)
+        stop, grammar = base.stop if self.stop is None else self.stop, self._grammar()
         return replace(
             base,
             messages=() if self.raw else self._messages(system),
@@ -99,7 +115,20 @@ class _Line(BaseModel):
             max_tokens=self.max_tokens or base.max_tokens,
             seed=base.seed if self.seed is None else self.seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            grammar=base.grammar if grammar is None else grammar,
+            adapters=base.adapters if self.lora is None else tuple(map(_adapter, self.lora)),
         )
+
+    def _grammar(self) -> Grammar | None:
+        """What the reply may be, checked; None leaves it to the command."""
+        if self.json_schema is not None:
+            grammar = Grammar(json.dumps(self.json_schema), name="of the line")
+        elif self.grammar is not None:
+            grammar = Grammar(self.grammar, is_schema=False, name="of the line")
+        else:
+            return None
+        _check(grammar)
+        return grammar
 
     def _messages(self, system: str) -> tuple[Message, ...]:
         asked = [Message(each.role, each.content) for each in self.messages or ()]
@@ -110,8 +139,23 @@ class _Line(BaseModel):
         return (*([Message("system", instruction)] if instruction and not has_own else []), *asked)
 
 
-_SAMPLING = _Line.model_fields.keys() & {each.name for each in fields(SamplingSettings)}
-"""The settings that a line may say; schema, grammar and stop tokens hold for the whole file."""
+_ANSWER_RULES = {"json_schema", "grammar", "stop_tokens"}
+"""Settings that a line writes in another way than the command, which names files."""
+_SAMPLING = _Line.model_fields.keys() & {
+    each.name for each in fields(SamplingSettings) if each.name not in _ANSWER_RULES
+}
+"""The settings that a line may say as they are."""
+
+
+_check = lru_cache(maxsize=64)(check_grammar)
+"""Lines of a file mostly have one schema."""
+
+
+def _adapter(spelled: str) -> Adapter:
+    adapter = Adapter.read(spelled)
+    if not adapter.path.is_file():
+        raise ValueError(f"the adapter {adapter.path} is not there")
+    return adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +218,10 @@ def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -
     fault = said.fault()
     if fault is not None:
         raise ValueError(fault)
-    request = said.request(base, system)
+    try:
+        request = said.request(base, system)
+    except GrammarError as error:
+        raise ValueError(str(error)) from error
     digest = hashlib.sha256(repr(request).encode()).hexdigest()[:HASH_LENGTH]
     name = str(number) if said.id is None else str(said.id)
     return BatchRequest(number, name, digest, request)
@@ -292,8 +339,18 @@ def answer_all(
     *,
     n_at_once: int,
     clock: Callable[[], float] = time.monotonic,
+    observe: Callable[[Event], None] = lambda _: None,
 ) -> Iterator[BatchProgress]:
     """Answer requests, and append each result as soon as it is there; the same progress each time.
+
+    Args:
+        engine: With room for the replies.
+        requests: What is asked.
+        results: Where results go.
+        progress: What is counted.
+        n_at_once: Replies that are made at a time.
+        clock: Seconds.
+        observe: Called with each event of each reply, such as `Metrics.observe`.
 
     Raises:
         BatchError: a result cannot be written.
@@ -310,6 +367,7 @@ def answer_all(
 
     for told in engine.replies(waiting(), n_at_once=n_at_once):
         one = asked[told.reply_id]
+        observe(told.event)
         match told.event:
             case Failed(title, message):
                 progress.failed.append(BrokenLine(one.number, f"{title}: {message}"))
@@ -335,6 +393,7 @@ def result_of(one: BatchRequest, finished: Finished, latency_s: float) -> dict[s
         "text": finished.text,
         "token_ids": finished.token_ids,
         "finish_reason": finished.reason.value,
+        "fits_grammar": finished.fits_grammar,
         "seed": finished.seed,
         "n_prompt": stats.n_prompt,
         "n_reused": stats.n_reused,

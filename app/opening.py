@@ -42,6 +42,10 @@ class ModelRequest:
     backend: BackendName | None = None
     kv_cache: str | None = None
     """Kind of the torch backend's cache."""
+    kv_trace: Path | None = None
+    """Where the operations of its caches are written."""
+    decode_plan: str | None = None
+    """What each token sees with it, as `EngineSettings.decode_plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,7 @@ class ChosenModel:
         configuration = configure(path, self.draft, self.rules, settings, asked)
         if asked.n_ctx is not None:
             configuration = with_n_ctx(configuration, asked.n_ctx)
-        return replace(
-            configuration,
-            backend=self.request.backend or configuration.backend,
-            kv_cache=self.request.kv_cache or configuration.kv_cache,
-        )
+        return replace(configuration, kv_trace=asked.kv_trace)
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.
@@ -235,6 +235,8 @@ def _with_request(rules: Preset, request: ModelRequest) -> Preset:
     from engine.planning.values import thread_rules
 
     asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
+    own = {name: getattr(request, name) for name in ("backend", "kv_cache", "decode_plan")}
+    asked |= {name: value for name, value in own.items() if value is not None}
     typed = rules.model_copy(update=asked)
     if request.n_ctx is None or open_types(typed) is None:
         return typed

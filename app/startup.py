@@ -137,13 +137,11 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
-    """What the estimate says that llama.cpp allocates, and what comes beside it; None for torch.
+    """What the estimate says that the backend allocates, and what comes beside it.
 
     Raises:
         EngineError: If a model file cannot be read.
     """
-    if configuration.backend == "torch":
-        return None
     from engine.memory.estimate import estimate
     from engine.memory.hardware import usable_devices
     from engine.memory.terms import TermKind

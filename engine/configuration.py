@@ -73,6 +73,8 @@ Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
 DraftLength = Annotated[int, Bounds(ge=1, le=MAX_DRAFT)]
 PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
 Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
+DECODE_PLAN = r"^(auto|[1-9][0-9]{0,5}(/[1-9][0-9]{0,8})?)$"
+DecodePlanName = Annotated[str, Bounds(pattern=DECODE_PLAN)]
 KVCacheName = Annotated[str, Bounds(pattern=r"^[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$")]
 Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
@@ -305,8 +307,13 @@ class EngineSettings:
     itself."""
     kv_cache: KVCacheName | None = None
     """Kind of the torch backend's cache, such as `kivi4`, or one of keys and one of values as in
-    `kivi4/f16`; None is `type_k` and `type_v`. Its names are in `backends/torch/caches/kinds.py`.
+    `kivi4/f16`; None is `type_k` and `type_v`, where f16 stands for the type of the computation.
+    Its names are in `memory/torch_caches.py`.
     """
+    decode_plan: DecodePlanName | None = None
+    """How the torch backend's attention goes through a text: `128/512` takes 128 queries at once,
+    each of which sees the last 512 tokens; `auto` goes by the length. It changes what is said; None
+    leaves the model as it is."""
     flash_attention: FlashAttention = "auto"
     n_batch: Batch = 2048
     n_ubatch: Batch = 512
@@ -370,6 +377,8 @@ class Configuration(EngineSettings):
     adapters: tuple[Adapter, ...] = ()
     """What is loaded beside the model, for every reply that names none of its own."""
     draft: DraftConfiguration | None = None
+    kv_trace: Path | None = None
+    """Where each operation of the torch backend's caches is appended as a line of JSON."""
     sampling: SamplingSettings = SamplingSettings()
 
     @property
@@ -416,6 +425,7 @@ class Configuration(EngineSettings):
             tensor_overrides=(),
             adapters=(),
             mmproj_path=None,
+            kv_trace=None,
             draft=None,
             n_mtp_draft=0,
         )

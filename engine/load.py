@@ -119,17 +119,30 @@ def _open_backend(
     configuration: Configuration, log: NativeLog, role: Literal["target", "draft"]
 ) -> ModelBackend:
     if configuration.backend == "llama.cpp":
-        if configuration.kv_cache is not None:
-            raise ModelLoadError(
-                f"the cache kind {configuration.kv_cache} is one of the torch backend: add "
-                "--backend torch, or name a type of llama.cpp's by --kv"
-            )
+        _check_not_torch(configuration)
         return LlamaCppBackend(configuration, log, role)
     try:
         from engine.backends.torch.backend import TorchBackend  # takes a second or two
     except ImportError as error:
         raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
     return TorchBackend(configuration, log, role)
+
+
+def _check_not_torch(configuration: Configuration) -> None:
+    """Raise `ModelLoadError` where something is asked of llama.cpp that only torch has."""
+    if configuration.kv_cache is not None:
+        raise ModelLoadError(
+            f"the cache kind {configuration.kv_cache} is one of the torch backend: add "
+            "--backend torch, or name a type of llama.cpp's by --kv"
+        )
+    for what, value in (
+        ("the decode plan", configuration.decode_plan),
+        ("the trace of caches", configuration.kv_trace),
+    ):
+        if value is not None:
+            raise ModelLoadError(
+                f"{what} {value} is the torch backend's: add --backend torch, or leave it out"
+            )
 
 
 def _follows(configuration: Configuration) -> tuple[bool, bool]:
@@ -187,6 +200,11 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
         notes.append(
             f"the context of {target.n_ctx} is longer than the {target.n_ctx_train} tokens that "
             "the model was trained on: quality will fall behind them"
+        )
+    if configuration.decode_plan is not None:
+        notes.append(
+            f"the decode plan {configuration.decode_plan} is on: tokens may see less than the "
+            "model was trained to, and the text is not the one that it says without"
         )
     wants_speculation = configuration.speculation.predictor is not PredictorName.OFF
     if wants_speculation and not target.can_crop:

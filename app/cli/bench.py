@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.options import Count, opening_options, sampling
-from engine.configuration import MAX_DRAFT, BackendName, ControllerName
-from engine.planning.values import AskedThreads
+from engine.configuration import MAX_DRAFT, ControllerName
+
+if TYPE_CHECKING:
+    from app.opening import ModelRequest
 
 LENGTHS = "2,4,8"
 CONTROLLERS = [name.value for name in ControllerName]
@@ -121,15 +124,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     help="Write the recommended settings into this preset.",
 )
 def command(
-    model: str | None,
-    draft: str | None,
-    preset: str | None,
-    n_ctx: int | None,
-    n_threads: AskedThreads,
-    kv: str | None,
-    kv_budget: int | None,
-    backend: BackendName | None,
-    kv_cache: str | None,
+    asked: "ModelRequest",
     sets: tuple[str, ...],
     n_prompts: int,
     only: tuple[str, ...],
@@ -164,7 +159,6 @@ def command(
     from app.bench.prompt_sets import DEFAULT_SETS, PromptChoice
     from app.bench.results import read_results
     from app.config import load_settings
-    from app.opening import ModelRequest
 
     if show_path is not None:
         show(read_results(show_path), html_path)
@@ -178,6 +172,5 @@ def command(
         n_tokens=n_tokens,
         temperatures=temperatures or (0.0,),
     )
-    request = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     files = Files(json_path, html_path, resume_path, preset_name)
-    return run_benchmark(options, request, files, load_settings().settings)
+    return run_benchmark(options, asked, files, load_settings().settings)

@@ -16,8 +16,8 @@ ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
 )  # fmt: skip
 TORCH_KINDS = (
-    "q8_0,fp8,q4_1,q4_0,rotated_q4_0,nf4,q3,rotated_q3,kivi4,kivi2,q8_0/q4_0,bf16,static,paged,tiered,"
-    "sliding,means"
+    "q8_0,fp8,q4_1,q4_0,rotated_q4_0,nf4,q3,rotated_q3,kivi4,kivi2,decoupled,q8_0/q4_0,bf16,"
+    "static,paged,tiered,sliding,means"
 )
 """What is measured of the torch backend where nothing else is said: a row for each kind."""
 MOST_TOKENS = 32 * 1024

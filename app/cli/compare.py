@@ -6,12 +6,12 @@ import click
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.options import SEED, Count, opening_options, sampling
-from engine.planning.values import AskedThreads
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
     from app.compare.side import Side
-    from engine.configuration import BackendName, Configuration
+    from app.opening import ModelRequest
+    from engine.configuration import Configuration
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest
 
@@ -42,7 +42,7 @@ SEED_BITS = 31
 @click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
 @click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")
 def command(
-    model: str,
+    asked: "ModelRequest",
     prompt: str | None,
     first: str,
     second: str | None,
@@ -50,14 +50,6 @@ def command(
     max_tokens: int,
     temperature: float | None,
     seed: int | None,
-    draft: str | None,
-    preset: str | None,
-    n_ctx: int | None,
-    n_threads: AskedThreads,
-    kv: str | None,
-    kv_budget: int | None,
-    backend: "BackendName | None",
-    kv_cache: str | None,
     system: str | None,
     together: bool,
     shows_text: bool,
@@ -75,10 +67,9 @@ def command(
     """  # noqa: D301  click wants the backspace character itself
     from app.compare.side import read_side, speculative_side
     from app.config import load_settings
-    from app.opening import ModelRequest, open_model
+    from app.opening import open_model
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
-    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)

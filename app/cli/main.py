@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,11 +13,13 @@ from click.shell_completion import CompletionItem
 from app import __version__, paths
 from app.cli import completion
 from app.cli.console import say, tell
-from app.cli.options import backend_options, kv_options
+from app.cli.options import backend_options, kv_options, opens_model
 from app.terminal import close_terminal
-from engine.configuration import BackendName
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
+
+if TYPE_CHECKING:
+    from app.opening import ModelRequest
 
 DEFAULT_COMMAND = "chat"
 
@@ -167,28 +170,16 @@ def cli(ctx: click.Context) -> None:
 )
 @kv_options
 @backend_options
-def chat(
-    model: str | None,
-    draft: str | None,
-    preset: str | None,
-    theme: str | None,
-    kv: str | None,
-    kv_budget: int | None,
-    backend: BackendName | None,
-    kv_cache: str | None,
-) -> None:
+@opens_model
+def chat(asked: "ModelRequest", theme: str | None) -> None:
     """Open the full-screen chat on MODEL."""
     try:
-        _require_terminal(model)
+        _require_terminal(asked.model)
         from app.application import open_chat
-        from app.opening import ModelRequest
 
-        request = ModelRequest(
-            model, draft, preset, kv=kv, kv_budget=kv_budget, backend=backend, kv_cache=kv_cache
-        )
-        open_chat(request, theme=theme)
+        open_chat(asked, theme=theme)
     except ModelFileError as error:
-        raise type(error)(f"{error}{_command_hint(model)}") from error
+        raise type(error)(f"{error}{_command_hint(asked.model)}") from error
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from functools import reduce
+from dataclasses import fields, replace
+from functools import reduce, wraps
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +13,7 @@ import click
 
 from app.cli import completion
 from engine.configuration import (
+    DECODE_PLAN,
     Adapter,
     BackendName,
     KVTypeName,
@@ -216,6 +217,20 @@ def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Comman
     return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
+def opens_model(command: Command) -> Command:
+    """A command that is given `asked`, a `ModelRequest`, for all that was typed of its fields."""
+
+    @wraps(command)
+    def with_request(**given: object) -> object:
+        from app.opening import ModelRequest
+
+        names = [each.name for each in fields(ModelRequest) if each.name in given]
+        asked = ModelRequest(**{name: given.pop(name) for name in names})  # type: ignore[arg-type]  # click made the types
+        return command(asked=asked, **given)
+
+    return with_request
+
+
 class KVTypes(click.ParamType[str]):
     """Types of the cache: `auto`, one for keys and values, or two as in `q8_0/q4_0`."""
 
@@ -324,19 +339,54 @@ def token_ids(spelled: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
+class DecodePlan(click.ParamType[str]):
+    """How attention goes through a text: `auto`, queries at once, or these and a window."""
+
+    name = "auto|CHUNK[/WINDOW]"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text that was typed, if it is a plan."""
+        text = str(value).strip().lower()
+        if re.fullmatch(DECODE_PLAN, text) is None:
+            self.fail(
+                f"{shown(text)} is no decode plan: write auto, 128 for queries at once, or 128/512 "
+                "for these and a window",
+                param,
+                ctx,
+            )
+        return text
+
+
 backend_choice = click.option(
     "--backend",
     type=click.Choice(get_args(BackendName)),
     help="The engine that computes: llama.cpp, or torch, whose keys and values can be looked at.",
 )
 
+kind_option = click.option(
+    "--kv-cache",
+    metavar="KIND",
+    help="Kind of the torch backend's cache: q4_0, nf4, kivi4, rotated_q3, paged and so on, or "
+    "K/V apart as in kivi4/f16; an unknown one lists them.",
+)
+
 backend_options = joined(
     backend_choice,
+    kind_option,
     click.option(
-        "--kv-cache",
-        metavar="KIND",
-        help="Kind of the torch backend's cache: q4_0, nf4, kivi4, rotated_q3, paged and so on, or "
-        "K/V apart as in kivi4/f16; an unknown one lists them.",
+        "--kv-trace",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Append each operation of the torch backend's caches to this file, a line of JSON "
+        "each: layer, shape, bytes, time.",
+    ),
+    click.option(
+        "--decode-plan",
+        type=DecodePlan(),
+        help="Changes what the torch backend says: its attention takes so many queries at once, "
+        "and each sees the last WINDOW tokens only; auto goes by the length of the text.",
     ),
 )
 """Who computes, and how torch keeps keys and values."""
@@ -357,5 +407,6 @@ opening_options = joined(
     ),
     click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k."),
     threads_option,
+    opens_model,
 )
 """How a model is opened, where its path or name is an argument or option of its own."""

@@ -14,7 +14,9 @@ from app.cli.options import (
     Layers,
     Shares,
     Size,
+    backend_choice,
     joined,
+    kind_option,
     kv_options,
     threads_option,
 )
@@ -63,6 +65,8 @@ knob_options = joined(
     click.option("--ctx", "n_ctx", type=Count(),
                  help="Tokens of context, such as 32k; without it the preset's, at most 8192."),
     kv_options,
+    backend_choice,
+    kind_option,
     click.option("--type-k", type=OPEN_KV_TYPE, help="Type of the cached keys."),
     click.option("--type-v", type=OPEN_KV_TYPE, help="Type of the cached values."),
     click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),

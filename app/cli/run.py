@@ -4,9 +4,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from app.cli import completion
-from app.cli.console import SlowReading, note, print_json, print_text, prompt_text, say
+from app.cli.console import note, print_json, prompt_text
 from app.cli.options import (
     KV_TYPE,
     SEED,
@@ -28,33 +26,19 @@ from app.cli.options import (
     token_ids,
     with_answer,
 )
+from app.cli.run_batch import Batch, answer_batch, refuse_of_one_reply
+from app.cli.run_reply import answer, exit_code, metered, repeat, summary, write
 from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
-from engine.planning.values import AskedThreads
 
 if TYPE_CHECKING:
-    from engine.configuration import BackendName, Configuration
-    from engine.events import Event, Finished
+    from app.opening import ModelRequest
+    from engine.configuration import Configuration
     from engine.metrics import Metrics
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest, Message
 
-EXIT_CANCELLED = 130
-EXIT_UNFINISHED = 1
-
 SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
-BESIDE_MANIFEST = ("manifest_path", "model", "written_path", "metrics_path", "as_json")
-"""What may be typed beside a manifest, which says all the rest."""
-OF_ONE_REPLY = {
-    "prompt": "the prompt",
-    "raw": "--raw",
-    "tokens": "--tokens",
-    "preload": "--preload",
-    "written_path": "--write-manifest",
-    "metrics_path": "--metrics",
-    "as_json": "--json",
-}
-"""What may not be typed beside `--batch`, and how it is called."""
 OF_ONE_TEXT = ("raw", "tokens", "preload", "written_path", "batch_path", "as_json")
 """What may not be typed beside `--plain`."""
 PARALLEL = 4
@@ -177,16 +161,8 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 )
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
+    asked: "ModelRequest",
     prompt: str | None,
-    model: str | None,
-    draft: str | None,
-    preset: str | None,
-    n_ctx: int | None,
-    n_threads: AskedThreads,
-    kv: str | None,
-    kv_budget: int | None,
-    backend: "BackendName | None",
-    kv_cache: str | None,
     system: str | None,
     raw: bool,
     tokens: str | None,
@@ -218,13 +194,13 @@ def command(
     kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
-    from app.opening import ModelRequest, loaded_engine, open_model
+    from app.opening import loaded_engine, open_model
     from engine.requests import GenerationRequest
 
     if manifest_path is not None:
-        return _repeat(
+        return repeat(
             manifest_path,
-            model,
+            asked.model,
             written_path=written_path,
             metrics_path=metrics_path,
             as_json=as_json,
@@ -235,7 +211,6 @@ def command(
     ids = None if tokens is None else token_ids(tokens)
     asks_now = ids is None and not preload and batch_path is None and not is_plain
     text = prompt_text(prompt, USAGE) if asks_now else ""
-    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
@@ -255,28 +230,26 @@ def command(
         seed=seed,
     )
     if batch_path is not None and out_path is not None:
-        _refuse_beside_batch()
-        files = (batch_path, out_path)
-        return _answer_batch(
-            files, configuration, request, instruction, n_at_once=parallel or PARALLEL, n_ctx=n_ctx
-        )
+        refuse_of_one_reply()
+        batch = Batch(batch_path, out_path, metrics_path, parallel or PARALLEL, asked.n_ctx)
+        return answer_batch(batch, configuration, request, instruction)
     since = time.time()
     with (
         loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
-        _metrics(engine, metrics_path) as metrics,
+        metered(engine, metrics_path) as metrics,
     ):
         if is_plain:
             return _chat_plainly(engine, request, instruction, prompt, metrics)
         if preload:
             text = _typed_meanwhile(engine, instruction)
             request = replace(request, messages=_messages(instruction, text))
-        finished = _answer(engine, request, metrics, shows_text=not as_json)
+        finished = answer(engine, request, metrics, shows_text=not as_json)
         if written_path is not None:
             prompts = (text,)
-            _write(written_path, engine, prompts, instruction, request, [finished], since)
+            write(written_path, engine, prompts, instruction, request, [finished], since)
     if as_json:
         print_json(summary(finished))
-    return _exit_code(finished)
+    return exit_code(finished)
 
 
 def _chat_plainly(
@@ -294,7 +267,7 @@ def _chat_plainly(
     chat = PlainChat(engine, replace(request, messages=begin), metrics.observe)
     if prompt is None:
         return converse(chat, asked_lines())
-    return _exit_code(chat.ask(prompt_text(prompt, USAGE)))
+    return exit_code(chat.ask(prompt_text(prompt, USAGE)))
 
 
 def _refuse_beside_plain() -> None:
@@ -310,70 +283,6 @@ def _refuse_beside_plain() -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(each for each in context.command.params if each.name == name)
             raise click.UsageError(f"--plain is a chat by lines: leave out {option.opts[0]}")
-
-
-def _refuse_beside_batch() -> None:
-    """Make sure that nothing was typed which is of one reply.
-
-    Raises:
-        UsageError: something was.
-    """
-    context = click.get_current_context()
-    for name, title in OF_ONE_REPLY.items():
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--batch has prompts and results of its own: leave out {title}")
-
-
-def _answer_batch(
-    files: tuple[Path, Path],
-    configuration: "Configuration",
-    base: "GenerationRequest",
-    system: str,
-    *,
-    n_at_once: int,
-    n_ctx: int | None,
-) -> int:
-    """Answer a file of prompts; 1 where a line could not be, 130 where it was stopped."""
-    from app.batch import BatchProgress, Results, answer_all, for_batch, read_requests
-    from app.opening import loaded_engine
-
-    path, out = files
-    if out.exists() and path.exists() and out.samefile(path):
-        raise click.UsageError("--out names the file of the prompts: name another")
-    requests, broken = read_requests(path, base, system)
-    for line in broken:
-        note(f"line {line.number} is not answered: {line.reason}")
-    with Results(out) as results:
-        done = results.done()
-        left = [one for one in requests if (one.name, one.digest) not in done]
-        progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
-        if progress.n_done:
-            note(f"{progress.n_done:,} of {progress.n_all:,} are in {out} already")
-        if not left:
-            return int(bool(broken))
-        n_at_once = min(n_at_once, len(left))
-        configuration = for_batch(configuration, n_at_once, n_ctx)
-        shown = SlowReading()
-        try:
-            with loaded_engine(configuration, note) as engine:
-                steps = answer_all(engine, left, results, progress, n_at_once=n_at_once)
-                for told in steps:
-                    shown.answered(told.n_done, told.n_all, told.tps)
-        except KeyboardInterrupt:
-            shown.done()
-            note(
-                f"stopped: {progress.n_done:,} of {progress.n_all:,} are in {out}; the same "
-                "command goes on"
-            )
-            return EXIT_CANCELLED
-    shown.done()
-    for line in progress.failed:
-        note(f"line {line.number} is not answered: {line.reason}")
-    note(
-        f"{progress.n_done:,} of {progress.n_all:,} are in {out}: {progress.n_tokens:,} tokens in "
-        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} a second, {n_at_once} at once"
-    )
-    return int(bool(broken or progress.failed))
 
 
 def _check_batch(path: Path | None, out: Path | None, parallel: int | None) -> None:
@@ -411,18 +320,6 @@ def _check_prompt(
         raise click.UsageError("a manifest has texts as prompts: leave out --tokens")
     if is_typed_meanwhile and (prompt not in (None, "-") or is_raw or tokens is not None):
         raise click.UsageError("--preload is for a prompt from the input: leave the prompt out")
-
-
-def summary(finished: "Finished") -> dict[str, object]:
-    """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
-    return {
-        "text": finished.text,
-        "finish_reason": finished.reason.value,
-        "fits_grammar": finished.fits_grammar,
-        "token_ids": finished.token_ids,
-        "seed": finished.seed,
-        **asdict(finished.stats),
-    }
 
 
 def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
@@ -481,149 +378,3 @@ def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Co
 def _of(values: object, given: dict[str, object]) -> dict[str, Any]:
     """The typed values that are fields of a dataclass; click made the types."""
     return {name: value for name, value in given.items() if hasattr(values, name)}
-
-
-def _repeat(
-    path: Path,
-    model: str | None,
-    *,
-    written_path: Path | None,
-    metrics_path: Path | None,
-    as_json: bool,
-) -> int:
-    """Make the run of a manifest; 1 where a reply is another than the recorded one."""
-    from app.config import load_settings
-    from app.manifests import difference, open_manifest
-    from app.opening import loaded_engine
-    from engine.events import FinishReason
-
-    _refuse_beside_manifest()
-    since = time.time()
-    manifest, configuration = open_manifest(path, model, load_settings().settings)
-    replies: list[Finished] = []
-    told: list[str] = []
-    with (
-        loaded_engine(configuration, note, keeps_costs=False) as engine,
-        _metrics(engine, metrics_path) as metrics,
-    ):
-        for index, request in enumerate(manifest.requests):
-            replies.append(_answer(engine, request, metrics, shows_text=not as_json))
-            if replies[-1].reason is FinishReason.CANCELLED:
-                break
-            other = difference(manifest, index, replies[-1])
-            told += [] if other is None else [other]
-        if written_path is not None:
-            prompts, request = manifest.prompts, manifest.requests[0]
-            _write(written_path, engine, prompts, manifest.system, request, replies, since)
-    if as_json:
-        summaries = [summary(reply) for reply in replies]
-        print_json(summaries if len(manifest.prompts) > 1 else summaries[0])
-    for text in told:
-        note(text)
-    return max(int(bool(told)), *map(_exit_code, replies))
-
-
-def _refuse_beside_manifest() -> None:
-    """Make sure that nothing was typed that the manifest says.
-
-    Raises:
-        UsageError: something was.
-    """
-    context = click.get_current_context()
-    for param in context.command.params:
-        source = context.get_parameter_source(param.name or "")
-        if source is ParameterSource.COMMANDLINE and param.name not in BESIDE_MANIFEST:
-            typed = param.opts[0] if isinstance(param, click.Option) else "a prompt"
-            raise click.UsageError(f"--manifest says all of the run: leave out {typed}")
-
-
-@contextmanager
-def _metrics(engine: "BlockingClient", path: Path | None) -> "Iterator[Metrics]":
-    """What is counted of the replies in the block; it is in the file however the block ends."""
-    from engine.files import replace_file
-    from engine.metrics import Metrics
-
-    metrics = Metrics()
-    metrics.observe(engine.loaded)
-    try:
-        yield metrics
-    finally:
-        if path is not None:
-            replace_file(path, [metrics.prometheus().encode()], is_durable=False)
-
-
-def _write(
-    path: Path,
-    engine: "BlockingClient",
-    prompts: tuple[str, ...],
-    system: str,
-    request: "GenerationRequest",
-    replies: "list[Finished]",
-    since: float,
-) -> None:
-    """Write the manifest of a run; one that was stopped has none."""
-    from app.manifests import recorded
-    from engine.events import FinishReason
-    from engine.manifest import write_manifest
-
-    if any(reply.reason is FinishReason.CANCELLED for reply in replies):
-        note(f"the run was stopped, so {path} is not written")
-        return
-    manifest = recorded(
-        engine.loaded,
-        prompts=prompts,
-        system=system,
-        request=request,
-        replies=replies,
-        since=since,
-    )
-    write_manifest(manifest, path)
-
-
-def _answer(
-    engine: "BlockingClient",
-    request: "GenerationRequest",
-    metrics: "Metrics",
-    *,
-    shows_text: bool,
-) -> "Finished":
-    """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
-    try:
-        return _follow(engine.reply(request), metrics, shows_text=shows_text)
-    except KeyboardInterrupt:
-        engine.client.stop()
-        return _follow(engine.rest_of_reply(), metrics, shows_text=shows_text)
-
-
-def _follow(events: "Iterator[Event]", metrics: "Metrics", *, shows_text: bool) -> "Finished":
-    from engine.events import Finished, SpeculationChanged, TokensCommitted
-
-    shown = ""
-    for event in events:
-        metrics.observe(event)
-        match event:
-            case TokensCommitted(text=text) if shows_text and text:
-                print_text([text], nl=False)
-                shown = text
-            case SpeculationChanged(note=str(problem)):
-                note(problem)
-            case Finished():
-                if shown and not shown.endswith("\n"):
-                    say()
-                return event
-    raise AssertionError("a reply ends with `Finished`")
-
-
-def _exit_code(finished: "Finished") -> int:
-    from engine.events import FinishReason
-
-    if finished.reason is FinishReason.CANCELLED:
-        return EXIT_CANCELLED
-    if finished.reason is FinishReason.CONTEXT:
-        note("the context is full and the reply is cut: raise --ctx")
-    if finished.fits_grammar is False:
-        said = "the reply ended before the schema or grammar was satisfied"
-        is_short = finished.reason is FinishReason.LENGTH
-        note(f"{said}: raise --max-tokens" if is_short else f"{said} ({finished.reason})")
-        return EXIT_UNFINISHED
-    return 0

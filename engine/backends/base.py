@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -325,6 +325,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free model and context; closing twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class RegainsTokens(Protocol):
+    """A sequence whose backend finds what earlier lines began with, as far as it is still held."""
+
+    def n_regainable(self, tokens: Tokens[int]) -> int:
+        """How many tokens of the start of a line `regain` could hold."""
+        ...
+
+    def regain(self, tokens: Tokens[int]) -> int:
+        """Hold more of the start of a line, of which it holds a beginning; how many it then has."""
         ...
 
 

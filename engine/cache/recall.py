@@ -10,7 +10,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from statistics import median
 
-from engine.backends.base import Backend, Sequence, rewind
+from engine.backends.base import Backend, RegainsTokens, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.requantised import OtherTypes, Requantised
@@ -252,7 +252,7 @@ class Recall:
         match = None if tiers is None else tiers.match(tokens, owner=owner)
         match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
+        if match is not None and match.n_tokens >= max(n_hot, _n_kept(best, tokens)) + MIN_GAIN:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
@@ -315,6 +315,8 @@ class Recall:
             empty(slot)
         slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
+        if adapters is None and isinstance(slot.sequence, RegainsTokens):
+            slot.n_looked_at = slot.sequence.regain(tokens)
         return slot.n_looked_at
 
     def _shifted(
@@ -331,3 +333,9 @@ class Recall:
         slot.is_pure = slot.is_pure or not length
         slot.n_looked_at = length
         return Recalled(slot, n_hot=length)
+
+
+def _n_kept(slot: Slot, tokens: Tokens[int]) -> int:
+    """Tokens of a line's start that the backend holds in no sequence."""
+    sequence = slot.sequence
+    return sequence.n_regainable(tokens) if isinstance(sequence, RegainsTokens) else 0

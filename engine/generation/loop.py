@@ -34,13 +34,21 @@ from engine.generation.drafting import Drafting, DraftingPool
 from engine.generation.prefill import FirstRow, Prefill
 from engine.generation.prompt import Prompt, asked_prompt, checked_tokens, spelled
 from engine.generation.reply import Reply, Round, StreamingText
-from engine.generation.scheduler import NOTHING, Company, Computed, Item, StandBy, computed
+from engine.generation.scheduler import (
+    NOTHING,
+    Company,
+    Computed,
+    Item,
+    SharedStep,
+    StandBy,
+    computed,
+)
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
-from engine.speculation.costs import Costs, PlainStep
+from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter, make_controller
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
@@ -278,12 +286,12 @@ class ReplyLoop:
         draft = drafter.draft(self._n_draft_max(reply, most_exact))
         draft_s = reply.watch.split()
         is_exact = most_exact is not None
-        verdict, is_alone = yield from self._verify(reply, drafter.settings, draft, is_exact)
+        verdict, given = yield from self._verify(reply, drafter.settings, draft, is_exact)
         committed = reply.commit(draft, verdict, self._backend.vocabulary)
         reply.sequence.crop(len(reply.tokens) - 1)
         verify_s = reply.watch.split()
-        done = Round(draft, verdict, committed, waited_s, draft_s, verify_s, is_alone)
-        changed = self._learn(drafter, done)
+        done = Round(draft, verdict, committed, waited_s, draft_s, verify_s, given.is_alone)
+        changed = self._learn(drafter, done, given.shared)
         yield from self._tell(reply, done, length, drafter)
         if changed is not None:
             yield changed
@@ -309,11 +317,11 @@ class ReplyLoop:
 
     def _verify(
         self, reply: Reply, settings: SpeculationSettings, draft: Draft, is_exact: bool
-    ) -> Generator[Step, Computed | None, tuple[Verdict, bool]]:
+    ) -> Generator[Step, Computed | None, tuple[Verdict, Computed]]:
         """Decode the pending token and the draft in one batch, and compare.
 
         Returns:
-            The verdict, and whether no other reply's step was in the batch.
+            The verdict, and what the step gave.
         """
         n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
         rows = (reply.tokens[-1], *draft.tokens)[:n_rows]
@@ -330,20 +338,28 @@ class ReplyLoop:
             strict=settings.strict and not is_exact and n_rows > 1,
         )
         if not verdict.is_open:
-            return verdict, given.is_alone
+            return verdict, given
         line = [*reply.tokens, *draft.tokens[: verdict.n_accepted]]
         reply.sequence.crop(len(line) - 1)
         given = yield from computed(Step(reply.sequence, (line[-1],)))
         verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
-        return verdict, given.is_alone
+        return verdict, given
 
-    def _learn(self, drafter: Drafter, done: Round) -> ThreadsChanged | None:
+    def _learn(
+        self, drafter: Drafter, done: Round, shared: SharedStep | None
+    ) -> ThreadsChanged | None:
+        """Take what a round took, or the batch that it shared with other replies' rounds."""
         outcome, changed = done.outcome, None
         costs, threads = self._shared.costs, self._shared.threads
         if outcome.verify_s is not None and done.is_alone:
             n_rows = 1 + outcome.n_verified
             costs.add(n_rows, outcome.verify_s)
             changed = threads.stepped(outcome.verify_s, costs.rows.steps(n_rows))
+        elif shared is not None and shared.n_rows <= MAX_ROWS:
+            is_known = shared.n_rows in dict(costs.rows.measured())
+            costs.add(shared.n_rows, shared.elapsed_s)
+            if is_known:  # a guessed cost would say that the machine had changed
+                changed = threads.stepped(shared.elapsed_s, costs.rows.steps(shared.n_rows))
         drafter.observe(outcome, [token.token for token in done.committed.tokens])
         costs.use_threads(threads.n_decode)
         return changed

@@ -16,6 +16,7 @@ import numpy as np
 
 from engine.backends.base import Backend, Forward, Logits, Step
 from engine.cache.recall import Recall
+from engine.clock import Stopwatch
 from engine.configuration import Adapter
 from engine.errors import DecodeAborted, EngineError
 from engine.events import Event
@@ -31,6 +32,14 @@ NOTHING = Forward(np.empty((0, 0), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
+class SharedStep:
+    """A batch of several replies' rows, and nothing else."""
+
+    n_rows: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Computed:
     """What a step gave."""
 
@@ -38,6 +47,8 @@ class Computed:
     """`[n_rows, n_vocab]`, valid until the loop yields again."""
     is_alone: bool
     """Whether no other reply's step was in the batch, so that its time is this step's."""
+    shared: SharedStep | None = None
+    """The batch, where it was shared: one of those that shared it is told, and learns from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +287,18 @@ class Scheduler:
         self._compute_for(chosen)
         self._n_batches += 1
         lengths = [len(one.wish.sequence.tokens) for one in chosen if one.wish is not None]
+        watch = Stopwatch()
         try:
             self._backend.use_adapters(chosen[0].loop.adapters)
             forwards = self._forwards(chosen)
         except EngineError as error:
             self._recover(chosen, lengths, error)
             return
-        is_alone = len(chosen) == 1
+        is_alone, shared = len(chosen) == 1, _shared(chosen, watch.total())
         for one, forward in zip(chosen, forwards, strict=True):
             one.wish, one.turn = None, self._n_batches
-            self._take(one, Computed(forward.logits, is_alone))
+            self._take(one, Computed(forward.logits, is_alone, shared))
+            shared = None
 
     def _forwards(self, chosen: Sequence[Generation]) -> list[Forward]:
         steps = [one.wish for one in chosen if one.wish is not None]
@@ -301,6 +314,7 @@ class Scheduler:
             return (ready[0],)
         chosen: list[Generation] = []
         n_rows = n_tokens = n_unread = 0
+        n_most_unread = self._company.chunk if _decodes(ready) else self._backend.n_batch
         for one in sorted(ready, key=lambda one: one.turn):
             step = one.wish
             assert step is not None, "whoever is ready has something to compute"
@@ -318,9 +332,7 @@ class Scheduler:
             n_unread_then = n_unread + len(step.unread)
             fits = n_rows_then <= self._backend.n_rows
             fits = fits and (n_tokens_then <= self._backend.n_batch or n_tokens_then == n_rows_then)
-            fits = fits and (
-                not step.unread or not n_unread or n_unread_then <= self._company.chunk
-            )
+            fits = fits and (not step.unread or not n_unread or n_unread_then <= n_most_unread)
             if fits or not chosen:
                 chosen.append(one)
                 n_rows, n_tokens, n_unread = n_rows_then, n_tokens_then, n_unread_then
@@ -404,3 +416,16 @@ class Scheduler:
         if all(one.cancellation.is_cancelled for one in self._computing):
             self._is_stopped = True
             self._stop()
+
+
+def _decodes(ready: Sequence[Generation]) -> bool:
+    """Whether somebody waits for a token while others' prompts are read."""
+    return any(one.wish is not None and not one.wish.unread for one in ready)
+
+
+def _shared(chosen: Sequence[Generation], elapsed_s: float) -> SharedStep | None:
+    """The batch of several replies that has rows alone; None for any other."""
+    steps = [one.wish for one in chosen if one.wish is not None]
+    if len(steps) < 2 or any(step.unread for step in steps):
+        return None
+    return SharedStep(sum(len(step.tokens) for step in steps), elapsed_s)

@@ -17,8 +17,9 @@ from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_
 from engine.memory.placement import Placement, place
 from engine.memory.refusals import check_not_aborted
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
+from engine.memory.torch_backend import add_library, add_torch, torch_note
 from engine.memory.units import format_bytes
-from engine.memory.warnings import warnings_for
+from engine.memory.warnings import rope_warning, warnings_for
 from engine.memory.weights import weights_of
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
@@ -71,6 +72,8 @@ def estimate(
     beside = companions or Companions()
     draft = draft or beside.draft
     ledger = Ledger(devices)
+    if configuration.backend == "torch" and target == "kvchat":
+        return _of_torch(model, draft, configuration, ledger)
     shape = shape_for(model.architecture, configuration, target, devices)
     rows = n_outputs(configuration, target)
     where = _add_model(ledger, model, configuration, shape, rows, target)
@@ -90,6 +93,36 @@ def estimate(
         n_ctx,
         ledger.devices(),
         warnings_for(model, configuration, shape, devices, is_kvchat=target == "kvchat"),
+    )
+
+
+def _of_torch(
+    model: Model, draft: Model | None, configuration: Configuration, ledger: Ledger
+) -> Estimate:
+    """The cost in kvchat on the torch backend.
+
+    Raises:
+        PresetError: torch has no code for a model, or for the kind of cache.
+    """
+    add_torch(ledger, model, configuration)
+    own = configuration.of_draft("kvchat")
+    if draft is not None and own is not None:
+        ledger.part(TermKind.DRAFT)
+        add_torch(ledger, draft, own)
+        ledger.part(None)
+    ledger.add_overhead("kvchat")
+    add_library(ledger)
+    n_each = configuration.n_ctx // configuration.n_slots
+    warnings = (
+        rope_warning(model, n_each, is_kvchat=True),
+        torch_note(model, configuration, ledger.all),
+    )
+    return Estimate(
+        "kvchat",
+        configuration,
+        configuration.n_ctx,
+        ledger.devices(),
+        tuple(filter(None, warnings)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from engine.configuration import Configuration
 from engine.planning.planner import Plan, Verdict, warnings_of
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
@@ -70,4 +71,23 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     """What the plan warns of, and first of all that it does not fit."""
     verdict = "✗ does not fit" if plan.verdict is Verdict.NO else "! tight"
     short = plan.shortages
-    return (*([f"{verdict}: {', '.join(short)}"] if short else []), *warnings_of(plan))
+    return (
+        *([f"{verdict}: {', '.join(short)}"] if short else []),
+        *_of_torch(plan.setup.configuration),
+        *warnings_of(plan),
+    )
+
+
+def _of_torch(configuration: Configuration) -> list[str]:
+    """That kvchat's torch backend stays behind, and what its settings become."""
+    if configuration.backend != "torch":
+        return []
+    own = {"dtype": configuration.dtype, "kv_cache": configuration.kv_cache}
+    own["decode_plan"] = configuration.decode_plan
+    said = [f"{name} {value}" for name, value in own.items() if value not in (None, "auto")]
+    lost = f"{', '.join(said)} stay behind with it, and " if said else ""
+    return [
+        "backend is torch, which is kvchat's own: the other program computes with its engine; "
+        f"{lost}the cache there has keys of {configuration.type_k} and values of "
+        f"{configuration.type_v}"
+    ]

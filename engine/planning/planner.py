@@ -393,7 +393,8 @@ def n_ctx_limit(model: Model, setup: Setup) -> int:
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """What the user should know about a plan before loading it."""
     setup, own = plan.setup, [*_absences(plan), *plan.known.notes]
-    if setup.target == "kvchat" and setup.configuration.n_slots > 1:
+    is_llama_cpp = setup.configuration.backend == "llama.cpp"
+    if setup.target == "kvchat" and is_llama_cpp and setup.configuration.n_slots > 1:
         found = tuple(each.device for each in plan.estimate.devices)
         own.append(slots_text(plan.model.architecture, setup.configuration, found))
     if plan.draft is not None:

@@ -16,8 +16,9 @@ from app.batch import (
     read_requests,
     result_of,
 )
-from engine.configuration import Configuration, SamplingSettings
+from engine.configuration import Adapter, Configuration, SamplingSettings
 from engine.events import Event, Failed, Finished, FinishReason, GenerationStats, OfReply
+from engine.metrics import FAILURES, REPLIES, Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest, Message
@@ -93,6 +94,48 @@ def test_a_line_says_what_is_its_own_and_has_the_rest_of_the_command(tmp_path: P
     assert second.request.stop == ("x",)
     assert third.request.messages[0] == Message("system", "Be brief.")
     assert (fourth.request.raw_prompt, fourth.request.messages) == ("four", ())
+
+
+def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path) -> None:
+    adapter = tmp_path / "formal.gguf"
+    adapter.write_bytes(b"GGUF")
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    path = written(
+        tmp_path,
+        {"prompt": "a", "json_schema": schema, "stop_tokens": [3]},
+        {"prompt": "b", "grammar": 'root ::= "yes" | "no"', "lora": [f"{adapter}:0.5"]},
+        {"prompt": "c", "lora": []},
+        {"prompt": "d"},
+        {"prompt": "e", "json_schema": {"type": "wrong"}},
+        {"prompt": "f", "grammar": "root ::= other"},
+        {"prompt": "g", "grammar": "x", "json_schema": {}},
+        {"prompt": "h", "lora": [str(tmp_path / "none.gguf")]},
+    )
+    requests, broken = read_requests(path, BASE, "")
+    first, second, third, fourth = (each.request for each in requests)
+    assert first.grammar is not None
+    assert json.loads(first.grammar.text) == schema
+    assert first.sampling.stop_tokens == (3,)
+    assert second.grammar is not None
+    assert not second.grammar.is_schema
+    assert second.adapters == (Adapter(adapter, 0.5),)
+    assert third.adapters == ()
+    assert (fourth.adapters, fourth.grammar) == (None, None)
+    assert [line.number for line in broken] == [5, 6, 7, 8]
+    assert "JSON schema of the line is not valid" in broken[0].reason
+    assert "leave one out" in broken[2].reason
+    assert "is not there" in broken[3].reason
+
+
+def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
+    requests, _ = read_requests(written(tmp_path, {"prompt": "a"}, {"prompt": "fail"}), BASE, "")
+    metrics = Metrics()
+    with Results(tmp_path / "out.jsonl") as results:
+        engine = BlockingClient(cast(EngineClient, EchoingClient()))
+        progress = BatchProgress(n_all=2)
+        list(answer_all(engine, requests, results, progress, n_at_once=2, observe=metrics.observe))
+    assert metrics.value(REPLIES, reason=FinishReason.END) == 1
+    assert metrics.value(FAILURES) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from threading import Event
 from typing import Literal
 
@@ -15,9 +16,13 @@ from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
 from engine.backends.torch.assembly import assemble
 from engine.backends.torch.caches.base import CacheRoom, storage_bytes
 from engine.backends.torch.caches.dense import DenseCache
-from engine.backends.torch.caches.kinds import kind_of, make_caches, read_bytes
+from engine.backends.torch.caches.kinds import make_caches, make_pool
+from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.recurrent import RecurrentCache
+from engine.backends.torch.caches.tracing import CacheTrace, TracingCache
+from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.device import (
+    DTYPES,
     TYPE_NAMES,
     MemoryNeed,
     check_fits,
@@ -46,6 +51,7 @@ from engine.errors import (
 )
 from engine.events import BufferSize
 from engine.memory.hardware import usable_cores
+from engine.memory.torch_caches import CacheSpan, kind_named, read_bytes
 from engine.model.architecture import Model, read_model
 
 Role = Literal["target", "draft"]
@@ -84,16 +90,24 @@ class TorchBackend:
     ) -> None:
         model = read_model(configuration.model_path)
         shape = read_hyperparameters(model)
-        _check_settings(configuration)
+        _check_settings(configuration, shape)
+        plan = configuration.decode_plan
+        self._plan = None if plan is None else DecodePlan.named(plan)
         self._device = choose_device(configuration)
         self._dtype = choose_dtype(configuration, self._device)
-        self._kind = kind_of(configuration)
+        computed = TYPE_NAMES[self._dtype]
+        self._kind = kind_named(
+            configuration.kv_cache, configuration.type_k, configuration.type_v, computed
+        )
+        is_paged = self._kind.type_k == "paged"
+        self.shares_cells = is_paged and configuration.kv_unified and configuration.n_slots > 1
         n_physical, n_logical = usable_cores()
         n_decode = configuration.n_threads or n_physical
         self.n_threads = (n_decode, configuration.n_threads_batch or n_decode)
         self.n_threads_most = max(n_logical, *self.n_threads)
         self.n_sequences = configuration.n_slots
-        self.n_ctx = configuration.n_ctx // configuration.n_slots
+        n_parts = 1 if self.shares_cells else configuration.n_slots
+        self.n_ctx = configuration.n_ctx // n_parts
         self.n_batch = configuration.n_batch_of_kvchat
         self.n_rows = n_rows or (configuration.n_rows if role == "target" else 1)
         self.n_ctx_train = shape.n_ctx_train
@@ -102,6 +116,8 @@ class TorchBackend:
         self.chat_template = model.file.chat_template
         self._stop: Event = Event() if like is None else like._stop
         self._caches: list[list[LayerCache]] = []
+        self._tables: list[BlockTable | None] = []
+        self.can_slice = False
         self.read_bytes = 0
         """Of one layer's entries while attention reads them."""
         self.set_threads(max(self.n_threads))
@@ -124,7 +140,6 @@ class TorchBackend:
 
     can_crop = True
     can_shift = False
-    shares_cells = False
     rounds_by_threads = True
     """Products of matrices may split their sums among threads."""
 
@@ -135,12 +150,10 @@ class TorchBackend:
         )
 
     @property
-    def can_slice(self) -> bool:
-        return all(isinstance(cache, DenseCache) for cache in self._caches[0])
-
-    @property
     def state_format(self) -> str:
-        return f"{FORMAT}, torch {torch.__version__}, {TYPE_NAMES[self._dtype]}, {self._kind}"
+        computed = TYPE_NAMES[self._dtype]
+        named = f"{FORMAT}, torch {torch.__version__}, {computed}, {self._kind}"
+        return named if self._plan is None else f"{named}, {self._plan}"
 
     def set_threads(self, n_threads: int) -> None:
         if torch.get_num_threads() != n_threads:
@@ -168,7 +181,7 @@ class TorchBackend:
         context = self._live()
         free = [number for number in range(self.n_sequences) if number not in context.open]
         if free:
-            return TorchSequence(context, free[0], self._caches[free[0]])
+            return TorchSequence(context, free[0], self._caches[free[0]], self._tables[free[0]])
         if self.n_sequences > 1:
             raise ContextFullError(
                 f"all {self.n_sequences} sequences of the model are open: close one, or load the "
@@ -198,8 +211,10 @@ class TorchBackend:
             return
         for sequence in list(self._context.open.values()):
             sequence.close()
+        if self._context.trace is not None:
+            self._context.trace.close()
         self._context = None
-        self._caches = []
+        self._caches, self._tables = [], []
         self._text.release()
         self._text = None
 
@@ -225,9 +240,10 @@ class TorchBackend:
             keeps_windows=configuration.swa_full,
         )
         attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
-        self.read_bytes = read_bytes(self._kind, attention, room) if attention else 0
+        span = CacheSpan(self.n_ctx, TYPE_NAMES[self._dtype])
+        self.read_bytes = read_bytes(self._kind, attention, span)
         try:
-            self._caches = [self._new_caches(shape, room) for _ in range(self.n_sequences)]
+            prefixes = self._make_caches(configuration, shape, room)
             need = MemoryNeed(
                 n_weights=0 if loaded else sum(prod(each.shape) for each in model.file.tensors),
                 dtype=self._dtype,
@@ -246,24 +262,89 @@ class TorchBackend:
                 f"{n_free >> 20} MiB were free: {str(error).partition(chr(10))[0]}"
             ) from error
         return Context(
-            model=transformer, n_ctx=self.n_ctx, n_batch=self.n_batch, n_rows=self.n_rows
+            model=transformer,
+            n_ctx=self.n_ctx,
+            n_batch=self.n_batch,
+            n_rows=self.n_rows,
+            plan=self._plan,
+            shares_cells=self.shares_cells,
+            prefixes=prefixes,
+            trace=self._traced(configuration.kv_trace),
         )
 
-    def _new_caches(self, shape: Hyperparameters, room: CacheRoom) -> list[LayerCache]:
-        """Empty caches of a sequence's layers: of attention, or states that a draft can leave."""
-        states = replace(room, dtype=torch.float32)
+    def _make_caches(
+        self,
+        configuration: Configuration,
+        shape: Hyperparameters,
+        room: CacheRoom,
+    ) -> BlockPrefixes | None:
+        """Empty caches of the layers of each sequence; a pool of blocks is one for all."""
         attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
         recurrent = [each.states for each in shape.layers if isinstance(each, StateSpaceShape)]
-        return [
-            *make_caches(self._kind, attention, room),
-            *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent),
+        pool = prefixes = None
+        if self._kind.type_k == "paged" and attention:
+            pool = make_pool(
+                attention, room, n_sequences=self.n_sequences, is_shared=self.shares_cells
+            )
+            prefixes = BlockPrefixes(pool, n_most=pool.n_blocks)
+        states = replace(room, dtype=_state_dtype(configuration)) if recurrent else room
+        for _ in range(self.n_sequences):
+            table = None if pool is None else pool.open()
+            caches = make_caches(self._kind, attention, room, table)
+            self.can_slice = all(isinstance(each, DenseCache) for each in caches) and not recurrent
+            self._tables.append(table)
+            self._caches.append(
+                [*caches, *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent)]
+            )
+        return prefixes
+
+    def _traced(self, path: Path | None) -> CacheTrace | None:
+        """The trace that the operations of all caches are appended to from now on, if there is one.
+
+        Raises:
+            ModelLoadError: the file cannot be written.
+        """
+        if path is None:
+            return None
+        trace = CacheTrace(path)
+        self._caches = [
+            [
+                each
+                if isinstance(each, RecurrentCache)
+                else TracingCache(each, layer, trace, sequence=number)
+                for layer, each in enumerate(caches)
+            ]
+            for number, caches in enumerate(self._caches)
         ]
+        return trace
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise DecodeAborted("stopped")
 
 
-def _check_settings(configuration: Configuration) -> None:
+def _check_settings(configuration: Configuration, shape: Hyperparameters) -> None:
+    """Raise where something is asked that torch has no code for, or the model no layers."""
     if configuration.lora_paths:
         raise AdapterError(NO_ADAPTERS)
+    attends = any(isinstance(each, AttentionShape) for each in shape.layers)
+    for option, value in (
+        ("a decode plan", configuration.decode_plan),
+        ("a trace of caches", configuration.kv_trace),
+    ):
+        if value is not None and not attends:
+            raise ModelLoadError(
+                f"{option} is of layers with attention, and this model has none: leave it out"
+            )
+
+
+def _state_dtype(configuration: Configuration) -> torch.dtype:
+    """The type in which states of recurrent layers are kept: float32, or what `kv_cache` names."""
+    name = configuration.kv_cache or "f32"
+    first, _, second = name.partition("/")
+    if first not in DTYPES or second not in ("", first):
+        raise ModelLoadError(
+            f"states of recurrent layers are kept in {', '.join(DTYPES)}, and {name} was asked: "
+            "they have no keys and values"
+        )
+    return DTYPES[first]

@@ -38,7 +38,8 @@ FAMILIES: dict[str, Family] = {
     "gemma3": Family(activation="gelu", scales_embeddings=True),
     "mamba": Family(is_recurrent=True),
 }
-"""By `general.architecture`; `llama` is Llama, Mistral, SmolLM, Yi and whoever is built alike."""
+"""All of `engine.memory.torch_backend.ARCHITECTURES`; `llama` is Llama, Mistral, SmolLM, Yi
+and whoever is built alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from engine.backends.torch.caches.base import KVCache, KVState, storage_bytes
 from engine.backends.torch.caches.recurrent import RecurrentCache
+from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.hyperparameters import (
     Activation,
     AttentionShape,
@@ -117,8 +118,12 @@ def rotate(heads: Tensor, turns: Tensor) -> Tensor:
 class Forward:
     """What the layers of one forward share: whose tokens are where, and at which positions."""
 
-    def __init__(self, lines: Sequence[Line], device: torch.device) -> None:
+    def __init__(
+        self, lines: Sequence[Line], device: torch.device, plan: DecodePlan | None = None
+    ) -> None:
         self.lines = lines
+        self._plan = plan
+        self._starts = [line.caches[0].length for line in lines]
         ends = torch.tensor([line.n_tokens for line in lines]).cumsum(0).tolist()
         self.spans = [
             slice(end - line.n_tokens, end) for line, end in zip(lines, ends, strict=True)
@@ -126,8 +131,7 @@ class Forward:
         """Of each line: its tokens in the batch."""
         self.positions = [
             torch.arange(start, start + line.n_tokens, device=device)
-            for line in lines
-            for start in (line.caches[0].length,)
+            for line, start in zip(lines, self._starts, strict=True)
         ]
         """Of each line: `[n_tokens]` int64."""
         self._turns: dict[Rope, Tensor] = {}
@@ -139,6 +143,20 @@ class Forward:
         if known is None:
             known = self._turns[rope] = rope.turns(torch.cat(self.positions))
         return known
+
+    def read(self, index: int, queries: Tensor, held: KVState, shape: AttentionShape) -> Tensor:
+        """What the queries of a line read, `[batch, n, n_heads * head_dim]`."""
+        if self._plan is None:
+            mask = self.mask(index, held, shape.cache.window)
+            return attend(queries, held, mask, shape.scale)
+        start, parts = self._starts[index], []
+        for chunk in self._plan.chunks(start, queries.shape[1]):
+            windows = (each for each in (shape.cache.window, chunk.window) if each is not None)
+            window, at = min(windows, default=None), self.positions[index][chunk.rows]
+            seen = held if window is None else held.since(start + chunk.rows.start - window + 1)
+            part = attend(queries[:, chunk.rows], seen, seen.mask(at, window), shape.scale)
+            parts.append(part)
+        return torch.cat(parts, dim=1)
 
     def mask(self, index: int, held: KVState, window: int | None) -> Tensor | None:
         """What the tokens of a line see, `[n_tokens, n_held]` bool; None where all see all."""
@@ -178,8 +196,7 @@ class Attention:
             cache = forward.lines[index].caches[layer]
             assert not isinstance(cache, RecurrentCache)
             held = cache.update(keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2))
-            mask = forward.mask(index, held, self.shape.cache.window)
-            seen.append(attend(queries[:, span], held, mask, self.shape.scale))
+            seen.append(forward.read(index, queries[:, span], held, self.shape))
         return self.out(seen[0] if len(seen) == 1 else torch.cat(seen, dim=1))
 
     def _normed(self, heads: Tensor) -> Tensor:
@@ -257,8 +274,8 @@ class TransformerBlock:
 class StateSpace:
     """A selective state space: what a token adds to the state, and reads of it, depends on it.
 
-    Algorithm 2 of the paper, token after token; `A` of the file is negative already. The state is
-    float32 whatever the type of the weights.
+    Algorithm 2 of the paper, token after token; `A` of the file is negative already. The recurrence
+    is computed in float32 whatever the type of the weights, and goes on from what the cache kept.
     """
 
     shape: StateSpaceShape
@@ -290,7 +307,8 @@ class StateSpace:
         """What the tokens of a line give, `[batch, n, d_inner]`."""
         n_past = self.shape.d_conv - 1
         convolved, hidden = cache.state()
-        line = torch.cat((convolved.to(inner.dtype), inner.transpose(1, 2)), dim=2)
+        new = inner.transpose(1, 2).to(convolved.dtype)
+        line = torch.cat((convolved, new), dim=2).to(inner.dtype)
         windows = line.unfold(2, self.shape.d_conv, 1)
         x = (windows * self.convolution[:, None]).sum(-1).transpose(1, 2)
         x = functional.silu(x + self.convolution_bias)
@@ -301,8 +319,9 @@ class StateSpace:
         added = (step * x.float())[..., None] * b.float()[:, :, None]
         read = []
         for token in range(inner.shape[1]):
-            hidden = kept[:, token] * hidden + added[:, token]
+            hidden = kept[:, token] * hidden.float() + added[:, token]
             cache.update((line[:, :, token + 1 : token + 1 + n_past], hidden))
+            _, hidden = cache.state()
             read.append((hidden * c.float()[:, token, None]).sum(-1))
         return (torch.stack(read, dim=1) + self.skip * x.float()).to(inner.dtype)
 
@@ -342,18 +361,21 @@ class Transformer:
         """Bytes of the weights; what is used twice lies in memory once."""
         return storage_bytes(_tensors(self))
 
-    def forward(self, tokens: Tensor, lines: Sequence[Line]) -> Tensor:
+    def forward(
+        self, tokens: Tensor, lines: Sequence[Line], plan: DecodePlan | None = None
+    ) -> Tensor:
         """Decode the tokens of several lines, one behind the other, in one batch.
 
         Args:
             tokens: `[batch, n]` int64: those of the first line, then those of the second.
             lines: Whose they are; their caches then hold them too.
+            plan: What each token sees; None is all that the model was trained to see.
 
         Returns:
             Logits `[batch, n_rows, n_vocab]` of the rows that the lines ask for, in the type of the
             weights.
         """
-        forward = Forward(lines, self.device)
+        forward = Forward(lines, self.device, plan)
         x = functional.embedding(tokens, self.embeddings)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
+from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
+from engine.backends.torch.caches.tracing import CacheTrace
+from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.model import LayerCache, Line, Transformer
 from engine.backends.torch.state import State, cut, join_layers, read_layers, write_layers
+from engine.configuration import MAX_DRAFT
 from engine.errors import (
     ContextFullError,
     CropUnsupportedError,
@@ -26,6 +30,13 @@ class Context:
     """Tokens of one sequence."""
     n_batch: int
     n_rows: int
+    plan: DecodePlan | None = None
+    """What each token sees; None is what the model was trained to see."""
+    shares_cells: bool = False
+    """Whether `n_ctx` is of all sequences together."""
+    prefixes: BlockPrefixes | None = None
+    """Beginnings of earlier lines in blocks of the sequences' pool."""
+    trace: CacheTrace | None = None
     open: "dict[int, TorchSequence]" = field(default_factory=dict)
     """The sequences that are open, by their numbers."""
 
@@ -33,10 +44,25 @@ class Context:
 class TorchSequence:
     """Invariant: every cache holds exactly `tokens`, as far as its kind keeps them."""
 
-    def __init__(self, context: Context, number: int, caches: list[LayerCache]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        number: int,
+        caches: list[LayerCache],
+        table: BlockTable | None = None,
+    ) -> None:
+        """An empty sequence.
+
+        Args:
+            context: What it shares with others.
+            number: Of the sequence.
+            caches: Of its layers.
+            table: Of its blocks, where they come from a pool.
+        """
         self._context = context
         self._number = number
         self._caches = caches
+        self._table = table
         self._tokens: list[int] = []
         context.open[number] = self
 
@@ -72,6 +98,8 @@ class TorchSequence:
                 "a layer no longer has what that needs; start again from 0"
             )
         if length < len(self._tokens):
+            if len(self._tokens) - length > MAX_DRAFT:
+                self._keep_blocks()
             for cache in self._caches:
                 cache.crop(length)
             del self._tokens[length:]
@@ -108,8 +136,33 @@ class TorchSequence:
             raise
         self._tokens = list(tokens)
 
-    def copy(self, source: Sequence, length: int) -> None:  # noqa: ARG002  the protocol's
-        raise StateError("sequences of the torch backend share no cells: save one and load it")
+    def copy(self, source: Sequence, length: int) -> None:
+        theirs = source._table if isinstance(source, TorchSequence) else None
+        if self._table is None or theirs is None or not self._context.shares_cells:
+            raise StateError(
+                "these sequences share no cells: save one and load it, or take the cache kind "
+                "paged with a context that is shared (kv_unified)"
+            )
+        if not source.can_crop(length):
+            raise CropUnsupportedError(
+                f"the cache holds {len(source.tokens)} tokens: its first {length} are not there"
+            )
+        tokens = list(source.tokens[:length])
+        self._keep_blocks()
+        self._table.adopt(theirs.blocks[: -(-length // theirs.pool.block_size)], length)
+        self._tokens = tokens
+
+    def n_regainable(self, tokens: Tokens[int]) -> int:
+        return 0 if self._context.prefixes is None else self._context.prefixes.n_known(tokens)
+
+    def regain(self, tokens: Tokens[int]) -> int:
+        prefixes = self._context.prefixes
+        if prefixes is None or self._table is None:
+            return len(self._tokens)
+        if prefixes.n_known(tokens) > len(self._tokens):
+            self._keep_blocks()
+            self._tokens = list(tokens[: prefixes.match(tokens, self._table)])
+        return len(self._tokens)
 
     def shift(self, n_keep: int, n_drop: int) -> None:
         raise CropUnsupportedError(
@@ -118,8 +171,16 @@ class TorchSequence:
         )
 
     def close(self) -> None:
+        if self._context.open.get(self._number) is not self:
+            return
+        self._keep_blocks()
         self._forget()
-        self._context.open.pop(self._number, None)
+        del self._context.open[self._number]
+
+    def _keep_blocks(self) -> None:
+        """What it holds may be found again until others need the blocks."""
+        if self._context.prefixes is not None and self._table is not None:
+            self._context.prefixes.insert(self._tokens, self._table)
 
     def _forget(self) -> None:
         for cache in self._caches:
@@ -128,12 +189,7 @@ class TorchSequence:
 
     def check_room(self, n_tokens: int) -> None:
         """Raise `ContextFullError` where so many more tokens do not fit."""
-        n_free = self._context.n_ctx - len(self._tokens)
-        if n_tokens > n_free:
-            raise ContextFullError(
-                f"{n_tokens} more tokens were asked but {n_free} of {self._context.n_ctx} cells "
-                "are free: raise the context, or shorten the chat"
-            )
+        check_cells(self._context, len(self._tokens), n_tokens)
 
     def hold(self, tokens: Tokens[int]) -> None:
         """The caches hold these tokens too."""
@@ -161,12 +217,16 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
     pairs = [(step, _of(step)) for step in steps]
     for step, sequence in pairs:
         sequence.check_room(step.n_tokens)
+    if context.shares_cells:
+        n_held = sum(len(sequence.tokens) for sequence in context.open.values())
+        check_cells(context, n_held, sum(step.n_tokens for step in steps))
     model = context.model
     lines = [Line(one.caches, step.n_tokens, len(step.tokens)) for step, one in pairs]
     tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
     try:
         with torch.inference_mode():
-            logits = model.forward(torch.tensor([tokens], device=model.device), lines)
+            at = torch.tensor([tokens], device=model.device)
+            logits = model.forward(at, lines, context.plan)
             rows: Logits = logits[0].float().cpu().numpy()
     except (EngineError, RuntimeError, IndexError) as error:
         for _, sequence in pairs:
@@ -183,6 +243,16 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
         forwards.append(Forward(rows[start:end]))
         start = end
     return forwards
+
+
+def check_cells(context: Context, n_held: int, n_tokens: int) -> None:
+    """Raise `ContextFullError` where so many more tokens do not fit behind those held."""
+    n_free = context.n_ctx - n_held
+    if n_tokens > n_free:
+        raise ContextFullError(
+            f"{n_tokens} more tokens were asked but {n_free} of {context.n_ctx} cells are free: "
+            "raise the context, or shorten the chat"
+        )
 
 
 def _of(step: Step) -> TorchSequence:

@@ -34,6 +34,20 @@ def test_json_has_arguments_command_and_remarks(
     assert found["remarks"] == []
 
 
+def test_what_torch_alone_has_stays_behind_and_is_told(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["export", str(starter_path), "--backend", "torch", "--kv-cache", "kivi4"]
+    assert run([*asked, "--type-k", "q8_0"]) == 0
+    shown = capsys.readouterr()
+    assert "backend is torch, which is kvchat's own" in shown.err
+    assert "kv_cache kivi4 stay behind" in shown.err
+    assert "keys of q8_0 and values of f16" in shown.err
+    assert "kivi4" not in shown.out
+    assert run(["export", str(starter_path)]) == 0
+    assert "torch" not in capsys.readouterr().err
+
+
 def test_a_path_with_spaces_survives_the_shell(
     starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,21 @@ def test_json_says_every_term_of_every_device_with_its_source(
     assert devices_found[0]["free_memory_bytes"] == 8 * GIB
 
 
+def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (starter_path, "--backend", "torch", "--ctx", 4096, "--ram", "8GiB", "--kv-cache")
+    n_values = 30 * 3 * 2 * 64
+    for kind, nbytes in (("f32", 4), ("kivi4", 5 / 8), ("paged", 2)):
+        found = plan(capsys, *asked, kind)
+        [cpu] = found["devices"]  # type: ignore[misc]
+        assert cpu["kv_bytes"] == pytest.approx(4096 * n_values * nbytes, rel=0.15)
+        assert cpu["weights_bytes"] > 134_000_000 * 2
+    assert f"{n_values * 2:,} bytes a token" in text_of(capsys, *asked, "paged")
+    assert run(["plan", *map(str, asked), "turbo"]) == 1
+    assert "no cache kind 'turbo'" in capsys.readouterr().err
+
+
 def test_json_has_ranges_table_and_what_ifs(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,16 +139,16 @@ def test_a_stopped_run_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import app.cli.run
+    import app.cli.run_reply
     from engine.events import FinishReason
 
-    follow = app.cli.run._follow
+    follow = app.cli.run_reply._follow
 
     def stopped(*given: object, **options: bool) -> Finished:
         end = follow(*given, **options)  # type: ignore[arg-type]  # as they came
         return replace(end, reason=FinishReason.CANCELLED)
 
-    monkeypatch.setattr(app.cli.run, "_follow", stopped)
+    monkeypatch.setattr(app.cli.run_reply, "_follow", stopped)
     path = tmp_path / "run.toml"
     assert told(model, path) == 130
     assert not path.exists()

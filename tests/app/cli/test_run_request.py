@@ -119,6 +119,23 @@ def test_a_number_out_of_its_bounds_is_refused_by_its_option(
     assert not client.loads
 
 
+@pytest.mark.parametrize("plan", ["", "0", "128/", "128/0", "fast", "1/2/3", "-5"])
+def test_a_decode_plan_that_is_none_is_refused(
+    plan: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["run", "hello", "--backend", "torch", f"--decode-plan={plan}"]) == 2
+    assert "no decode plan" in capsys.readouterr().err
+    assert not client.loads
+
+
+def test_what_is_asked_of_torch_reaches_the_engine(client: ScriptedClient, model: Path) -> None:
+    torch = ["--backend", "torch", "--kv-cache", "decoupled", "--decode-plan", "128/512"]
+    assert main.run(asked("run", model, *torch, "--kv-trace", "trace.jsonl")) == 0
+    [loaded] = client.loads
+    assert (loaded.backend, loaded.kv_cache) == ("torch", "decoupled")
+    assert (loaded.decode_plan, loaded.kv_trace) == ("128/512", Path("trace.jsonl"))
+
+
 def test_a_raw_prompt_takes_no_instruction(
     client: ScriptedClient, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from app.bench.summary import summarise
 from app.bench.verdict import recommend, slow_prompts
 from app.chat.entries import ending_of
 from app.chat.meters import Meters
-from app.cli.run import summary
+from app.cli.run_reply import summary
 from app.compare.comparison import Comparison, Pair
 from app.format import NO_VALUE
 from app.render.cache import cache_lines

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -77,13 +78,15 @@ class TestStates(BackendContract, StateContract):
 
 
 class TestSeveralSequences(SeveralSequencesContract):
+    changes: ClassVar[dict[str, object]] = {}
+
     @pytest.fixture(scope="class")
     @classmethod
     def backend(
         cls, tmp_path_factory: pytest.TempPathFactory, log: NativeLog
     ) -> Iterator[TorchBackend]:
         path = filled_model(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
-        backend = TorchBackend(settings(path, n_slots=3), log)
+        backend = TorchBackend(settings(path, n_slots=3, **cls.changes), log)
         yield backend
         backend.close()
 
@@ -91,6 +94,14 @@ class TestSeveralSequences(SeveralSequencesContract):
     @classmethod
     def line(cls) -> list[int]:
         return random_line(60)
+
+
+class TestSequencesOfOnePool(TestSeveralSequences):
+    changes: ClassVar[dict[str, object]] = {"kv_cache": "paged", "kv_unified": True}
+
+
+class TestPagedSequences(TestSeveralSequences):
+    changes: ClassVar[dict[str, object]] = {"kv_cache": "paged"}
 
 
 def test_logits_are_llama_cpps_on_the_same_file(filled: Path, log: NativeLog) -> None:
@@ -176,6 +187,27 @@ def test_a_state_space_has_llama_cpps_logits_and_goes_back_behind_a_draft(
     backend.close()
     theirs = llama_cpp_rows(path, line, log)
     assert np.abs(ours - theirs).max() < 2e-3 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_states_of_recurrent_layers_are_kept_in_the_type_that_is_named(
+    tmp_path: Path, log: NativeLog, kind: str
+) -> None:
+    path, line = filled_model(tmp_path / "mamba.gguf", "mamba"), random_line(40)
+    backend = TorchBackend(settings(path, kv_cache=kind), log)
+    exact = TorchBackend(settings(path), log, like=backend)
+    assert backend.kv_bytes * (4 if kind == "f32" else 8) == exact.kv_bytes * 4
+    sequence = backend.open()
+    together = sequence.verify(line[:17]).logits.copy()
+    sequence.crop(0)
+    single = np.stack([sequence.decode(token).logits[0].copy() for token in line[:17]])
+    assert np.abs(together - single).max() < 1e-4, "batches read what the cache kept"
+    far = np.abs(rows_of(exact, line) - rows_of(backend, line)).max()
+    assert (far == 0) is (kind == "f32")
+    exact.close()
+    backend.close()
+    with pytest.raises(ModelLoadError, match="kept in f32, bf16, f16, and q4_0 was asked"):
+        TorchBackend(settings(path, kv_cache="q4_0"), log)
 
 
 def test_torch_that_is_not_installed_is_told_with_the_command_that_installs_it(

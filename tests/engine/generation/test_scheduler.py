@@ -147,6 +147,26 @@ def test_replies_join_and_leave_without_a_trace_in_the_others(
     assert finished(run(session, asked(5))).token_ids == alone(asked(5)).token_ids
 
 
+def test_prompts_that_nobody_waits_beside_go_into_one_batch() -> None:
+    backend = several(n_sequences=8, n_batch=1024, n_ctx=512)
+    session = make_session(OFF, target=backend)
+    wanted = [GenerationRequest(raw_prompt="ab" * 50, max_tokens=4) for _ in range(8)]
+    serve(session, begin_all(session, wanted))
+    assert max(sum(batch) for batch in backend.batches) > 8 * 50
+    assert len(backend.batches) < 10
+
+
+def test_shared_steps_teach_what_rows_cost_and_how_many_threads_are_quick() -> None:
+    session = make_session(OFF, target=several())
+    told = serve(session, begin_all(session, [asked(index, max_tokens=40) for index in range(3)]))
+    assert all(finished(events).stats.n_emitted for events in told)
+    run(session, asked(0, max_tokens=30))  # plain steps to compare with
+    serve(session, begin_all(session, [asked(index, max_tokens=40) for index in range(3)]))
+    costs = session.costs()
+    assert costs is not None
+    assert 3 in dict(costs.points)
+
+
 def test_more_replies_than_a_shared_pool_holds_stand_by_and_say_the_same() -> None:
     backend = several(shares_cells=True, n_ctx=110)
     session = make_session(OFF, target=backend)

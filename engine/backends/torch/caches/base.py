@@ -8,12 +8,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import ContextFullError, CropUnsupportedError
+from engine.memory.torch_caches import N_BACK, N_EXACT
 
-N_EXACT = 64
-"""KIVI's residual is 128 (Liu et al. 2024, arXiv 2402.02750, table 3); half of it in float32 takes
-as much as all of it in float16."""
-N_BACK = 64
-"""The longest draft is shorter (`MAX_DRAFT` of `engine/configuration.py`)."""
 NEVER = 1 << 62
 """A position that no query reaches: that of an entry which is not filled."""
 
@@ -80,6 +76,13 @@ class KVState:
             sees &= (queries[:, None] >= self.seen[0]) & (queries[:, None] < self.seen[1])
         return sees
 
+    def since(self, position: int) -> "KVState":
+        """The entries from a position on; those before it may be among them."""
+        if position <= 0 or self.seen is not None:
+            return self
+        first = int(torch.searchsorted(self.positions, position))
+        return KVState(self.keys[:, :, first:], self.values[:, :, first:], self.positions[first:])
+
 
 class KVCache(Protocol):
     """Keys and values of one layer for the first `length` tokens of a sequence.
@@ -92,11 +95,6 @@ class KVCache(Protocol):
     @property
     def length(self) -> int:
         """Tokens seen."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated: of all storages behind `tensors`."""
         ...
 
     def tensors(self) -> Iterable[Tensor]:
@@ -146,7 +144,7 @@ class KVCache(Protocol):
 
 
 def held_bytes(caches: Iterable[KVCache]) -> int:
-    """Bytes that caches hold together; what several share counts once."""
+    """Bytes that caches have allocated together; what several share counts once."""
     return storage_bytes(tensor for cache in caches for tensor in cache.tensors())
 
 

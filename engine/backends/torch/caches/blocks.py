@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SIZE = 32
-"""Elements of a block."""
+from engine.memory.torch_caches import BLOCK, BLOCK_BYTES
+
 NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
@@ -34,12 +34,12 @@ FP8_MAX = 448.0
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """How `SIZE` numbers are written."""
+    """How `BLOCK` numbers are written."""
 
     name: str
     nbytes: int
     quantise: Callable[[Tensor], Tensor]
-    """`[..., SIZE]` float32 to `[..., nbytes]` uint8."""
+    """`[..., BLOCK]` float32 to `[..., nbytes]` uint8."""
     dequantise: Callable[[Tensor], Tensor]
     """The way back."""
 
@@ -110,7 +110,7 @@ def _from_nf4(blocks: Tensor) -> Tensor:
 
 def _q3(blocks: Tensor) -> Tensor:
     """A scale that makes the squared error least for its levels, found by turns, as k-means is."""
-    scale = (halved_sum(blocks * blocks) / SIZE).sqrt()
+    scale = (halved_sum(blocks * blocks) / BLOCK).sqrt()
     for _ in range(N_FITS):
         levels = _levels(_nearest(blocks * _inverse(scale), GAUSS8), GAUSS8)
         scale = halved_sum(blocks * levels) / halved_sum(levels * levels)
@@ -120,7 +120,7 @@ def _q3(blocks: Tensor) -> Tensor:
 
 
 def _from_q3(blocks: Tensor) -> Tensor:
-    low, high = blocks[..., 2 : 2 + SIZE // 4], blocks[..., 2 + SIZE // 4 :]
+    low, high = blocks[..., 2 : 2 + BLOCK // 4], blocks[..., 2 + BLOCK // 4 :]
     codes = _unpacked(low, 2) | (_unpacked(high, 1) << 2)
     return _floats(blocks[..., :2]) * _levels(codes, GAUSS8)
 
@@ -139,16 +139,15 @@ def _from_fp8(blocks: Tensor) -> Tensor:
 BLOCK_FORMATS = {
     each.name: each
     for each in (
-        BlockFormat("q8_0", 34, _q8_0, _from_q8_0),
-        BlockFormat("fp8", 34, _fp8, _from_fp8),
-        BlockFormat("q4_1", 20, _q4_1, _from_q4_1),
-        BlockFormat("q4_0", 18, _q4_0, _from_q4_0),
-        BlockFormat("nf4", 18, _nf4, _from_nf4),
-        BlockFormat("q3", 14, _q3, _from_q3),
-        BlockFormat("q2_1", 12, _q2_1, _from_q2_1),
+        BlockFormat("q8_0", BLOCK_BYTES["q8_0"], _q8_0, _from_q8_0),
+        BlockFormat("fp8", BLOCK_BYTES["fp8"], _fp8, _from_fp8),
+        BlockFormat("q4_1", BLOCK_BYTES["q4_1"], _q4_1, _from_q4_1),
+        BlockFormat("q4_0", BLOCK_BYTES["q4_0"], _q4_0, _from_q4_0),
+        BlockFormat("nf4", BLOCK_BYTES["nf4"], _nf4, _from_nf4),
+        BlockFormat("q3", BLOCK_BYTES["q3"], _q3, _from_q3),
+        BlockFormat("q2_1", BLOCK_BYTES["q2_1"], _q2_1, _from_q2_1),
     )
 }
-"""By name; `fp8` is E4M3 with a bfloat16 scale, `q2_1` is `q4_1` with two bits."""
 
 
 def _between(blocks: Tensor, n_steps: int) -> tuple[Tensor, Tensor, Tensor]:

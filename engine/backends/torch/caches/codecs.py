@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.backends.torch.caches.blocks import SIZE, BlockFormat, halved_sum
+from engine.backends.torch.caches.blocks import BlockFormat, halved_sum
+from engine.memory.torch_caches import BLOCK
 
 
 class Codec(Protocol):
@@ -68,10 +69,10 @@ class TokenCodec:
 
     @property
     def group_bytes(self) -> int:
-        return self.head_dim // SIZE * self.form.nbytes
+        return self.head_dim // BLOCK * self.form.nbytes
 
     def encode(self, rows: Tensor) -> Tensor:
-        return self.form.quantise(torch.unflatten(rows, -1, (-1, SIZE))).flatten(-2)
+        return self.form.quantise(torch.unflatten(rows, -1, (-1, BLOCK))).flatten(-2)
 
     def decode(self, coded: Tensor) -> Tensor:
         return self.form.dequantise(torch.unflatten(coded, -1, (-1, self.form.nbytes))).flatten(-2)
@@ -79,22 +80,22 @@ class TokenCodec:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCodec:
-    """Blocks along a channel of `SIZE` tokens, because keys have channels that are always large.
+    """Blocks along a channel of `BLOCK` tokens, because keys have channels that are always large.
 
     KIVI, Liu et al. 2024, arXiv 2402.02750, section 3.2; values are coded by token there.
     """
 
     form: BlockFormat
     head_dim: int
-    group: int = SIZE
-    n_entries: int = SIZE
+    group: int = BLOCK
+    n_entries: int = BLOCK
 
     @property
     def group_bytes(self) -> int:
         return self.head_dim * self.form.nbytes
 
     def encode(self, rows: Tensor) -> Tensor:
-        channels = torch.unflatten(rows, 2, (-1, SIZE)).transpose(-1, -2).contiguous()
+        channels = torch.unflatten(rows, 2, (-1, BLOCK)).transpose(-1, -2).contiguous()
         return self.form.quantise(channels).flatten(-2)
 
     def decode(self, coded: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from engine.backends.torch.caches.base import (
     LayerShape,
     check_crop,
     check_room,
-    storage_bytes,
 )
 from engine.backends.torch.caches.saved import read_tensors, write_tensors
 from engine.errors import StateError
@@ -30,45 +29,38 @@ class DenseCache:
         self._keys = torch.empty((*rows, shape.k_head_dim), dtype=dtype_k, device=room.device)
         self._values = torch.empty((*rows, shape.v_head_dim), dtype=dtype_v, device=room.device)
         self._room = room
-        self._length = 0
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def nbytes(self) -> int:
-        return storage_bytes(self.tensors())
+        self.length = 0
+        """Tokens seen."""
 
     def tensors(self) -> Iterable[Tensor]:
         return self._keys, self._values
 
     def update(self, keys: Tensor, values: Tensor) -> KVState:
-        start, n_new = self._length, keys.shape[2]
+        start, n_new = self.length, keys.shape[2]
         check_room(start, n_new, self._room.n_ctx)
         self._keys[:, :, start : start + n_new] = keys
         self._values[:, :, start : start + n_new] = values
-        self._length += n_new
+        self.length += n_new
         return self.state()
 
     def state(self) -> KVState:
         keys, values = self._held()
-        positions = torch.arange(self._length, device=self._room.device)
+        positions = torch.arange(self.length, device=self._room.device)
         return KVState(keys.to(self._room.dtype), values.to(self._room.dtype), positions)
 
     def can_crop(self, length: int) -> bool:
-        return 0 <= length <= self._length
+        return 0 <= length <= self.length
 
     def crop(self, length: int) -> None:
         check_crop(self, length)
-        self._length = length
+        self.length = length
 
     def save(self) -> bytes:
         keys, values = self._held()
-        return write_tensors("dense", self._length, {"keys": keys, "values": values})
+        return write_tensors("dense", self.length, {"keys": keys, "values": values})
 
     def load(self, saved: bytes | memoryview) -> None:
-        self._length = 0
+        self.length = 0
         length, found = read_tensors(saved, "dense", ("keys", "values"), self._room.device)
         check_room(0, length, self._room.n_ctx)
         keys, values = self._keys[:, :, :length], self._values[:, :, :length]
@@ -79,7 +71,7 @@ class DenseCache:
                     f"{list(held.shape)} {held.dtype}: it is of another model or cache type"
                 )
             held.copy_(read)
-        self._length = length
+        self.length = length
 
     def _held(self) -> tuple[Tensor, Tensor]:
-        return self._keys[:, :, : self._length], self._values[:, :, : self._length]
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]

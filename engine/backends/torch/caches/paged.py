@@ -16,13 +16,10 @@ from engine.backends.torch.caches.base import (
     LayerShape,
     check_crop,
     check_room,
-    storage_bytes,
 )
 from engine.backends.torch.caches.saved import read_tensors, write_tensors
 from engine.errors import ContextFullError, StateError
-
-BLOCK_SIZE = 16
-"""Tokens of a block: vLLM's default."""
+from engine.memory.torch_caches import PAGE
 
 
 class BlockPool:
@@ -43,7 +40,7 @@ class BlockPool:
         *,
         n_blocks: int,
         dtype: torch.dtype,
-        block_size: int = BLOCK_SIZE,
+        block_size: int = PAGE,
     ) -> None:
         self.block_size, self.n_blocks, self.room = block_size, n_blocks, room
         self.rows = [
@@ -61,6 +58,8 @@ class BlockPool:
         self._n_references = [0] * n_blocks
         self._free = list(reversed(range(n_blocks)))
         self._tables: list[BlockTable] = []
+        self.prefixes: BlockPrefixes | None = None
+        """What gives blocks back where lines need them."""
 
     @property
     def n_free(self) -> int:
@@ -161,14 +160,14 @@ class BlockTable:
         """Blocks of one's own for the next tokens of a layer; all of them, or none."""
         start, size = self._lengths[layer], self.pool.block_size
         first, n_blocks = start // size, -(-(start + n_new) // size)
-        n_shared = sum(self.pool.n_references(each) > 1 for each in self.blocks[first:n_blocks])
         n_lacking = max(0, n_blocks - len(self.blocks))
-        if n_shared + n_lacking > self.pool.n_free:
-            raise ContextFullError(
-                f"{n_new} tokens need {n_shared + n_lacking} blocks of {size} tokens and "
-                f"{self.pool.n_free} of {self.pool.n_blocks} are free: close a sequence, or make a "
-                "larger pool"
-            )
+        while (n_needed := n_lacking + self._n_shared(first, n_blocks)) > self.pool.n_free:
+            if self.pool.prefixes is None or not self.pool.prefixes.evict():
+                raise ContextFullError(
+                    f"{n_new} tokens need {n_needed} blocks of {size} tokens and "
+                    f"{self.pool.n_free} of {self.pool.n_blocks} are free: close a sequence, or "
+                    "make a larger pool"
+                )
         for index in range(first, min(n_blocks, len(self.blocks))):
             if self.pool.n_references(self.blocks[index]) > 1:
                 self.blocks[index] = self.pool.copied(self.blocks[index])
@@ -187,6 +186,10 @@ class BlockTable:
             self._release(0)
             self.pool.forget(self)
 
+    def _n_shared(self, first: int, n_blocks: int) -> int:
+        """Blocks among these that others refer to: what is written to them goes into copies."""
+        return sum(self.pool.n_references(each) > 1 for each in self.blocks[first:n_blocks])
+
     def _release(self, n_kept: int) -> None:
         for block in self.blocks[n_kept:]:
             self.pool.release(block)
@@ -203,16 +206,6 @@ class PagedCache:
     @property
     def length(self) -> int:
         return self._table.length_of(self._layer)
-
-    @property
-    def nbytes(self) -> int:
-        return storage_bytes(self.tensors())
-
-    @property
-    def n_bytes_in_use(self) -> int:
-        """Bytes of this layer in the blocks of this sequence, those it shares among them."""
-        share = len(self._table.blocks) / self._table.pool.n_blocks
-        return round(self.nbytes * share)
 
     def tensors(self) -> Iterable[Tensor]:
         return self._table.pool.rows[self._layer]
@@ -277,11 +270,13 @@ class BlockPrefixes:
     """Whole blocks of earlier lines by their tokens, the ones used longest ago leaving first.
 
     A block is found by its own tokens and the block before it, tokens and not their hash, so that
-    no other line's is ever taken. It holds a reference to each block, so that they outlive lines.
+    no other line's is ever taken. It holds a reference to each block, so that they outlive lines,
+    and gives them back to the pool where lines need them.
     """
 
     def __init__(self, pool: BlockPool, *, n_most: int) -> None:
         self._pool, self._n_most = pool, n_most
+        pool.prefixes = self
         self._nodes: dict[int, _Node] = {}
         """By number; the ones used last stand last."""
         self._numbers: dict[tuple[int | None, tuple[int, ...]], int] = {}
@@ -297,7 +292,7 @@ class BlockPrefixes:
             part = self._part(tokens, index)
             number = self._numbers.get((parent, part))
             if number is None:
-                if len(self._nodes) >= self._n_most and not self._evict(parent):
+                if len(self._nodes) >= self._n_most and not self.evict(parent):
                     return
                 number = self._add(parent, part, table.blocks[index])
             self._touch(number)
@@ -308,18 +303,29 @@ class BlockPrefixes:
 
         The last token is never among them: its logits have to be computed.
         """
-        blocks: list[int] = []
-        parent: int | None = None
-        for index in range(max(0, len(tokens) - 1) // self._pool.block_size):
-            number = self._numbers.get((parent, self._part(tokens, index)))
-            if number is None:
-                break
+        numbers = self._found(tokens)
+        for number in numbers:
             self._touch(number)
-            blocks.append(self._nodes[number].block)
-            parent = number
-        n_tokens = len(blocks) * self._pool.block_size
-        table.adopt(blocks, n_tokens)
+        n_tokens = len(numbers) * self._pool.block_size
+        table.adopt([self._nodes[number].block for number in numbers], n_tokens)
         return n_tokens
+
+    def n_known(self, tokens: Sequence[int]) -> int:
+        """How many tokens `match` would find."""
+        return len(self._found(tokens)) * self._pool.block_size
+
+    def evict(self, spared: int | None = None) -> bool:
+        """Drop the leaf that was used longest ago; False where all that are left are needed."""
+        for number, node in self._nodes.items():
+            if not node.n_children and number != spared:
+                break
+        else:
+            return False
+        del self._nodes[number], self._numbers[node.parent, node.tokens]
+        if node.parent is not None:
+            self._nodes[node.parent].n_children -= 1
+        self._pool.release(node.block)
+        return True
 
     def clear(self) -> None:
         """Refer to no block any more."""
@@ -327,6 +333,17 @@ class BlockPrefixes:
             self._pool.release(node.block)
         self._nodes.clear()
         self._numbers.clear()
+
+    def _found(self, tokens: Sequence[int]) -> list[int]:
+        """Numbers of the blocks of the longest kept beginning."""
+        numbers: list[int] = []
+        for index in range(max(0, len(tokens) - 1) // self._pool.block_size):
+            parent = numbers[-1] if numbers else None
+            number = self._numbers.get((parent, self._part(tokens, index)))
+            if number is None:
+                break
+            numbers.append(number)
+        return numbers
 
     def _part(self, tokens: Sequence[int], index: int) -> tuple[int, ...]:
         size = self._pool.block_size
@@ -343,16 +360,3 @@ class BlockPrefixes:
 
     def _touch(self, number: int) -> None:
         self._nodes[number] = self._nodes.pop(number)
-
-    def _evict(self, spared: int | None) -> bool:
-        """Drop the leaf that was used longest ago; False where all that are left are needed."""
-        for number, node in self._nodes.items():
-            if not node.n_children and number != spared:
-                break
-        else:
-            return False
-        del self._nodes[number], self._numbers[node.parent, node.tokens]
-        if node.parent is not None:
-            self._nodes[node.parent].n_children -= 1
-        self._pool.release(node.block)
-        return True

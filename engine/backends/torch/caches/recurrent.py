@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.backends.torch.caches.base import CacheRoom, storage_bytes
+from engine.backends.torch.caches.base import CacheRoom
 from engine.backends.torch.caches.saved import read_tensors, write_tensors
 from engine.errors import CropUnsupportedError, StateError
 
@@ -22,6 +22,9 @@ class RecurrentShape:
 class RecurrentCache:
     """The states behind the last token, and behind each of the `n_back` tokens before it.
 
+    They are kept in the type of the room, which may be shorter than that of the computation: who
+    goes on from a state reads it back, so that one token after the other and many at once agree.
+
     A state has no past, so a draft is rolled back to states that were kept: those behind the last
     tokens lie in a ring of `n_back + 1`, and any other length but 0 cannot be cropped to.
     """
@@ -32,34 +35,27 @@ class RecurrentCache:
             for size in shape.sizes
         )
         self._room, self._n_kept = room, n_back + 1
-        self._length = 0
+        self.length = 0
+        """Tokens seen."""
         self._first = 0
         """Length of the shortest line whose states are held."""
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def nbytes(self) -> int:
-        return storage_bytes(self.tensors())
 
     def tensors(self) -> Iterable[Tensor]:
         return self._ring
 
     def update(self, states: Sequence[Tensor]) -> None:
         """Keep the states behind one more token, each `[batch, *size]`."""
-        self._length += 1
-        self._first = max(self._first, self._length - self._n_kept + 1)
+        self.length += 1
+        self._first = max(self._first, self.length - self._n_kept + 1)
         for ring, state in zip(self._ring, states, strict=True):
-            ring[self._length % self._n_kept] = state
+            ring[self.length % self._n_kept] = state
 
     def state(self) -> tuple[Tensor, ...]:
         """The states behind the last token, zeros without one; valid until the ring comes round."""
-        return tuple(ring[self._length % self._n_kept] for ring in self._ring)
+        return tuple(ring[self.length % self._n_kept] for ring in self._ring)
 
     def can_crop(self, length: int) -> bool:
-        return length == 0 or self._first <= length <= self._length
+        return length == 0 or self._first <= length <= self.length
 
     def crop(self, length: int) -> None:
         """Go back to the states behind the first `length` tokens.
@@ -69,10 +65,10 @@ class RecurrentCache:
         """
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"states behind {self._first} to {self._length} tokens are held, not behind "
+                f"states behind {self._first} to {self.length} tokens are held, not behind "
                 f"{length}: start again from an empty cache"
             )
-        self._length = length
+        self.length = length
         if length == 0:
             self._first = 0
             for ring in self._ring:
@@ -81,7 +77,7 @@ class RecurrentCache:
     def save(self) -> bytes:
         """The states behind the last token."""
         states = {str(index): each for index, each in enumerate(self.state())}
-        return write_tensors("recurrent", self._length, states)
+        return write_tensors("recurrent", self.length, states)
 
     def load(self, saved: bytes | memoryview) -> None:
         """Hold saved states; the line cannot be cropped until it has grown.
@@ -97,4 +93,4 @@ class RecurrentCache:
                 raise StateError("the state is of another model than this cache")
         for ring, read in zip(self._ring, found.values(), strict=True):
             ring[length % self._n_kept] = read
-        self._length = self._first = length
+        self.length = self._first = length

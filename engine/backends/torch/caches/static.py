@@ -12,7 +12,6 @@ from engine.backends.torch.caches.base import (
     LayerShape,
     check_crop,
     check_room,
-    storage_bytes,
 )
 from engine.backends.torch.caches.saved import read_tensors, write_tensors
 from engine.errors import StateError
@@ -38,10 +37,6 @@ class StaticCache:
     @property
     def length(self) -> int:
         return int(self._next)
-
-    @property
-    def nbytes(self) -> int:
-        return storage_bytes(self.tensors())
 
     def tensors(self) -> Iterable[Tensor]:
         return self._keys, self._values, self._positions, self._next

@@ -14,7 +14,7 @@ from typing import IO
 
 from torch import Tensor
 
-from engine.backends.torch.caches.base import KVCache, KVState
+from engine.backends.torch.caches.base import KVCache, KVState, held_bytes
 from engine.errors import CacheStoreError, StateError
 
 
@@ -51,7 +51,7 @@ class TieredCache:
         self._file: IO[bytes] | None = None
         self._length = 0
         self._checksum = 0
-        self.device_bytes = self._cache.nbytes
+        self.device_bytes = held_bytes([self._cache])
         """What it takes on the device when it is there."""
 
     @property
@@ -67,9 +67,7 @@ class TieredCache:
     @property
     def nbytes(self) -> int:
         """Bytes on the device and in main memory; nothing of it is counted on disk."""
-        if self._cache is not None:
-            return self._cache.nbytes
-        return len(self._saved or b"")
+        return len(self._saved or b"") if self._cache is None else held_bytes([self._cache])
 
     def tensors(self) -> Iterable[Tensor]:
         return () if self._cache is None else self._cache.tensors()

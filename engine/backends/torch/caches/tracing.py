@@ -1,6 +1,7 @@
 """A cache that writes down what is asked of it."""
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,9 +9,9 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from engine.backends.torch.caches.base import KVCache, KVState
+from engine.backends.torch.caches.base import KVCache, KVState, held_bytes
 from engine.clock import Stopwatch
-from engine.files import replace_file
+from engine.errors import DecodeError, ModelLoadError
 
 OperationName = Literal["update", "state", "crop", "save", "load"]
 Result = TypeVar("Result")
@@ -21,6 +22,7 @@ class CacheOperation:
     """One call and what it took; told when it failed too."""
 
     name: OperationName
+    sequence: int
     layer: int
     shape: tuple[int, ...]
     """Of the new keys of an update, of the keys that a state gave; `(length,)` of a crop; else
@@ -28,39 +30,57 @@ class CacheOperation:
     length: int
     """Tokens seen afterwards."""
     nbytes: int
-    """Held afterwards."""
+    """Allocated afterwards."""
     elapsed_s: float
 
 
 class CacheTrace:
-    """The operations of all layers, in order."""
+    """A file that operations are appended to, one JSON object a line, in the order of the calls.
 
-    def __init__(self) -> None:
-        self.operations: list[CacheOperation] = []
+    Raises:
+        ModelLoadError: the file cannot be written.
+    """
 
-    def write(self, path: Path) -> None:
-        """One JSON object a line, in the order of the calls.
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._has_failed = False
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+        except OSError as error:
+            raise ModelLoadError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    def add(self, operation: CacheOperation) -> None:
+        """Append an operation; behind the first that cannot be written the trace has ended.
 
         Raises:
-            OSError: the file cannot be written; an older one stays as it was.
+            DecodeError: it cannot be written.
         """
-        lines = (f"{json.dumps(asdict(each))}\n".encode() for each in self.operations)
-        replace_file(path, lines, is_durable=False)
+        if self._has_failed:
+            return
+        try:
+            self._file.write(f"{json.dumps(asdict(operation))}\n".encode())
+        except OSError as error:
+            self._has_failed = True
+            raise DecodeError(
+                f"the trace {self._path} cannot be written and ends here: {error.strerror or error}"
+            ) from error
+
+    def close(self) -> None:
+        """End the file; closing twice is harmless."""
+        self._file.close()
 
 
 class TracingCache:
     """Another cache, each of whose operations is added to a trace."""
 
-    def __init__(self, cache: KVCache, layer: int, trace: CacheTrace) -> None:
+    def __init__(self, cache: KVCache, layer: int, trace: CacheTrace, *, sequence: int = 0) -> None:
         self._cache, self._layer, self._trace = cache, layer, trace
+        self._sequence = sequence
 
     @property
     def length(self) -> int:
         return self._cache.length
-
-    @property
-    def nbytes(self) -> int:
-        return self._cache.nbytes
 
     def tensors(self) -> Iterable[Tensor]:
         return self._cache.tensors()
@@ -96,6 +116,8 @@ class TracingCache:
             self._add(name, shape, watch)
 
     def _add(self, name: OperationName, shape: tuple[int, ...], watch: Stopwatch) -> None:
-        self._trace.operations.append(
-            CacheOperation(name, self._layer, shape, self.length, self.nbytes, watch.total())
+        elapsed_s = watch.total()
+        nbytes = held_bytes([self._cache])
+        self._trace.add(
+            CacheOperation(name, self._sequence, self._layer, shape, self.length, nbytes, elapsed_s)
         )

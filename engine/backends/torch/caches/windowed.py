@@ -13,7 +13,6 @@ from engine.backends.torch.caches.base import (
     LayerShape,
     check_crop,
     check_room,
-    storage_bytes,
 )
 from engine.backends.torch.caches.codecs import Codec
 from engine.backends.torch.caches.saved import read_tensors, write_tensors
@@ -79,57 +78,50 @@ class WindowedCache:
                 strict=True,
             )
         )
-        self._length = 0
+        self.length = 0
+        """Tokens seen."""
         self._start = 0
         """Of the tail: a multiple of `_group`."""
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def nbytes(self) -> int:
-        return storage_bytes(self.tensors())
 
     def tensors(self) -> Iterable[Tensor]:
         return *self._coded, *self._tail
 
     def update(self, keys: Tensor, values: Tensor) -> KVState:
-        first, n_new = self._length, keys.shape[2]
+        first, n_new = self.length, keys.shape[2]
         check_room(first, n_new, self._room.n_ctx)
         exact = tuple(
             torch.cat((tail[:, :, : first - self._start], new.to(tail.dtype)), 2)
             for tail, new in zip(self._tail, (keys, values), strict=True)
         )
         self._encode(exact, first, first + n_new)
-        self._length += n_new
+        self.length += n_new
         state = self._state(exact, first)
         self._keep(exact)
         return state
 
     def state(self) -> KVState:
-        held = self._length - self._start
+        held = self.length - self._start
         exact = tuple(tail[:, :, :held] for tail in self._tail)
-        return self._state(exact, max(0, self._length - 1))
+        return self._state(exact, max(0, self.length - 1))
 
     def can_crop(self, length: int) -> bool:
-        if not 0 <= length <= self._length:
+        if not 0 <= length <= self.length:
             return False
         return length == 0 or self._codes_all or self._start <= self._n_aged(length)
 
     def crop(self, length: int) -> None:
         check_crop(self, length)
-        self._length = length
+        self.length = length
         self._start = length if self._codes_all else min(self._start, length)
 
     def save(self) -> bytes:
-        coded, tail = self._held(self._length, self._start)
+        coded, tail = self._held(self.length, self._start)
         return write_tensors(
-            self._name, self._length, dict(zip(NAMES, (*coded, *tail), strict=True))
+            self._name, self.length, dict(zip(NAMES, (*coded, *tail), strict=True))
         )
 
     def load(self, saved: bytes | memoryview) -> None:
-        self._length = self._start = 0
+        self.length = self._start = 0
         length, found = read_tensors(saved, self._name, NAMES, self._room.device)
         check_room(0, length, self._room.n_ctx)
         start = length - found["keys"].shape[2]
@@ -143,7 +135,7 @@ class WindowedCache:
                     f"{list(held.shape)} {held.dtype}: it is of another model or cache type"
                 )
             held.copy_(read)
-        self._length, self._start = length, start
+        self.length, self._start = length, start
 
     def _n_aged(self, length: int) -> int:
         """Tokens that are read coded by the last one of so many."""
@@ -160,8 +152,8 @@ class WindowedCache:
 
     def _state(self, exact: tuple[Tensor, ...], first: int) -> KVState:
         """What the queries from `first` on see; `exact` are the rows from `_start` on."""
-        n_aged = self._n_aged(self._length)
-        n_first = self._length if self._codes_all else self._n_aged(first + 1)
+        n_aged = self._n_aged(self.length)
+        n_first = self.length if self._codes_all else self._n_aged(first + 1)
         dtype = self._room.dtype
         rows = []
         for codec, coded, tail in zip(self._codecs, self._coded, exact, strict=True):
@@ -170,7 +162,7 @@ class WindowedCache:
         positions, ends = self._positions(n_aged, n_first)
         if n_first == n_aged or self._codes_all:
             return KVState(rows[0], rows[1], positions)
-        n_old = rows[0].shape[2] - (self._length - n_first)
+        n_old = rows[0].shape[2] - (self.length - n_first)
         seen = torch.stack((torch.zeros_like(ends), torch.full_like(ends, NEVER)))
         seen[0, :n_old] = ends[:n_old]
         seen[1, n_old:] = ends[n_old:]
@@ -182,15 +174,15 @@ class WindowedCache:
         step = max(1, self._codecs[0].group // max(1, self._codecs[0].n_entries))
         n_old = n_aged // self._codecs[0].group * self._codecs[0].n_entries
         old = torch.arange(n_old, device=device) * step + step - 1
-        positions = torch.cat((old, torch.arange(n_first, self._length, device=device)))
+        positions = torch.cat((old, torch.arange(n_first, self.length, device=device)))
         ends = (positions // self._group + 1) * self._group + self._n_exact - 1
         return positions, ends
 
     def _keep(self, exact: tuple[Tensor, ...]) -> None:
         """Hold the rows that a roll-back may need, and no others."""
-        start = max(self._start, self._n_aged(max(0, self._length - self._n_back)))
+        start = max(self._start, self._n_aged(max(0, self.length - self._n_back)))
         for tail, rows in zip(self._tail, exact, strict=True):
-            tail[:, :, : self._length - start] = rows[:, :, start - self._start :]
+            tail[:, :, : self.length - start] = rows[:, :, start - self._start :]
         self._start = start
 
     def _held(self, length: int, start: int) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,10 +1,12 @@
 """Kinds of cache under a whole model: drafts, windows and the laboratory."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 pytest.importorskip("gguf")
@@ -12,15 +14,19 @@ pytest.importorskip("gguf")
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS
-from engine.backends.torch.caches.kinds import FLOATS, KIVI, WHOLE_KINDS, token_bytes
+from engine.backends.torch.caches.kinds import FLOATS
 from engine.backends.torch.contexts import TorchContexts
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
-from engine.errors import ModelLoadError
+from engine.errors import ContextFullError, ModelLoadError
 from engine.events import Finished
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
+from engine.memory.torch_caches import KIVI, WHOLE_KINDS, token_bytes
 from engine.model.architecture import read_model
 from engine.model.chat_template import ChatTemplate
 from engine.quality.laboratory import Finished as Measured
@@ -170,6 +176,141 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
         n_ctx, kind = row.cost.n_ctx, row.kind
         assert row.cost.kv_bytes >= (n_ctx - 64) * token_bytes(kind, layers) * 0.99, name
         assert row.cost.deep_tps > 0
+
+
+ALIKE = "a tree, a tea, a tree and a tea " * 6
+
+
+def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
+    request = GenerationRequest(raw_prompt=prompt, max_tokens=12, owner=owner)
+    *_, last = session.generate(request, Cancellation())
+    assert isinstance(last, Finished)
+    return last
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_blocks_of_a_line_that_was_given_up_are_found_again(
+    llama: Path, *, is_shared: bool
+) -> None:
+    """Two chats by turns in fewer sequences than they are, and without any tier."""
+    slots = {"n_slots": 2, "kv_unified": True} if is_shared else {}
+    loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", **slots))
+    plain = load_session(settings(llama, n_ctx=1024, kv_cache="f16"))
+    one, other, third = ALIKE, f"Quite {ALIKE}", f"Thus {ALIKE}"
+    first = [said(loaded.session, each, owner=each[:3]) for each in (one, other, third)]
+    again = [said(loaded.session, each, owner=each[:3]) for each in (one, other, third)]
+    for before, after, prompt in zip(first, again, (one, other, third), strict=True):
+        assert before.token_ids == after.token_ids == said(plain.session, prompt).token_ids
+        assert before.stats.n_reused == 0
+        assert after.stats.n_reused >= after.stats.n_prompt - 17, "whole blocks of 16"
+    loaded.session.close()
+    plain.session.close()
+
+
+def test_blocks_that_are_kept_give_way_to_lines_that_need_them(llama: Path) -> None:
+    loaded = load_session(settings(llama, n_ctx=256, kv_cache="paged"))
+    for number in range(6):
+        reply = said(loaded.session, f"{number} {ALIKE}")
+        assert reply.stats.n_prompt > 190
+    loaded.session.close()
+
+
+def test_sequences_of_one_pool_are_no_longer_than_it_is_together(
+    llama: Path, log: NativeLog
+) -> None:
+    backend = TorchBackend(
+        settings(llama, n_ctx=256, n_slots=3, kv_cache="paged", kv_unified=True), log
+    )
+    assert backend.n_ctx == 256
+    first, second = backend.open(), backend.open()
+    for start in (0, 64):
+        first.prefill(LINE[start : start + 64])
+    second.copy(first, 100)
+    assert list(second.tokens) == LINE[:100]
+    with pytest.raises(ContextFullError, match="28 of 256 cells are free"):
+        second.prefill(LINE[:29])
+    assert list(second.tokens) == LINE[:100]
+    one, other = first.decode(7).logits.copy(), second
+    other.prefill(LINE[100:127])
+    assert np.abs(other.verify((LINE[127], 7)).logits[1] - one[0]).max() < 1e-4
+    backend.close()
+
+
+def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    loaded = load_session(settings(llama, kv_cache="q4_0", kv_trace=path))
+    reply = said(loaded.session, ALIKE)
+    loaded.session.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    n_layers = len(read_hyperparameters(read_model(llama)).layers)
+    last = [each for each in lines if each["name"] == "update"][-n_layers:]
+    assert [each["layer"] for each in last] == list(range(n_layers))
+    assert last[0]["length"] == reply.stats.n_prompt + len(reply.token_ids) - 1
+    assert {each["name"] for each in lines} >= {"update", "crop"}
+    assert path.stat().st_mode & 0o077 == 0
+    plain = load_session(settings(llama, kv_cache="q4_0"))
+    assert said(plain.session, ALIKE).token_ids == reply.token_ids
+    plain.session.close()
+    with pytest.raises(ModelLoadError, match="cannot be written"):
+        load_session(settings(llama, kv_trace=tmp_path / "none" / "trace.jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["f32", "q8_0", "static"])
+@pytest.mark.parametrize("plan", ["auto", "7/40", "5"])
+def test_a_decode_plan_is_the_same_for_every_batch_and_tells_when_it_changes_the_text(
+    loaded: TorchBackend, llama: Path, log: NativeLog, kind: str, plan: str
+) -> None:
+    backend = TorchBackend(settings(llama, kv_cache=kind, decode_plan=plan), log, like=loaded)
+    exact = TorchBackend(settings(llama, kv_cache=kind), log, like=loaded)
+    sequence = backend.open()
+    single = np.stack([sequence.decode(token).logits[0].copy() for token in LINE[:90]])
+    together = rows_of_long(backend, LINE[:90])
+    assert np.abs(single - together).max() < 1e-3
+    far = np.abs(single - rows_of(exact, LINE[:90])).max(1)
+    assert far[:40].max() < 1e-3, "the window is no longer yet"
+    assert (far[45:].max() > 1e-2) is (plan == "7/40")
+    assert (backend.state_format == exact.state_format) is False
+    backend.close()
+    exact.close()
+
+
+def rows_of_long(backend: TorchBackend, tokens: list[int]) -> NDArray[np.float32]:
+    sequence = backend.open()
+    sequence.prefill(tokens[:64])
+    head = sequence.verify(tokens[64:80]).logits.copy()
+    tail = sequence.verify(tokens[80:]).logits.copy()
+    sequence.crop(0)
+    start = [sequence.verify(tokens[at : at + 16]).logits.copy() for at in range(0, 64, 16)]
+    return np.concatenate((*start, head, tail))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("n_slots", [1, 3])
+def test_a_plan_counts_the_bytes_that_torch_allocates(
+    tmp_path: Path, log: NativeLog, architecture: str, n_slots: int
+) -> None:
+    path = filled_model(tmp_path / "model.gguf", architecture)
+    kinds: list[str | None] = [None]
+    kinds += ["bf16"] if architecture == "mamba" else ["q4_0", "kivi4/f16", "paged", "sliding"]
+    weights = None
+    for kind in kinds:
+        configuration = settings(path, n_ctx=900, n_slots=n_slots, kv_unified=True, kv_cache=kind)
+        backend = TorchBackend(configuration, log, like=weights)
+        weights = weights or backend
+        planned = estimate(
+            read_model(path), configuration, (Device("cpu", "cpu", 1 << 40, 1 << 40),)
+        )
+        terms = planned.devices[0].terms
+        told = {each.kind: each.nbytes for each in backend.buffers}
+        assert terms[TermKind.WEIGHTS].nbytes == told["model"]
+        kept = (terms[each].nbytes for each in (TermKind.KV, TermKind.STATE) if each in terms)
+        assert sum(kept) == told["KV"], kind
+
+
+def test_what_torch_alone_has_is_refused_by_llama_cpp(llama: Path, tmp_path: Path) -> None:
+    for change in ({"decode_plan": "auto"}, {"kv_trace": tmp_path / "trace"}):
+        with pytest.raises(ModelLoadError, match="is the torch backend's"):
+            load_session(settings(llama, backend="llama.cpp", **change))
 
 
 def test_a_kind_of_torch_is_refused_by_llama_cpp(llama: Path) -> None:

@@ -14,9 +14,9 @@ from engine.backends.torch.caches.blocks import (  # noqa: E402
     BLOCK_FORMATS,
     GAUSS8,
     NF4,
-    SIZE,
     halved_sum,
 )
+from engine.memory.torch_caches import BLOCK  # noqa: E402
 
 GGML = ("q8_0", "q4_0", "q4_1")
 SCALES = (1e-4, 0.03, 1.0, 40.0)
@@ -24,7 +24,7 @@ SCALES = (1e-4, 0.03, 1.0, 40.0)
 
 def blocks_of(seed: int, scale: float, n_blocks: int = 50) -> Tensor:
     draws = torch.Generator().manual_seed(seed)
-    blocks = torch.randn(n_blocks, SIZE, generator=draws) * scale
+    blocks = torch.randn(n_blocks, BLOCK, generator=draws) * scale
     blocks[0] = 0
     blocks[1] = scale
     blocks[2, 1:] = 0
@@ -66,13 +66,13 @@ def test_a_block_s_bytes_do_not_depend_on_its_neighbours(name: str) -> None:
     together = form.quantise(blocks)
     for at in (0, 1, 2, 3, 77, 300):
         assert torch.equal(form.quantise(blocks[at : at + 1])[0], together[at])
-    assert torch.equal(form.quantise(blocks.view(7, 43, SIZE)).view(301, -1), together)
+    assert torch.equal(form.quantise(blocks.view(7, 43, BLOCK)).view(301, -1), together)
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_zeros_come_back_as_zeros(name: str) -> None:
     form = BLOCK_FORMATS[name]
-    assert torch.equal(form.dequantise(form.quantise(torch.zeros(2, SIZE))), torch.zeros(2, SIZE))
+    assert torch.equal(form.dequantise(form.quantise(torch.zeros(2, BLOCK))), torch.zeros(2, BLOCK))
 
 
 def _errors(name: str, blocks: Tensor) -> Tensor:
@@ -103,14 +103,14 @@ def test_errors_are_within_the_bound_of_each_format(seed: int, scale: float) -> 
 
 def test_three_bits_of_normal_numbers_lose_what_max_s_levels_lose() -> None:
     """0.03454 of the variance (Max 1960); a scale fitted to each block loses no more."""
-    blocks = torch.randn(4000, SIZE, generator=torch.Generator().manual_seed(0))
+    blocks = torch.randn(4000, BLOCK, generator=torch.Generator().manual_seed(0))
     lost = float((_errors("q3", blocks) ** 2).mean())
     assert 0.025 < lost < 0.03454
     assert len(GAUSS8) == 8
 
 
 def test_fewer_bits_lose_more() -> None:
-    blocks = torch.randn(1000, SIZE, generator=torch.Generator().manual_seed(0))
+    blocks = torch.randn(1000, BLOCK, generator=torch.Generator().manual_seed(0))
     lost = [float((_errors(name, blocks) ** 2).mean()) for name in
             ("q8_0", "fp8", "q4_1", "nf4", "q3", "q2_1")]  # fmt: skip
     assert lost[0] < lost[1] < min(lost[2:4]) < max(lost[2:4]) < lost[4] < lost[5]

@@ -2,7 +2,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from collections.abc import Iterator  # noqa: E402
 from dataclasses import replace  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 from engine.backends.torch.caches.base import KVCache, LayerShape  # noqa: E402
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
@@ -14,11 +16,10 @@ from engine.backends.torch.caches.decoupled import (  # noqa: E402
 )
 from engine.backends.torch.caches.kinds import (  # noqa: E402
     FLOATS,
-    KIVI,
-    WHOLE_KINDS,
     make_caches,
 )
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noqa: E402
+from engine.memory.torch_caches import DECOUPLED, KIVI, WHOLE_KINDS  # noqa: E402
 from engine.quality.records import CacheKind  # noqa: E402
 from tests.contracts.kv_cache import ROOM, SHAPE, KVCacheContract, Make  # noqa: E402
 
@@ -32,7 +33,18 @@ MIXED = (
     "rotated_q4_0/q3",
     "f32/bf16",
 )
-QUICK = ("f16", "q8_0", "q3", "kivi4", "static", "paged", "tiered", "rotated_q4_0", "f16/q4_0")
+QUICK = (
+    "f16",
+    "q8_0",
+    "q3",
+    "kivi4",
+    "static",
+    "paged",
+    "tiered",
+    "rotated_q4_0",
+    "f16/q4_0",
+    DECOUPLED,
+)
 """One of each sort; `make test-all` tries the others too."""
 AT_ONCE = ("q8_0", "q4_0", "kivi4", "f16/q4_1", "fp8")
 """Kinds that are tried without a window too, so that each row is read coded."""
@@ -51,7 +63,7 @@ class TestEveryKind(KVCacheContract):
     @pytest.fixture(
         params=[
             pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
-            for name in (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, *MIXED)
+            for name in (*FLOATS, *BLOCK_FORMATS, *KIVI, DECOUPLED, *WHOLE_KINDS, *MIXED)
         ]
     )
     def make(self, request: pytest.FixtureRequest) -> Make:
@@ -73,8 +85,10 @@ class TestSlidingLayers(KVCacheContract):
 
 class TestTraced(KVCacheContract):
     @pytest.fixture
-    def make(self) -> Make:
-        return lambda: TracingCache(one_cache("q4_0"), 0, CacheTrace())
+    def make(self, tmp_path: Path) -> Iterator[Make]:
+        trace = CacheTrace(tmp_path / "trace.jsonl")
+        yield lambda: TracingCache(one_cache("q4_0"), 0, trace)
+        trace.close()
 
 
 class TestDecoupled(KVCacheContract):
@@ -93,5 +107,5 @@ class TestDecoupled(KVCacheContract):
 
 def test_mypy_knows_every_cache_as_one() -> None:
     caches: list[KVCache] = [one_cache(name) for name in ("f16", "static", "paged", "tiered")]
-    assert all(isinstance(each.nbytes, int) for each in caches)
+    assert all(each.length == 0 for each in caches)
     assert LayerShape(1, 2, 3).window is None

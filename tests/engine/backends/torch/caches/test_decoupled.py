@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.backends.torch.caches.base import CacheRoom  # noqa: E402
+from engine.backends.torch.caches.base import CacheRoom, held_bytes  # noqa: E402
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
 from engine.backends.torch.caches.codecs import FloatCodec, TokenCodec  # noqa: E402
 from engine.backends.torch.caches.decoupled import (  # noqa: E402
@@ -43,4 +43,4 @@ def test_each_part_takes_the_bytes_of_its_own_type() -> None:
         FloatCodec(torch.float16, 32),
     )
     cache = decoupled_cache(SHAPE, ROOM, codecs, n_exact=0, n_back=0)
-    assert cache.nbytes == 256 * 2 * (18 + 2 * 34 + 2 * 32)
+    assert held_bytes([cache]) == 256 * 2 * (18 + 2 * 34 + 2 * 32)

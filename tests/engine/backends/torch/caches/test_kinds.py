@@ -6,14 +6,16 @@ torch = pytest.importorskip("torch")
 
 from app.cli.cache_quality import TORCH_KINDS, read_kinds  # noqa: E402
 from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes  # noqa: E402
-from engine.backends.torch.caches.kinds import (  # noqa: E402
+from engine.backends.torch.caches.kinds import make_caches  # noqa: E402
+from engine.errors import ModelLoadError  # noqa: E402
+from engine.memory.torch_caches import (  # noqa: E402
     KIVI,
     TENSOR_KINDS,
     WHOLE_KINDS,
-    make_caches,
+    CacheSpan,
+    cache_bytes,
     token_bytes,
 )
-from engine.errors import ModelLoadError  # noqa: E402
 from engine.quality.records import CacheKind  # noqa: E402
 
 LAYERS = [LayerShape(3, 64, 64)] * 4
@@ -58,9 +60,26 @@ def test_a_sliding_layer_holds_its_window_and_what_a_draft_needs() -> None:
     assert held_bytes(make_caches(kind, layers, whole)) == 3 * 2 * 64 * 2 * 4096
 
 
+@pytest.mark.parametrize("n_ctx", [40, 700, 1500])
+@pytest.mark.parametrize(
+    "name", [*(each for each in TENSOR_KINDS), "static", "paged", "sliding", "means", "f16/q4_0",
+             "kivi4/f32"],
+)  # fmt: skip
+@pytest.mark.parametrize("keeps_windows", [False, True])
+def test_a_plan_s_bytes_are_those_that_are_allocated(
+    name: str, n_ctx: int, keeps_windows: bool
+) -> None:
+    layers = [LayerShape(3, 64, 64), LayerShape(1, 128, 64, window=512)]
+    type_k, _, type_v = name.partition("/")
+    kind = CacheKind(type_k, type_v or type_k)
+    made = make_caches(kind, layers, replace(room(n_ctx), keeps_windows=keeps_windows))
+    span = CacheSpan(n_ctx, "f32", keeps_windows=keeps_windows)
+    assert cache_bytes(kind, layers, span) == held_bytes(made)
+
+
 def test_layers_in_one_pool_are_counted_once() -> None:
     caches = make_caches(CacheKind("paged", "paged"), LAYERS, room(1024))
-    assert held_bytes(caches) == sum(each.nbytes for each in caches)
+    assert held_bytes(caches) == sum(held_bytes([each]) for each in caches)
     assert held_bytes([*caches, *caches]) == held_bytes(caches)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
+from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes  # noqa: E402
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
 from engine.backends.torch.caches.tiered import Tier, TieredCache, TierManager  # noqa: E402
 from engine.errors import CacheStoreError, StateError  # noqa: E402
@@ -15,7 +15,7 @@ N_LAYERS = 6
 LAYER = LayerShape(2, 16, 16)
 ROOM = CacheRoom(64, torch.float32, torch.device("cpu"))
 make = partial(DenseCache, LAYER, ROOM, torch.float32, torch.float32)
-LAYER_BYTES = make().nbytes
+LAYER_BYTES = held_bytes([make()])
 
 
 @pytest.fixture

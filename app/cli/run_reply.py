@@ -1,0 +1,183 @@
+"""What `kvchat run` does with an engine: replies that are printed, counted and written down."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from app.cli.console import note, print_json, print_text, say
+
+if TYPE_CHECKING:
+    from engine.events import Event, Finished
+    from engine.metrics import Metrics
+    from engine.process.blocking_client import BlockingClient
+    from engine.requests import GenerationRequest
+
+EXIT_CANCELLED = 130
+EXIT_UNFINISHED = 1
+BESIDE_MANIFEST = ("manifest_path", "model", "written_path", "metrics_path", "as_json")
+"""What may be typed beside a manifest, which says all the rest."""
+
+
+def summary(finished: "Finished") -> dict[str, object]:
+    """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
+    return {
+        "text": finished.text,
+        "finish_reason": finished.reason.value,
+        "fits_grammar": finished.fits_grammar,
+        "token_ids": finished.token_ids,
+        "seed": finished.seed,
+        **asdict(finished.stats),
+    }
+
+
+def answer(
+    engine: "BlockingClient",
+    request: "GenerationRequest",
+    metrics: "Metrics",
+    *,
+    shows_text: bool,
+) -> "Finished":
+    """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
+    try:
+        return _follow(engine.reply(request), metrics, shows_text=shows_text)
+    except KeyboardInterrupt:
+        engine.client.stop()
+        return _follow(engine.rest_of_reply(), metrics, shows_text=shows_text)
+
+
+def exit_code(finished: "Finished") -> int:
+    """What the command ends with, and what is wrong with a reply that was cut."""
+    from engine.events import FinishReason
+
+    if finished.reason is FinishReason.CANCELLED:
+        return EXIT_CANCELLED
+    if finished.reason is FinishReason.CONTEXT:
+        note("the context is full and the reply is cut: raise --ctx")
+    if finished.fits_grammar is False:
+        said = "the reply ended before the schema or grammar was satisfied"
+        is_short = finished.reason is FinishReason.LENGTH
+        note(f"{said}: raise --max-tokens" if is_short else f"{said} ({finished.reason})")
+        return EXIT_UNFINISHED
+    return 0
+
+
+@contextmanager
+def metered(engine: "BlockingClient", path: Path | None) -> "Iterator[Metrics]":
+    """What is counted of the replies in the block; it is in the file however the block ends."""
+    from engine.files import replace_file
+    from engine.metrics import Metrics
+
+    metrics = Metrics()
+    metrics.observe(engine.loaded)
+    try:
+        yield metrics
+    finally:
+        if path is not None:
+            replace_file(path, [metrics.prometheus().encode()], is_durable=False)
+
+
+def write(
+    path: Path,
+    engine: "BlockingClient",
+    prompts: tuple[str, ...],
+    system: str,
+    request: "GenerationRequest",
+    replies: "list[Finished]",
+    since: float,
+) -> None:
+    """Write the manifest of a run; one that was stopped has none."""
+    from app.manifests import recorded
+    from engine.events import FinishReason
+    from engine.manifest import write_manifest
+
+    if any(reply.reason is FinishReason.CANCELLED for reply in replies):
+        note(f"the run was stopped, so {path} is not written")
+        return
+    manifest = recorded(
+        engine.loaded,
+        prompts=prompts,
+        system=system,
+        request=request,
+        replies=replies,
+        since=since,
+    )
+    write_manifest(manifest, path)
+
+
+def repeat(
+    path: Path,
+    model: str | None,
+    *,
+    written_path: Path | None,
+    metrics_path: Path | None,
+    as_json: bool,
+) -> int:
+    """Make the run of a manifest; 1 where a reply is another than the recorded one."""
+    from app.config import load_settings
+    from app.manifests import difference, open_manifest
+    from app.opening import loaded_engine
+    from engine.events import FinishReason
+
+    _refuse_beside_manifest()
+    since = time.time()
+    manifest, configuration = open_manifest(path, model, load_settings().settings)
+    replies: list[Finished] = []
+    told: list[str] = []
+    with (
+        loaded_engine(configuration, note, keeps_costs=False) as engine,
+        metered(engine, metrics_path) as metrics,
+    ):
+        for index, request in enumerate(manifest.requests):
+            replies.append(answer(engine, request, metrics, shows_text=not as_json))
+            if replies[-1].reason is FinishReason.CANCELLED:
+                break
+            other = difference(manifest, index, replies[-1])
+            told += [] if other is None else [other]
+        if written_path is not None:
+            prompts, request = manifest.prompts, manifest.requests[0]
+            write(written_path, engine, prompts, manifest.system, request, replies, since)
+    if as_json:
+        summaries = [summary(reply) for reply in replies]
+        print_json(summaries if len(manifest.prompts) > 1 else summaries[0])
+    for text in told:
+        note(text)
+    return max(int(bool(told)), *map(exit_code, replies))
+
+
+def _refuse_beside_manifest() -> None:
+    """Make sure that nothing was typed that the manifest says.
+
+    Raises:
+        UsageError: something was.
+    """
+    context = click.get_current_context()
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is ParameterSource.COMMANDLINE and param.name not in BESIDE_MANIFEST:
+            typed = param.opts[0] if isinstance(param, click.Option) else "a prompt"
+            raise click.UsageError(f"--manifest says all of the run: leave out {typed}")
+
+
+def _follow(events: "Iterator[Event]", metrics: "Metrics", *, shows_text: bool) -> "Finished":
+    from engine.events import Finished, SpeculationChanged, TokensCommitted
+
+    shown = ""
+    for event in events:
+        metrics.observe(event)
+        match event:
+            case TokensCommitted(text=text) if shows_text and text:
+                print_text([text], nl=False)
+                shown = text
+            case SpeculationChanged(note=str(problem)):
+                note(problem)
+            case Finished():
+                if shown and not shown.endswith("\n"):
+                    say()
+                return event
+    raise AssertionError("a reply ends with `Finished`")

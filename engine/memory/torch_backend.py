@@ -1,0 +1,136 @@
+"""What a configuration costs on the torch backend: weights by their type, caches by their kind.
+
+No torch is needed for it. Weights and caches are exact; what a forward takes beside them is an
+estimate.
+"""
+
+from math import prod
+
+from engine.configuration import MAX_DRAFT, Configuration
+from engine.errors import PresetError
+from engine.memory.hardware import Device, this_processor
+from engine.memory.terms import Ledger, Source, TermKind, within
+from engine.memory.torch_caches import (
+    FLOAT_BYTES,
+    CacheSpan,
+    KindName,
+    cache_bytes,
+    kind_fault,
+    kind_named,
+    read_bytes,
+    token_bytes,
+)
+from engine.memory.units import MIB
+from engine.model.architecture import Model
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "mamba")
+"""Those that torch has code for, by `general.architecture`."""
+LIBRARY_BYTES = 250 * MIB
+"""Resident memory of a process that has imported torch 2.13 for processors, beyond kvchat's own."""
+N_HELD_AT_ONCE = 4
+"""Rows as wide as a feed-forward block's that a layer holds while it is computed."""
+
+
+def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> None:
+    """Add what a model takes with its caches on the torch backend.
+
+    Raises:
+        PresetError: torch has no code for the model, or no such kind of cache.
+    """
+    check_architecture(model)
+    device = device_of(configuration, ledger)
+    computed = computed_type(configuration, device)
+    size = FLOAT_BYTES[computed]
+    weights = sum(prod(each.shape) for each in model.file.tensors) * size
+    ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"every weight as {computed}")
+    layers, span = list(model.architecture.layers.values()), _span(configuration, computed)
+    kind = _kind(configuration, computed)
+    if layers:
+        fault = kind_fault(kind, layers)
+        if fault is not None:
+            raise PresetError(fault)
+        ledger.add(
+            device, TermKind.KV, cache_bytes(kind, layers, span), Source.EXACT, f"kept as {kind}"
+        )
+    states = sum(row.n_convolution + row.n_state for row in model.architecture.states.values())
+    if states:
+        kept = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
+        nbytes = states * kept * (1 + MAX_DRAFT) * configuration.n_slots
+        ledger.add(device, TermKind.STATE, nbytes, Source.EXACT, "with those behind each draft")
+    compute = read_bytes(kind, layers, span) + _activation_bytes(model, configuration, size)
+    ledger.add(
+        device, TermKind.COMPUTE, compute, Source.ESTIMATED, "one layer", within(compute, 0.7)
+    )
+
+
+def add_library(ledger: Ledger) -> None:
+    """Add what the library takes in main memory, whatever the model is."""
+    note = "PyTorch itself"
+    bounds = within(LIBRARY_BYTES, 0.5)
+    ledger.add(ledger.cpu, TermKind.OVERHEAD, LIBRARY_BYTES, Source.ESTIMATED, note, bounds)
+
+
+def torch_note(model: Model, configuration: Configuration, devices: tuple[Device, ...]) -> str:
+    """How the backend computes and keeps keys and values, in a sentence."""
+    computed = computed_type(configuration, device_of(configuration, Ledger(devices)))
+    layers = list(model.architecture.layers.values())
+    if not layers:
+        return f"torch computes in {computed}; the model has no keys and values"
+    kind = _kind(configuration, computed)
+    return (
+        f"torch computes in {computed} and keeps keys and values as {kind}: "
+        f"{token_bytes(kind, layers):,.0f} bytes a token"
+    )
+
+
+def check_architecture(model: Model) -> None:
+    """Raise `PresetError` where torch has no code for a model."""
+    name = model.file.architecture
+    if name not in ARCHITECTURES:
+        raise PresetError(
+            f"{model.file.path.name} is of the architecture {name}, for which the torch backend "
+            f"has no code; it has {', '.join(ARCHITECTURES)}: use the backend llama.cpp"
+        )
+
+
+def device_of(configuration: Configuration, ledger: Ledger) -> Device:
+    """Where all layers lie: a GPU where there is one and layers may go there."""
+    if not ledger.gpus or configuration.n_gpu_layers == 0:
+        return ledger.cpu
+    return ledger.gpus[min(configuration.main_gpu, len(ledger.gpus) - 1)]
+
+
+def computed_type(configuration: Configuration, device: Device) -> str:
+    """The type of the computation: `auto` is the shortest that the device multiplies by itself."""
+    if configuration.dtype != "auto":
+        return configuration.dtype
+    if device.kind == "gpu":
+        return "bf16"
+    features = this_processor().features or frozenset()
+    return "bf16" if features & {"avx512_bf16", "amx_tile"} else "f32"
+
+
+def _kind(configuration: Configuration, computed: str) -> KindName:
+    return kind_named(configuration.kv_cache, configuration.type_k, configuration.type_v, computed)
+
+
+def _span(configuration: Configuration, computed: str) -> CacheSpan:
+    n_slots = configuration.n_slots
+    is_paged = _kind(configuration, computed).type_k == "paged"
+    is_shared = is_paged and configuration.kv_unified and n_slots > 1
+    return CacheSpan(
+        n_ctx=configuration.n_ctx // (1 if is_shared else n_slots),
+        computed=computed,
+        n_sequences=n_slots,
+        keeps_windows=configuration.swa_full,
+        is_shared=is_shared,
+    )
+
+
+def _activation_bytes(model: Model, configuration: Configuration, size: int) -> int:
+    """Rows of the widest layer for a batch, and the logits in both types that they have."""
+    width = model.file.integer(f"{model.file.architecture}.feed_forward_length") or 0
+    width = max(width, model.architecture.d_hidden)
+    n_logits = configuration.n_rows * model.architecture.n_vocab
+    batch = configuration.n_batch_of_kvchat * width * N_HELD_AT_ONCE * size
+    return batch + n_logits * (size + FLOAT_BYTES["f32"])
