@@ -28,7 +28,7 @@ def replying(text: str) -> Iterator[Event]:
 
 
 def test_a_reply_goes_into_a_pipe_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    run._follow(replying(HOSTILE), Metrics(), shows_text=True)
+    run_reply._follow(replying(HOSTILE), Metrics(), shows_text=True)
     assert capsys.readouterr().out == HOSTILE + "\n"
 
 
