@@ -342,7 +342,7 @@ def token_ids(spelled: str) -> tuple[int, ...]:
 class DecodePlan(click.ParamType[str]):
     """How attention goes through a text: `auto`, queries at once, or these and a window."""
 
-    name = "auto|CHUNK[/WINDOW]"
+    name = "PLAN"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -385,8 +385,8 @@ backend_options = joined(
     click.option(
         "--decode-plan",
         type=DecodePlan(),
-        help="Changes what the torch backend says: its attention takes so many queries at once, "
-        "and each sees the last WINDOW tokens only; auto goes by the length of the text.",
+        help="Changes what the torch backend says: as 128/512, attention takes 128 queries at "
+        "once, and each sees the last 512 tokens only; auto goes by the length of the text.",
     ),
 )
 """Who computes, and how torch keeps keys and values."""

@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from app.cli import console, run
+from app.cli import console, run_reply
 from app.cli.console import SlowReading
 from app.console import console as rich_console
 from engine.events import Event
