@@ -116,7 +116,7 @@ class SettingDefinition:
     def spell(self, value: object) -> str:
         """A value as `read` takes it."""
         match value:
-            case None:
+            case None | ():
                 return ""
             case bool():
                 return "on" if value else "off"

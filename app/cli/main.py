@@ -47,6 +47,7 @@ COMMANDS = {
     "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
+    "settings": ("app.cli.settings", "List, explain and change settings."),
     "web": ("app.cli.web", "Serve the chat to a browser on this machine."),
     "completion": ("app.cli.completion", "Print what makes a shell complete commands."),
     "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
@@ -146,7 +147,7 @@ def cli(ctx: click.Context) -> None:
     kvchat export qwen2.5-7b                the arguments for llama-server
     kvchat models catalogue                 models to plan with, without a file
     """  # noqa: D301  click wants the backspace character itself
-    shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor")
+    shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor", "settings")
     if not shows_them_itself and not ctx.obj and paths.settings_path().exists():
         _warn_of_settings()
 

@@ -1,6 +1,6 @@
 """The settings as a list: name, value and where it comes from; and all there is to say of one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.config import LoadedSettings
@@ -54,7 +54,7 @@ def value_of(
         return SettingValue(definition, text, source, is_default=False, fault=fault)
     is_said = place in loaded.lines and not fault
     text = definition.spell(definition.default if value is None else value)
-    source = f"{FILE} {loaded.lines[place]}" if place in loaded.lines else "default"
+    source = f"{FILE}:{loaded.lines[place]}" if place in loaded.lines else "default"
     is_default = not is_said and value in (None, definition.default)
     return SettingValue(definition, text, source, is_default=is_default, fault=fault.strip())
 
@@ -76,31 +76,19 @@ def title_line(title: str, width: int) -> Line:
     return clipped((Run(title, "accent"),), width)
 
 
-def detail_lines(setting: SettingValue | None, width: int, *, shown_fault: str = "") -> list[Line]:
-    """What a setting means, what it may be, its default, where it comes from and when it counts.
-
-    Args:
-        setting: The marked one.
-        width: Cells of a line.
-        shown_fault: What is wrong with what is typed, in place of what is wrong in the file.
-    """
+def detail_lines(setting: SettingValue | None, width: int) -> list[Line]:
+    """What a setting means, what it may be, its default, where it comes from and when it counts."""
     if setting is None:
         return [EMPTY]
     each = setting.definition
     default = each.spell(each.default)
     facts = [f"default {visible(default)}" if default else "no default"]
     facts += [each.allowed] if each.allowed else []
-    lines = wrapped((Run(visible(each.meaning)),), width)
-    lines += wrapped((Run(" · ".join(facts), "muted"),), width)
-    where = f"[{each.section}] {visible(each.key)} of {FILE}"
-    from_ = "" if setting.source == "default" else f", here from {setting.source}"
-    lines += wrapped((Run(f"{where}{from_} · counts {each.effect}", "muted"),), width)
-    if fault := shown_fault or setting.fault:
-        lines += wrapped((Run(f"not used: {visible(fault)}", "bad"),), width)
-    return lines
-
-
-def matching(settings: Sequence[SettingValue], search: str) -> list[SettingValue]:
-    """The settings that have every word of a search."""
-    words = search.lower().split()
-    return [each for each in settings if all(word in each.words for word in words)]
+    where = (f"[{each.section}] {visible(each.key)}", setting.source, f"counts {each.effect}")
+    fault = (Run(f"what the file says is not used: {visible(setting.fault)}", "bad"),)
+    return [
+        *(wrapped(fault, width) if setting.fault else ()),
+        *wrapped((Run(visible(each.meaning)),), width),
+        *wrapped((Run(" · ".join(facts), "muted"),), width),
+        *wrapped((Run(" · ".join(where), "muted"),), width),
+    ]

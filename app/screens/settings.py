@@ -74,6 +74,7 @@ class SettingsScreen(PickScreen[Place]):
     def on_mount(self) -> None:
         super().on_mount()
         self._read()
+        self.call_after_refresh(self._describe)
 
     def on_select_list_marked(self) -> None:
         self._describe()

@@ -118,6 +118,7 @@ CASES: dict[str, Sequence[str]] = {
     "cache pin": ("KEY",),
     "cache unpin": ("KEY",),
     "cache drop": ("KEY",),
+    "settings": ("", "--json", "prompts.HOSTILE HOSTILE", "chat.system_prompt HOSTILE"),
     "completion": ("bash",),
     "web": ("MODEL", "MODEL --theme HOSTILE"),
     "where": ("", "--json"),

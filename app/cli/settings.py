@@ -1,0 +1,120 @@
+"""`kvchat settings`: what the screen's list of settings says, and its changes, without a screen."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.console import note, print_json, say
+from app.sanitize import one_line
+from engine.validation import did_you_mean
+
+if TYPE_CHECKING:
+    from app.config import UserSettings
+    from app.render.settings import SettingValue
+    from app.setting_definitions import SettingDefinition
+
+OPEN_TABLES = ("prompts", "keys")
+"""Tables whose keys the user names."""
+
+
+@click.command(name="settings")
+@click.argument("name", required=False, metavar="[TABLE.KEY]")
+@click.argument("value", required=False)
+@click.option(
+    "--default",
+    "takes_default",
+    is_flag=True,
+    help="Take the setting out of the file, so that its default counts.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(name: str | None, value: str | None, *, takes_default: bool, as_json: bool) -> None:
+    """List the settings, say all of one, or change it.
+
+    \b
+    kvchat settings                         every value, and where it comes from
+    kvchat settings chat.temperature        what it means, may be, and when it counts
+    kvchat settings chat.temperature 0.3    comments of the file stay
+    kvchat settings chat.temperature --default
+    """  # noqa: D301  click wants the backspace character itself
+    from app.config import UserSettings
+    from app.render.lines import plain
+    from app.render.settings import detail_lines
+
+    if (value is not None or takes_default) and name is None:
+        raise click.UsageError("name a setting, such as chat.temperature")
+    if value is not None and takes_default:
+        raise click.UsageError("a value or --default, not both")
+    settings = UserSettings()
+    if settings.loaded.problem is not None:
+        note(settings.loaded.problem)
+    if name is None:
+        _show([_value(each, settings) for each in _all(settings)], as_json=as_json)
+        return
+    definition = _named(name)
+    if value is not None or takes_default:
+        read = None if value is None else definition.read(value)
+        settings.change(definition.section, definition.key, read)
+    found = _value(definition, settings)
+    _show([found], as_json=as_json)
+    if not as_json and value is None:
+        for line in detail_lines(found, 80):
+            say(f"  {plain(line)}")
+
+
+def _all(settings: "UserSettings") -> "list[SettingDefinition]":
+    from app.setting_definitions import definitions
+
+    tables = settings.settings.model_dump(include=set(OPEN_TABLES))
+    return [*definitions(), *(_open(table, key) for table in OPEN_TABLES for key in tables[table])]
+
+
+def _named(name: str) -> "SettingDefinition":
+    """The setting of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from app.setting_definitions import definitions
+
+    known = {f"{each.section}.{each.key}": each for each in definitions()}
+    table, _, key = name.partition(".")
+    if table in OPEN_TABLES and key:
+        return _open(table, key)
+    if name not in known:
+        hint = did_you_mean(name, known) or ": `kvchat settings` lists them"
+        raise click.UsageError(f"{name} is no setting{hint}")
+    return known[name]
+
+
+def _open(table: str, key: str) -> "SettingDefinition":
+    from app.setting_definitions import SettingDefinition
+
+    meanings = {"prompts": "A system prompt of the library.", "keys": "The key of an action."}
+    return SettingDefinition(table, key, meanings[table], None, is_long=table == "prompts")
+
+
+def _value(definition: "SettingDefinition", settings: "UserSettings") -> "SettingValue":
+    from app.render.settings import value_of
+
+    return value_of(definition, settings.loaded, {})
+
+
+def _show(values: "list[SettingValue]", *, as_json: bool) -> None:
+    if as_json:
+        print_json([
+            {
+                "name": f"{each.definition.section}.{each.definition.key}",
+                "value": each.text,
+                "default": each.definition.spell(each.definition.default),
+                "source": each.source,
+                "fault": each.fault or None,
+                "meaning": each.definition.meaning,
+            }
+            for each in values
+        ])  # fmt: skip
+        return
+    names = [one_line(f"{each.definition.section}.{each.definition.key}") for each in values]
+    width = max(map(len, names))
+    for name, each in zip(names, values, strict=True):
+        source = (f"  not used: {each.fault}", "red") if each.fault else (f"  {each.source}", "dim")
+        say(f"{name:<{width}}  ", one_line(each.text) or "none", source)

@@ -1,0 +1,59 @@
+"""`kvchat settings` as a user meets it."""
+
+import json
+
+import pytest
+
+from app import paths
+from app.cli.main import COMMANDS
+from app.setting_definitions import definitions
+from tests.app.cli.conftest import kvchat
+
+
+def written(text: str) -> None:
+    paths.settings_path().parent.mkdir(parents=True)
+    paths.settings_path().write_text(text)
+
+
+def test_every_setting_is_listed_with_its_value_and_source() -> None:
+    written('# mine\n[chat]\ntemperature = 0.3\ntop_p = 7\n[prompts]\nbrief = "Be brief."\n')
+    done = kvchat("settings")
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert lines["chat.temperature"] == ["0.3", "config.toml:3"]
+    assert lines["chat.top_p"][:3] == ["0.95", "not", "used:"]
+    assert lines["chat.top_k"] == ["40", "default"]
+    assert lines["prompts.brief"] == ["Be", "brief.", "config.toml:6"]
+    assert len(lines) == len(definitions()) + 1
+    assert "top_p is 7" in done.stderr
+    assert len(json.loads(kvchat("settings", "--json").stdout)) == len(lines)
+
+
+def test_one_is_changed_explained_and_taken_back() -> None:
+    written("# mine\n[chat]\ntemperature = 0.3 # calm\n")
+    assert "0.5" in kvchat("settings", "chat.temperature", "0.5").stdout
+    assert paths.settings_path().read_text() == "# mine\n[chat]\ntemperature = 0.5 # calm\n"
+    said = kvchat("settings", "chat.temperature").stdout
+    for part in ("Spread of the draw", "default 0.7", "0.0 to 10.0", "config.toml:3"):
+        assert part in said
+    assert "default" in kvchat("settings", "chat.temperature", "--default").stdout
+    assert "temperature" not in paths.settings_path().read_text()
+    kvchat("settings", "keys.reply-stop", "f8")
+    assert 'reply-stop = "f8"' in paths.settings_path().read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("chat.temprature",), 2, "did you mean chat.temperature?"),
+        (("chat.temperature", "hot"), 1, "0.0 to 10.0"),
+        (("chat.temperature", "1", "--default"), 2, "not both"),
+        (("--default",), 2, "name a setting"),
+        (("zzz",), 2, "lists them"),
+    ],
+)
+def test_what_cannot_be_says_what_can(arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = kvchat("settings", *arguments)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert not paths.settings_path().exists()
+    assert "settings" in COMMANDS
