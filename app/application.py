@@ -19,7 +19,7 @@ from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -75,6 +75,7 @@ class HarmlessLines(LineFilter):
 
 
 HARMLESS_LINES = HarmlessLines()
+GREYS, NO_COLOR = Monochrome(), NoColor()
 
 
 class KvchatApp(App[None]):
@@ -163,7 +164,12 @@ class KvchatApp(App[None]):
         )
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return (*super().get_line_filters(), HARMLESS_LINES)
+        filters = super().get_line_filters()
+        if self.no_color:
+            # Textual chooses one when it starts; the greys of a terminal's own colours are black.
+            grey = NO_COLOR if self.native_ansi_color else GREYS
+            filters = [grey if isinstance(each, Monochrome | NoColor) else each for each in filters]
+        return (*filters, HARMLESS_LINES)
 
     def action_help_quit(self) -> None:
         """Show which key leaves: ctrl+c does not, since it is pressed by habit."""

@@ -28,8 +28,8 @@ def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
 ) -> Binding:
     # A text area has own meanings for some of these keys; on this screen ours come first.
-    first = key.split(",")[0]
-    is_first = first == "ctrl+f" or (first[0] == "f" and first[1:].isdecimal())
+    last = key.split(",")[-1]
+    is_first = last == "ctrl+f" or (last[0] == "f" and last[1:].isdecimal())
     return Binding(key, action, text, id=name, tooltip=tooltip, show=show, priority=is_first)
 
 
@@ -57,7 +57,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
     _key("ctrl+s", "chat_settings", "This chat", "chat-settings",
          "System prompt and sampling of this chat", show=True),
-    _key("f11,alt+comma", "app.settings", "Settings", "settings-open",
+    _key("alt+comma,f11", "app.settings", "Settings", "settings-open",
          "All settings: what each is, where it comes from; themes, system prompts and keys",
          show=True),
     _key("f10", "next_controller", "Switch rule", "speculation-rule",

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 from textual.app import App
 from textual.color import Color
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from app.themes import (
     ANSI_VARIABLES,
@@ -13,6 +14,8 @@ from app.themes import (
     read_theme,
     theme_variable_defaults,
 )
+from app.widgets.bars import TitleBar
+from tests.fakes_app import WIDE, make_app, ready
 
 OWN = {theme.name: theme for theme in load_themes(Path("/nowhere")).themes}
 
@@ -154,3 +157,31 @@ def test_bad_themes_are_left_out_and_named_with_all_that_is_wrong(tmp_path: Path
 def test_a_theme_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         read_theme(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "filter_kind"), [("kvchat-16", NoColor), ("nord", Monochrome)])
+async def test_without_colour_every_theme_can_still_be_read(
+    name: str, filter_kind: type[LineFilter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        app.theme = name
+        await pilot.pause()
+        assert [each for each in app.get_line_filters() if isinstance(each, filter_kind)]
+        title = app.screen.query_one(TitleBar)
+        for _, style, _ in title.render_lines(title.outer_size.region)[0]:
+            assert style is not None
+            assert style.color is None or style.color != style.bgcolor or style.color.is_default
+
+
+async def test_where_nothing_is_to_move_cursors_are_still(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[ui]\nanimation = "none"\n')
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        assert app.animation_level == "none"
+        await pilot.press("ctrl+f")
+        await pilot.pause()
+        assert app.screen.query_one(Input).cursor_blink is False
