@@ -5,7 +5,11 @@ chosen by the first alone, with the gates as they are set, and the figures of th
 against the same gates, without the headroom. A broken gate is a wrong choice. For comparison the
 same is counted for the guess, the one order of types for all models, and without headroom.
 
+`--chosen-by` takes the report of `kvchat cache-quality` as the text to choose by, as a user does,
+and measures on the texts that it has not seen only what it chooses: a sixth of the work.
+
     python -m benchmarks.cache_policy MODEL.gguf... [--tokens 8200] [--keep FOLDER]
+    python -m benchmarks.cache_policy MODEL.gguf --chosen-by REPORT.json --tokens 4100 --keep FOLDER
     python -m benchmarks.cache_policy --from FOLDER
 """
 
@@ -15,7 +19,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -30,6 +34,7 @@ from engine.policy.gates import Gates, readings
 from engine.policy.pairs import Pair, bits_of, is_whole, kind_of, pair_label, parse_pair
 from engine.quality.laboratory import Plan, Progress
 from engine.quality.records import (
+    CacheKind,
     Figure,
     Measurement,
     Report,
@@ -85,8 +90,10 @@ def texts(n_letters: int) -> Iterator[Text]:
         yield Text(name, kind, "\n\n".join(parts)[:n_letters])
 
 
-def measure(model: Path, text: Text, n_tokens: int, path: Path) -> Report:
-    """The figures of every kind on one text; no questions and no rates.
+def measure(
+    model: Path, text: Text, n_tokens: int, path: Path, kinds: Sequence[CacheKind]
+) -> Report:
+    """The figures of some kinds on one text; no questions and no rates.
 
     A run that was stopped goes on where it was, in the middle of the text.
 
@@ -95,11 +102,11 @@ def measure(model: Path, text: Text, n_tokens: int, path: Path) -> Report:
         text: What is scored.
         n_tokens: So many of it.
         path: The report's file; what is left to do is done, which may be nothing.
+        kinds: What is measured beside the reference and the control.
     """
-    kinds = tuple(kind_of(parse_pair(name)) for name in KINDS)
     request = LaboratoryRequest(
         Configuration(model, N_CTX),
-        Plan(kinds, takes_times=False),
+        Plan(tuple(kinds), takes_times=False),
         (text,),
         n_ctx=N_CTX,
         n_most=n_tokens,
@@ -139,15 +146,24 @@ def broken_on(report: Report, pair: Pair, gates: Gates) -> tuple[str, ...]:
     return tuple(each.gate for each in held if not each.is_kept)
 
 
-def outcomes(reports: Sequence[Report], gates: Gates, *, guesses: bool = False) -> list[Outcome]:
-    """Every choice by one text under every budget, held against every other text."""
+def outcomes(
+    both: Iterable[tuple[Report, Report]], gates: Gates, *, guesses: bool = False
+) -> list[Outcome]:
+    """Every choice by one text under every budget, held against another text."""
     found = []
-    for first, second in itertools.permutations(reports, 2):
+    for first, second in both:
         for share in BUDGETS:
             pair = chosen_by(None if guesses else first, gates, share)
             broken = () if pair is None else broken_on(second, pair, gates)
             found.append(Outcome(pair, broken))
     return found
+
+
+def kinds_chosen(report: Report, gates: Gates) -> tuple[CacheKind, ...]:
+    """What a report chooses under any budget, with headroom or without; a whole cache left out."""
+    ways = (gates, replace(gates, headroom=1.0))
+    pairs = (chosen_by(report, way, share) for way in ways for share in BUDGETS)
+    return tuple(dict.fromkeys(kind_of(pair) for pair in pairs if pair and not is_whole(pair)))
 
 
 def _plain(found: Measurement) -> Measurement:
@@ -164,8 +180,15 @@ def _values(scores: Scores) -> Scores:
     return replace(scores, **figures)  # type: ignore[arg-type]  # by name
 
 
-def show(name: str, reports: Sequence[Report], gates: Gates) -> int:
-    """Print the counts of a model; the number of broken choices by figures."""
+def show(name: str, reports: Sequence[Report], gates: Gates, chooser: Report | None = None) -> int:
+    """Print the counts of a model; the number of broken choices by figures.
+
+    Args:
+        name: The model's.
+        reports: A report of each text.
+        gates: What they are held against.
+        chooser: Chooses for all of them; None lets each choose for the others.
+    """
     print(f"\n{name}: {len(reports)} texts")
     for report in reports:
         rows = ", ".join(
@@ -173,11 +196,15 @@ def show(name: str, reports: Sequence[Report], gates: Gates) -> int:
             for each in report.candidates
         )
         print(f"  {report.texts[0].name:22} {report.n_tokens:6,} tokens  mean KL/top: {rows}")
-    ways = (
-        ("by figures", outcomes(reports, gates)),
-        ("without headroom", outcomes(reports, replace(gates, headroom=1.0))),
-        ("by guess", outcomes(reports, gates, guesses=True)),
-    )
+    both = list(itertools.permutations(reports, 2))
+    if chooser is not None:
+        both = [(chooser, report) for report in reports]
+    ways = [
+        ("by figures", outcomes(both, gates)),
+        ("without headroom", outcomes(both, replace(gates, headroom=1.0))),
+    ]
+    if chooser is None:  # what the guess takes was not measured on its texts
+        ways.append(("by guess", outcomes(both, gates, guesses=True)))
     for way, found in ways:
         broken = [each for each in found if each.broken]
         packed = Counter(pair_label(e.pair) for e in found if e.pair and not is_whole(e.pair))
@@ -199,27 +226,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep", type=Path, help="folder for the reports; the same again goes on where it stopped"
     )
+    parser.add_argument("--chosen-by", type=Path, help="report to choose by; then one model")
     parser.add_argument("--from", dest="kept", type=Path, help="folder of kept reports")
     for each in fields(Gates):
         parser.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default)
     asked = parser.parse_args(arguments)
     gates = Gates(**{each.name: getattr(asked, each.name) for each in fields(Gates)})
+    chooser = None if asked.chosen_by is None else read_report(asked.chosen_by)
+    kinds = tuple(kind_of(parse_pair(name)) for name in KINDS)
+    chosen_from = texts(LETTERS * asked.tokens)
+    if chooser is not None:
+        kinds = kinds_chosen(chooser, gates)
+        names = [model.name for model in asked.models]
+        if not kinds or names not in ([], [chooser.subject.model]):
+            parser.error(f"{asked.chosen_by} chooses {kinds or 'f16'} for {chooser.subject.model}")
+        chosen_from = (text for text in chosen_from if TEXTS[text.name])  # its own were seen
     reports: dict[str, list[Report]] = {}
     if asked.kept is not None:
         for path in sorted(asked.kept.glob("*.json")):
             report = read_report(path)
             reports.setdefault(report.subject.model, []).append(report)
+    measured = list(itertools.islice(chosen_from, asked.texts))
     with tempfile.TemporaryDirectory() as scratch:
         for model in asked.models:
             watch = Stopwatch()
-            for number, text in enumerate(
-                itertools.islice(texts(LETTERS * asked.tokens), asked.texts)
-            ):
+            for number, text in enumerate(measured):
                 path = (asked.keep or Path(scratch)) / f"{model.stem}-{number}.json"
-                report = measure(model.resolve(), text, asked.tokens, path)
+                report = measure(model.resolve(), text, asked.tokens, path, kinds)
                 reports.setdefault(model.name, []).append(report)
                 print(f"{model.name}, {text.name}: {watch.total():.0f} s", file=sys.stderr)
-    n_broken = sum(show(name, found, gates) for name, found in reports.items())
+    n_broken = sum(show(name, found, gates, chooser) for name, found in reports.items())
     few = [name for name, found in reports.items() if len(found) < LEAST_TEXTS]
     print(json.dumps({"broken": n_broken, "too_few_texts": few}))
     return int(bool(n_broken or few))

@@ -26,6 +26,8 @@ from pathlib import Path
 from statistics import median
 
 from app.format import counted
+from engine.backends.base import Forward
+from engine.backends.base import Sequence as Line
 from engine.quality.records import (
     Answers,
     CacheKind,
@@ -48,6 +50,8 @@ FIGURES = {
     "loss": re.compile(r"^Mean ln\(PPL\(Q\)/PPL\(base\)\)\s*:\s+(-?[\d.]+)", re.MULTILINE),
 }
 """What the tool prints; the share of the same top token in per cent."""
+DECODED = re.compile(r"prompt eval time =\s+([\d.]+) ms")
+"""The tool's time in `llama_decode`, all else left out."""
 LIMITS = {"mean": 3.0, "p99.9": 10.0, "same top": 0.2}
 """Most that a figure may be off: per cent, and points of the last one."""
 MIB = 1 << 20
@@ -64,6 +68,8 @@ class Side:
     """Of the largest of its processes."""
     processor_s: float
     """Of all cores and processes."""
+    decode_s: float
+    """Of decoding alone: reading the model, softmaxes and files left out."""
     reference_s: float = 0.0
     """Of the run that writes the reference's logits."""
     file_bytes: int = 0
@@ -129,6 +135,12 @@ def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) ->
         for a, b in zip(tools, kvchats, strict=True)
     )
     print(f"      and where it is written anew for each of the kinds it is {each:.3f}")
+    theirs_s, ours_s = (median(side.decode_s for side in sides) for sides in (tools, kvchats))
+    least = median(b.decode_s / a.elapsed_s for a, b in zip(tools, kvchats, strict=True))
+    print(
+        f"decoding alone: the tool's {theirs_s:.1f} s, kvchat's {ours_s:.1f} s, which is ", end=""
+    )
+    print(f" is {least:.3f} of all that the tool takes: no comparison of rows can make it less")
     nbytes = max(each.file_bytes for each in tools)
     ours, theirs = (max(each.peak_bytes for each in sides) for sides in (kvchats, tools))
     beyond = ours - model.stat().st_size
@@ -152,27 +164,30 @@ def _tool(options: argparse.Namespace, text: Path, kinds: Sequence[str]) -> Side
     logits = text.with_name("logits.bin")
     reference = options.reference
     started = time.perf_counter()
-    _, used = _run_tool(options, text, logits, reference, [])
+    said, used = _run_tool(options, text, logits, reference, [])
     reference_s = time.perf_counter() - started
-    figures, usages = {}, [used]
+    figures, usages, decode_s = {}, [used], _decoded_s(said)
     for kind in kinds:
         said, used = _run_tool(options, text, logits, kind, ["--kl-divergence"])
         usages.append(used)
+        decode_s += _decoded_s(said)
         figures[kind] = {name: float(_found(one, said)) for name, one in FIGURES.items()}
     elapsed_s = time.perf_counter() - started
     nbytes = logits.stat().st_size
     logits.unlink()
-    return replace(_side(figures, elapsed_s, usages), reference_s=reference_s, file_bytes=nbytes)
+    side = _side(figures, elapsed_s, usages, decode_s)
+    return replace(side, reference_s=reference_s, file_bytes=nbytes)
 
 
 def _side(
     figures: dict[str, dict[str, float]],
     elapsed_s: float,
     usages: Sequence[resource.struct_rusage],
+    decode_s: float,
 ) -> Side:
     peak = max(each.ru_maxrss for each in usages) * 1024
     processor_s = sum(each.ru_utime + each.ru_stime for each in usages)
-    return Side(figures, elapsed_s, peak, processor_s)
+    return Side(figures, elapsed_s, peak, processor_s, decode_s)
 
 
 def _run_tool(
@@ -186,6 +201,10 @@ def _run_tool(
         *more,
     ]  # fmt: skip
     return _run([str(part) for part in command], {})
+
+
+def _decoded_s(said: str) -> float:
+    return float(_found(DECODED, said)) / 1000
 
 
 def _found(pattern: "re.Pattern[str]", said: str) -> str:
@@ -222,7 +241,8 @@ def _own(options: argparse.Namespace, text: Path) -> Side:
     started = time.perf_counter()
     said, used = _run([str(part) for part in command], library)
     elapsed_s = time.perf_counter() - started
-    return _side(json.loads(said.splitlines()[-1]), elapsed_s, [used])
+    found = json.loads(said.splitlines()[-1])
+    return _side(found["figures"], elapsed_s, [used], found["decode_s"])
 
 
 def own(options: argparse.Namespace) -> None:
@@ -240,12 +260,13 @@ def own(options: argparse.Namespace) -> None:
     )
     opener = LlamaCppContexts(configuration)
     kinds = [_kind(options.reference), *map(_kind, options.kinds.split(","))]
-    shape = BatchShape(options.ctx, options.chunk, options.chunk)
+    n_threads = max(1, options.threads // len(kinds))
+    shape = BatchShape(options.ctx, options.chunk, options.chunk, n_threads)
     contestants = [
         Contestant(
             kind,
             "candidate" if index else "reference",
-            opener.open(kind, shape).backend.open(),
+            _TimedLine(opener.open(kind, shape).backend.open()),
             options.chunk,
         )
         for index, kind in enumerate(kinds)
@@ -266,7 +287,31 @@ def own(options: argparse.Namespace) -> None:
             "loss": scores.nll_delta.value,
             "rows": scores.n_tokens,
         }
-    print(json.dumps(figures))
+    n_at_once = min(options.threads, len(kinds))
+    decode_s = sum(each.line.elapsed_s for each in contestants) / n_at_once
+    print(json.dumps({"figures": figures, "decode_s": decode_s}))
+
+
+class _TimedLine:
+    """A sequence that adds up how long it decodes; each is used by one thread at a time."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.elapsed_s = 0.0
+
+    def crop(self, length: int) -> None:
+        self._line.crop(length)
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        started = time.perf_counter()
+        self._line.prefill(tokens)
+        self.elapsed_s += time.perf_counter() - started
+
+    def verify(self, tokens: Sequence[int]) -> Forward:
+        started = time.perf_counter()
+        forward = self._line.verify(tokens)
+        self.elapsed_s += time.perf_counter() - started
+        return forward
 
 
 def _windows(vocabulary: object, options: argparse.Namespace) -> Iterator[object]:
@@ -309,11 +354,13 @@ def write_page(reports: Sequence[Report]) -> None:
 def _model_lines(reports: Sequence[Report]) -> Iterator[str]:
     first = reports[0]
     subject = first.subject
+    chunks = ", ".join(dict.fromkeys(str(each.subject.n_chunk) for each in reports))
     yield f"### {subject.model}\n"
     yield (
         f"{subject.device}, {counted(subject.n_threads, 'thread')}, llama-cpp-python "
         f"{subject.build.partition('@')[0]}; {first.n_tokens:,} tokens of {len(first.texts)} "
-        f"texts; reference {subject.reference}. Runs stand one below the other.\n"
+        f"texts in contexts of {subject.n_ctx:,}, batches of {chunks}; reference "
+        f"{subject.reference}. Runs stand one below the other.\n"
     )
     yield (
         "| K/V | run | loss | 95 % | KL mean | KL median | KL p99 | KL p99.9 | same top | needles "

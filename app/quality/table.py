@@ -82,17 +82,17 @@ def main_row(row: Measurement) -> tuple[str, ...]:
     """The cells of `MAIN`."""
     scores = row.scores
     if row.role == "reference":
-        perplexity = _number(math.exp(min(scores.nll.value, MOST_NLL)))
+        perplexity = number(math.exp(min(scores.nll.value, MOST_NLL)))
         return (_name(row), "", "", perplexity, *[""] * 5)
     return (
         _name(row),
         f"{scores.nll_delta.value:+.4f}",
         _interval(scores.nll_delta),
         f"x{scores.perplexity_ratio.value:.4f}",
-        _number(scores.kl_mean.value),
-        _number(scores.kl_median.value),
-        _number(scores.kl_p99.value),
-        _number(scores.kl_p999.value),
+        number(scores.kl_mean.value),
+        number(scores.kl_median.value),
+        number(scores.kl_p99.value),
+        number(scores.kl_p999.value),
         f"{100 * scores.same_top.value:.2f} %",
     )
 
@@ -132,7 +132,7 @@ def part_rows(report: Report, parts: Sequence[Sequence[Part]]) -> tuple[list[str
     for row, listed in zip(report.measurements, parts, strict=True):
         found = {part.name: part.scores.kl_mean.value for part in listed}
         if row.role != "reference":
-            cells = [_number(found[name]) if name in found else fmt.NO_VALUE for name in names]
+            cells = [number(found[name]) if name in found else fmt.NO_VALUE for name in names]
             rows.append([_name(row), *cells])
     titles = [f"{TEXT_NAMES.get(name, name)} ({fmt.tokens(counts[name])})" for name in names]
     return ["K/V", *titles], rows
@@ -141,12 +141,32 @@ def part_rows(report: Report, parts: Sequence[Sequence[Part]]) -> tuple[list[str
 def verdict_lines(report: Report) -> Iterator[str]:
     """A sentence for each kind, or why there is none."""
     if not report.allows_verdict:
-        yield (
-            f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few to choose by, "
-            f"{LEAST_TOKENS:,} are the least: name more texts."
-        )
+        yield no_verdict(report)
         return
     yield from (f"{sentence(report, row.kind)}." for row in report.candidates if row.is_complete)
+
+
+def no_verdict(report: Report) -> str:
+    """Why a report of too little text has no verdict."""
+    return (
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few to choose by, "
+        f"{LEAST_TOKENS:,} are the least: name more texts."
+    )
+
+
+def progress_text(reached: Reached, elapsed_s: float) -> str:
+    """How far it is: `42 %  about 3 min 05 s left  needles in 1024 tokens`."""
+    share = reached.n_done / reached.n_total if reached.n_total else 0.0
+    left_s = reached.left_s(elapsed_s)
+    left = "" if left_s is None else f"about {fmt.seconds(left_s)} left  "
+    return f"{100 * share:.0f} %  {left}{reached.what}"
+
+
+def number(value: float) -> str:
+    """Three digits that count: `0.0312`, `4.1e-06`, `12.3`."""
+    if value == 0:
+        return "0"
+    return f"{value:.3g}" if value >= 1e-4 else f"{value:.1e}"
 
 
 def _head(report: Report) -> Iterator[Text]:
@@ -179,13 +199,6 @@ def _interval(figure: Figure) -> str:
     return f"{figure.low:+.4f} to {figure.high:+.4f}"
 
 
-def _number(value: float) -> str:
-    """Three digits that count: `0.0312`, `4.1e-06`, `12.3`."""
-    if value == 0:
-        return "0"
-    return f"{value:.3g}" if value >= 1e-4 else f"{value:.1e}"
-
-
 def _answered(answers: Sequence[Answers]) -> str:
     right, asked = n_right(answers)
     return f"{right}/{asked}" if asked else fmt.NO_VALUE
@@ -198,7 +211,6 @@ class MeasureProgress:
         self._start_s = time.monotonic()
         self._bar = Progress(
             BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.description}"),
             console=console,
             auto_refresh=False,
@@ -216,12 +228,10 @@ class MeasureProgress:
 
     def show(self, reached: Reached) -> None:
         """Move the bar."""
-        left_s = reached.left_s(time.monotonic() - self._start_s)
-        left = "" if left_s is None else f"about {fmt.seconds(left_s)} left  "
         self._bar.update(
             self._task,
             total=reached.n_total,
             completed=reached.n_done,
-            description=escape(f"{left}{reached.what}"),
+            description=escape(progress_text(reached, time.monotonic() - self._start_s)),
             refresh=True,
         )

@@ -2,21 +2,13 @@
 
 from collections.abc import Sequence
 
-from app import format as fmt
-from app.quality.table import COST, MAIN, cost_row, main_row
+from app.quality.table import COST, MAIN, cost_row, main_row, no_verdict, number
 from app.render.charts import GraphSymbols, bar
 from app.render.lines import EMPTY, Line, Run, clipped, spread, wrapped
 from app.sanitize import visible
 from engine.policy.choice import Candidate
 from engine.policy.sentence import TEXT_NAMES, sentence
-from engine.quality.laboratory import Progress
-from engine.quality.records import (
-    LEAST_TOKENS,
-    Answers,
-    Measurement,
-    Part,
-    Report,
-)
+from engine.quality.records import Answers, Measurement, Part, Report
 
 COLUMNS = (*MAIN, *COST[1:])
 """In the order in which they stand."""
@@ -37,13 +29,6 @@ def quality_title(model: str, what: str, width: int) -> Line:
     """The screen's first line: the model, and how far its measurement is."""
     left = (Run(" cache types ", "strong"), Run(visible(model), "accent"))
     return spread(left, (Run(f"{visible(what)} ", "muted"),), width)
-
-
-def progress_text(reached: Progress, left_s: float | None) -> str:
-    """How far it is: `42 % · about 3 min 05 s left · needle 50 %`."""
-    share = reached.n_done / reached.n_total if reached.n_total else 0.0
-    left = "" if left_s is None else f"about {fmt.seconds(left_s)} left · "
-    return f"{100 * share:.0f} % · {left}{reached.what}"
 
 
 class QualityTable:
@@ -173,9 +158,9 @@ def _bar_line(
 ) -> Line:
     room = min(max(width - LABEL_WIDTH - NUMBER_WIDTH - 2, 0), MOST_BAR)
     label = f"{name:>{LABEL_WIDTH}.{LABEL_WIDTH}} "
-    number = f" {value:.3g}" if value >= 1e-4 or not value else f" {value:.1e}"
     drawn = bar(share, room, symbols)
-    return clipped((Run(label, style or "muted"), *drawn, Run(number, style)), width)
+    said = Run(f" {number(value)}", style)
+    return clipped((Run(label, style or "muted"), *drawn, said), width)
 
 
 def _needles(answers: Sequence[Answers], width: int, symbols: GraphSymbols) -> list[Line]:
@@ -201,10 +186,7 @@ def verdict_text(report: Report | None, kept: str) -> str:
     if report is None or not report.measurements:
         return ""
     if not report.allows_verdict:
-        return (
-            f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few to choose by, "
-            f"{LEAST_TOKENS:,} are the least."
-        )
+        return no_verdict(report)
     return f"{kept.rstrip('.')}." if kept else "The verdict comes with the last text."
 
 

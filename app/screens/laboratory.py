@@ -16,12 +16,12 @@ from app.cache_plans import keep_report, usual_choice
 from app.config import load_settings
 from app.quality.kept import Measurement, Start, earlier_report, report_path, set_aside, why_not
 from app.quality.measure import USUAL, laboratory_request
+from app.quality.table import progress_text
 from app.render.lines import Line, Run, wrapped
 from app.render.quality import (
     QualityTable,
     begin_lines,
     kind_lines,
-    progress_text,
     quality_title,
     verdict_text,
 )
@@ -180,9 +180,8 @@ class LaboratoryScreen(Screen[Pair | None]):
     def _take_event(self, event: LaboratoryEvent) -> None:
         match event:
             case Progress():
-                left_s = event.left_s(time.monotonic() - self._began_at)
                 if self._status != STOPPING:
-                    self._status = progress_text(event, left_s)
+                    self._status = progress_text(event, time.monotonic() - self._began_at)
                 self._present_title()
             case Note(text):
                 self._notes.append(text)

@@ -7,6 +7,7 @@ once for them; with more kinds than that, it is computed once for each group.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 import psutil
 
@@ -24,11 +25,13 @@ from engine.quality.records import (
 )
 from engine.quality.row_store import RowKey, RowStore
 from engine.quality.scoring import (
+    FREE,
     BatchShape,
     Contestant,
     ContestantError,
     KindOpener,
     OpenedKind,
+    Turn,
     score,
 )
 from engine.quality.summary import N_DRAWS, measurement_of
@@ -233,6 +236,7 @@ class Laboratory:
         """The reference, the control where it is not done, and as many kinds as memory holds."""
         budget = self._budget()
         reference = self.plan.reference
+        n_threads = self.report.subject.n_threads
         opened: list[_Opened] = []
         notes: list[Note] = []
         wanted: list[tuple[Role, CacheKind]] = [("reference", reference)]
@@ -240,13 +244,15 @@ class Laboratory:
             wanted.append(("control", reference))
         n_first = len(wanted)
         wanted += [("candidate", kind) for kind in waiting]
+        if self.opener.is_concurrent:
+            n_threads = max(1, n_threads // len(wanted))
         used = 0
         try:
             for role, kind in wanted:
                 if len(opened) > n_first and used >= budget:
                     break
                 try:
-                    one, nbytes = self._open(role, kind)
+                    one, nbytes = self._open(role, kind, n_threads)
                 except ModelLoadError as error:
                     if role != "candidate":
                         raise
@@ -262,9 +268,9 @@ class Laboratory:
             raise
         return opened, notes
 
-    def _open(self, role: Role, kind: CacheKind) -> tuple[_Opened, int]:
+    def _open(self, role: Role, kind: CacheKind, n_threads: int) -> tuple[_Opened, int]:
         n_chunk = self.report.subject.n_chunk
-        shape = BatchShape(self.report.subject.n_ctx, n_chunk, n_chunk)
+        shape = BatchShape(self.report.subject.n_ctx, n_chunk, n_chunk, n_threads)
         found = self.opener.open(kind, shape)
         self._live.append(found.backend)
         n_step = max(1, n_chunk // CONTROL_SHARE) if role == "control" else n_chunk
@@ -314,8 +320,11 @@ class Laboratory:
             and not self._has_rows(key.role, key.kind, index)
             for key in keys
         )
+        turn: Turn = FREE if self.opener.is_concurrent else Lock()
         self._check_is_wanted()
-        for chunk in score(document, contestants, n_chunk=n_chunk, n_kept=n_kept, pool=pool):
+        for chunk in score(
+            document, contestants, n_chunk=n_chunk, pool=pool, n_kept=n_kept, turn=turn
+        ):
             for key, rows in zip(keys, chunk.rows, strict=False):  # none where it was only read
                 self.store.put(key, chunk.start - document.first, rows)
             if chunk.start >= n_read:

@@ -1,12 +1,11 @@
 """Two distributions of the next token, row by row: KL divergence, likelihood, the same top.
 
-With p the reference's probabilities and d its logits less the candidate's, both up to a constant,
-KL(p || q) = sum p d + log sum p exp(-d). Written around the mean of d it loses no digits where the
-two are nearly the same, which is where a log-sum-exp of each would cancel.
+With p the reference's probabilities, d its logits less the candidate's and m = sum p d,
+KL(p || q) = log sum p exp(m - d). Around the mean m it loses no digits where the two are nearly the
+same, which is where a log-sum-exp of each would cancel.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +34,8 @@ class ReferenceRows:
 
     logits: Logits
     """`[n, n_vocab]`; may be a view of the backend's memory."""
-    probs: NDArray[np.float32]
-    """`[n, n_vocab]`; `sums` to 1 but for rounding."""
+    weights: NDArray[np.float32]
+    """`[n, n_vocab]`: probabilities times `sums`, 1 for the likeliest token."""
     sums: NDArray[np.float64]
     top: NDArray[np.int64]
     next_tokens: NDArray[np.int64]
@@ -44,15 +43,12 @@ class ReferenceRows:
     nll: NDArray[np.float64]
 
 
-def reference_rows(
-    logits: Logits, next_tokens: Sequence[int], pool: Executor | None = None
-) -> ReferenceRows:
+def reference_rows(logits: Logits, next_tokens: Sequence[int]) -> ReferenceRows:
     """The distributions of a batch, ready to be compared with.
 
     Args:
         logits: `[n, n_vocab]`, of which the first rows are taken, one for each next token.
         next_tokens: What the text goes on with.
-        pool: Threads to share the work; None does it here.
 
     Raises:
         QualityError: a logit is no number.
@@ -67,20 +63,15 @@ def reference_rows(
         tokens,
         np.empty(n, dtype=np.float64),
     )
-
-    def fill(block: slice) -> None:
-        logits, probs = rows.logits[block], rows.probs[block]
-        rows.top[block] = top = logits.argmax(axis=1)
-        most = np.take_along_axis(logits, top[:, None], axis=1)
+    for block in _blocks(n, logits.shape[1]):
+        found, weights = rows.logits[block], rows.weights[block]
+        rows.top[block] = top = found.argmax(axis=1)
+        most = np.take_along_axis(found, top[:, None], axis=1)
         with np.errstate(invalid="ignore"):
-            np.exp(np.subtract(logits, most, out=probs), out=probs)
-            sums = probs.sum(axis=1, keepdims=True)
-            probs /= sums
-        rows.sums[block] = probs.sum(axis=1)
-        picked = np.take_along_axis(logits, rows.next_tokens[block][:, None], axis=1)
-        rows.nll[block] = (np.log(sums.astype(np.float64)) + most - picked)[:, 0]
-
-    _each_block(fill, n, logits.shape[1], pool)
+            np.exp(np.subtract(found, most, out=weights), out=weights)
+        rows.sums[block] = weights.sum(axis=1)
+        picked = np.take_along_axis(found, rows.next_tokens[block][:, None], axis=1)
+        rows.nll[block] = np.log(rows.sums[block]) + (most - picked)[:, 0]
     if not np.isfinite(rows.nll).all():
         raise QualityError("the reference's logits are no numbers: choose another reference type")
     return rows
@@ -95,9 +86,7 @@ def own_rows(reference: ReferenceRows) -> Rows:
     return rows
 
 
-def compared_rows(
-    reference: ReferenceRows, logits: Logits, start: int = 0, pool: Executor | None = None
-) -> Rows:
+def compared_rows(reference: ReferenceRows, logits: Logits, start: int = 0) -> Rows:
     """How far a candidate's rows are from the reference's.
 
     Args:
@@ -105,41 +94,36 @@ def compared_rows(
         logits: The candidate's, `[m, n_vocab]`, for the reference's rows from `start` on; more rows
             than there are left are not looked at.
         start: First row.
-        pool: Threads to share the work; None does it here.
 
     Raises:
         QualityError: a logit is no number.
     """
     n = min(len(logits), len(reference.nll) - start)
     rows = np.zeros(n, dtype=ROW)
-
-    def fill(block: slice) -> None:
+    for block in _blocks(n, logits.shape[1]):
         theirs = slice(block.start + start, block.stop + start)
         _compare(reference, theirs, logits[block], rows[block])
-
-    _each_block(fill, n, logits.shape[1], pool)
     if not (np.isfinite(rows["kl"]).all() and np.isfinite(rows["delta"]).all()):
         raise QualityError("its logits are no numbers")
     return rows
 
 
 def _compare(reference: ReferenceRows, theirs: slice, logits: Logits, rows: Rows) -> None:
-    probs, next_tokens = reference.probs[theirs], reference.next_tokens[theirs]
+    weights, next_tokens = reference.weights[theirs], reference.next_tokens[theirs]
     top = logits.argmax(axis=1)
     difference = reference.logits[theirs] - logits
     # A constant on all logits means nothing, and would take digits from the mean.
     difference -= np.take_along_axis(difference, reference.top[theirs][:, None], axis=1)
     picked = np.take_along_axis(difference, next_tokens[:, None], axis=1)[:, 0].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        weighted = probs * difference
-        mean = weighted.sum(axis=1)  # numpy adds pairwise here, `einsum` one by one: 1e-5 off
-        np.exp(np.subtract(mean[:, None], difference, out=difference), out=difference)
-        shares = np.multiply(probs, difference, out=weighted).sum(axis=1).astype(np.float64)
         sums = reference.sums[theirs]
-        mean = mean.astype(np.float64)
-        log_shares = np.log(shares / sums)
-        kl = mean / sums - mean + log_shares
-        delta = picked - mean + log_shares
+        weighted = weights * difference
+        # numpy adds pairwise here, `einsum` one by one: 1e-5 off
+        mean = (weighted.sum(axis=1) / sums).astype(np.float32)
+        np.exp(np.subtract(mean[:, None], difference, out=difference), out=difference)
+        shares = np.multiply(weights, difference, out=weighted).sum(axis=1)
+        kl = np.log(shares / sums)
+        delta = picked - mean + kl
     for row in np.flatnonzero(~(kl < FAR_KL)):
         at = theirs.start + row
         kl[row], delta[row] = _far(reference.logits[at], logits[row], next_tokens[row])
@@ -163,10 +147,7 @@ def _log_softmax(logits: Logits) -> NDArray[np.float64]:
     return shifted
 
 
-def _each_block(work: Callable[[slice], None], n: int, n_vocab: int, pool: Executor | None) -> None:
-    """Do work on blocks of rows; numpy lets threads run side by side."""
+def _blocks(n: int, n_vocab: int) -> Iterator[slice]:
+    """The rows in blocks of at most `BLOCK_VALUES` logits, or of one row."""
     size = max(1, BLOCK_VALUES // n_vocab)
-    blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    done: Iterable[None] = map(work, blocks) if pool is None else pool.map(work, blocks)
-    for _ in done:
-        pass
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -1,22 +1,28 @@
 """Documents decoded teacher-forced through several caches side by side.
 
-A chunk is decoded by the reference and then by every other context, and its rows are compared
-while all logits lie in memory; nothing of them is kept. Each row reads keys and values out of the
-cache, as a reply's tokens do, so that it sees what a type of cache did to all that came before.
+Every context decodes a chunk in a thread of its own and compares its rows with the reference's
+while the logits of that chunk lie in memory; nothing of them is kept. Each row reads keys and
+values out of the cache, as a reply's tokens do, so that it sees what a type of cache did to all
+that came before.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from engine.backends.base import Backend, Logits, Vocabulary
+from engine.backends.base import Backend, Vocabulary
 from engine.backends.base import Sequence as Line
 from engine.quality.metrics import ReferenceRows, Rows, compared_rows, own_rows, reference_rows
 from engine.quality.records import CacheKind, QualityError, Role
 from engine.quality.texts import Document
+
+Turn = AbstractContextManager[object]
+FREE: Turn = nullcontext()
+"""Lets all contexts decode at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,8 @@ class BatchShape:
     """Tokens that are computed at once."""
     n_rows: int
     """Rows of logits of one batch."""
+    n_threads: int | None = None
+    """Of a decode; None is as many as the model was opened with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,11 @@ class KindOpener(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether contexts decode quicker at once, in a thread each, than one after the other."""
+        ...
 
     def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
         """One more context; closing its backend frees it.
@@ -93,8 +106,9 @@ def score(
     contestants: Sequence[Contestant],
     *,
     n_chunk: int,
+    pool: Executor,
     n_kept: int = 0,
-    pool: Executor | None = None,
+    turn: Turn = FREE,
 ) -> Iterator[ScoredChunk]:
     """The rows of a document, chunk by chunk.
 
@@ -102,9 +116,10 @@ def score(
         document: What is decoded, from an empty cache on.
         contestants: The reference, then whom to compare with it.
         n_chunk: Tokens of a batch.
+        pool: Threads; each takes a context at a time.
         n_kept: First rows that are not needed again, a multiple of `n_chunk`: their tokens are only
             read, in the batches of before, so that the caches hold the same.
-        pool: Threads that share the comparison.
+        turn: Held while a context decodes: a lock lets one decode at a time.
 
     Raises:
         ContestantError: a candidate's logits are no numbers.
@@ -116,14 +131,12 @@ def score(
     tokens, first, n_read = document.tokens, document.first, document.first + n_kept
     for start in (*range(0, first, n_chunk), *range(first, n_read, n_chunk)):
         unscored = tokens[start : min(start + n_chunk, first if start < first else n_read)]
-        for each in contestants:
-            for step in _steps(unscored, each.n_step):
-                each.line.prefill(step)
+        _all([pool.submit(_read, each, unscored, turn) for each in contestants])
         yield ScoredChunk(start, len(unscored))
     for start in range(n_read, len(tokens) - 1, n_chunk):
         chunk = tokens[start : start + n_chunk]
         next_tokens = tokens[start + 1 : start + 1 + len(chunk)]
-        rows = tuple(_compare(contestants, chunk, next_tokens, pool))
+        rows = tuple(_compare(contestants, chunk, next_tokens, pool, turn))
         yield ScoredChunk(start, len(chunk), rows)
 
 
@@ -131,14 +144,19 @@ def _compare(
     contestants: Sequence[Contestant],
     chunk: Sequence[int],
     next_tokens: Sequence[int],
-    pool: Executor | None,
+    pool: Executor,
+    turn: Turn,
 ) -> list[Rows]:
+    """The rows of a chunk; the reference is submitted first, so that who waits for it may."""
     first, *others = contestants
-    reference = reference_rows(_logits(first, chunk), next_tokens, pool)
-    found = [own_rows(reference)]
-    for each in others:
+    reference = pool.submit(_reference, first, chunk, next_tokens, turn)
+    compared = [pool.submit(_compared, reference, each, chunk, turn) for each in others]
+    wait((reference,))
+    wait(compared)
+    found = [own_rows(reference.result())]
+    for each, rows in zip(others, compared, strict=True):
         try:
-            found.append(_compared(reference, each, chunk, pool))
+            found.append(rows.result())
         except QualityError as error:
             if each.role == "candidate":
                 raise ContestantError(each.kind, f"{each.kind}: {error}") from error
@@ -146,19 +164,37 @@ def _compare(
     return found
 
 
-def _logits(contestant: Contestant, chunk: Sequence[int]) -> Logits:
-    """The rows of a whole chunk; the reference decodes one in one step."""
-    return contestant.line.verify(chunk).logits
+def _all(works: Sequence[Future[None]]) -> None:
+    """Wait for all, so that no context is in use behind an error."""
+    wait(works)
+    for each in works:
+        each.result()
+
+
+def _read(contestant: Contestant, tokens: Sequence[int], turn: Turn) -> None:
+    for step in _steps(tokens, contestant.n_step):
+        with turn:
+            contestant.line.prefill(step)
+
+
+def _reference(
+    contestant: Contestant, chunk: Sequence[int], next_tokens: Sequence[int], turn: Turn
+) -> ReferenceRows:
+    """The rows of a whole chunk, which the reference decodes in one step."""
+    with turn:
+        logits = contestant.line.verify(chunk).logits
+    return reference_rows(logits, next_tokens)
 
 
 def _compared(
-    reference: ReferenceRows, contestant: Contestant, chunk: Sequence[int], pool: Executor | None
+    reference: Future[ReferenceRows], contestant: Contestant, chunk: Sequence[int], turn: Turn
 ) -> Rows:
     parts = []
     start = 0
     for step in _steps(chunk, contestant.n_step):
-        logits = contestant.line.verify(step).logits
-        parts.append(compared_rows(reference, logits, start, pool))
+        with turn:
+            logits = contestant.line.verify(step).logits
+        parts.append(compared_rows(reference.result(), logits, start))
         start += len(step)
     return np.concatenate(parts)
 

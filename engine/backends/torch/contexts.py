@@ -31,6 +31,8 @@ class TorchContexts:
         )
         self._weights = TorchBackend(first, self._log)
         self.vocabulary: Vocabulary = self._weights.vocabulary
+        self.is_concurrent = False
+        """torch has one set of threads for all."""
         self._opened: list[TorchBackend] = []
 
     def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:

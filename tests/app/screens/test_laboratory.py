@@ -165,7 +165,7 @@ async def test_the_marked_kind_has_its_chart_by_position_and_what_the_gates_say(
         await says(
             pilot, screen, "KL by position, nats", "0-2k", "0.2", "2-8k", "0.8", "noise",
             "long documents", "needles found by depth", "90 %", "3/4",
-            "✗ text less likely by 0.8000 nats a token, allowed 0.0140",
+            "✗ text less likely by 0.2667 nats a token, allowed 0.0140",
         )  # fmt: skip
         rows = text_of(screen)
         assert "✓ q8_0 " in rows

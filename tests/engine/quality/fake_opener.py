@@ -1,7 +1,8 @@
 """Contexts of the fake language model: a kind's name says how far its logits are off."""
 
 from collections.abc import Mapping
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from engine.backends.base import Forward
 from engine.errors import ModelLoadError
 from engine.quality.metrics import Rows
 from engine.quality.records import CacheKind, Report, Subject, TextFacts
-from engine.quality.scoring import BatchShape, Contestant, OpenedKind, score
+from engine.quality.scoring import BatchShape, Contestant, OpenedKind, Turn, score
 from engine.quality.texts import Document
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
@@ -34,8 +35,9 @@ class _BrokenSequence(FakeSequence):
 
 
 class FakeOpener:
-    def __init__(self, n_most: int | None = None) -> None:
+    def __init__(self, n_most: int | None = None, *, is_concurrent: bool = True) -> None:
         self.vocabulary = FakeVocabulary()
+        self.is_concurrent = is_concurrent
         self.opened: list[tuple[CacheKind, BatchShape, FakeBackend]] = []
         self.n_most = n_most
         """Contexts that memory holds at once."""
@@ -79,10 +81,18 @@ def contestants(*kinds: CacheKind, n_chunk: int = 8, n_ctx: int = 512) -> list[C
 
 
 def scored(
-    document: Document, listed: list[Contestant], *, n_chunk: int = 8, pool: Executor | None = None
+    document: Document,
+    listed: list[Contestant],
+    *,
+    n_chunk: int = 8,
+    n_threads: int = 2,
+    turn: Turn | None = None,
 ) -> tuple[tuple[Rows, ...], list[int]]:
     """The rows of a document, and what was yielded on the way."""
-    chunks = list(score(document, listed, n_chunk=n_chunk, pool=pool))
+    with ThreadPoolExecutor(n_threads) as pool:
+        chunks = list(
+            score(document, listed, n_chunk=n_chunk, pool=pool, turn=turn or nullcontext())
+        )
     rows = zip(*(chunk.rows for chunk in chunks if chunk.rows), strict=True)
     return tuple(np.concatenate(each) for each in rows), [chunk.n_tokens for chunk in chunks]
 

@@ -61,6 +61,15 @@ def test_the_report_has_reference_control_and_kinds_with_intervals() -> None:
     assert opener.n_open == 0
 
 
+def test_contexts_share_the_threads_or_take_all_in_turns() -> None:
+    for is_concurrent, n_each in ((True, 2), (False, 9)):
+        opener = FakeOpener(is_concurrent=is_concurrent)
+        one = laboratory(Q8, Q4, opener=opener)
+        one.report = replace(one.report, subject=replace(one.report.subject, n_threads=9))
+        assert finished(one).is_complete
+        assert {shape.n_threads for _, shape, _ in opener.opened} == {n_each}
+
+
 def test_progress_reaches_its_end() -> None:
     events = [event for event in laboratory(Q8).run() if isinstance(event, Progress)]
     assert all(one.n_done <= one.n_total for one in events)

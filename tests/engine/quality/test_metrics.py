@@ -1,5 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -58,14 +56,6 @@ def test_logits_beyond_float32_exponentials_are_compared_too() -> None:
     rows = compared_rows(reference_rows(first, [0]), second)
     assert rows["kl"][0] == pytest.approx(500.0)
     assert rows["delta"][0] == pytest.approx(500.0)
-
-
-def test_threads_change_nothing() -> None:
-    first, second = logits(), logits(seed=5)
-    alone = compared_rows(reference_rows(first, range(N)), second)
-    with ThreadPoolExecutor(3) as pool:
-        shared = compared_rows(reference_rows(first, range(N), pool), second, pool=pool)
-    assert (alone == shared).all()
 
 
 def test_a_part_of_the_rows_is_compared_with_its_own_rows() -> None:
