@@ -24,9 +24,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from app.format import counted
-from engine.backends.base import Forward
+from engine.backends.base import Forward, Vocabulary
 from engine.backends.base import Sequence as Line
 from engine.quality.records import (
     Answers,
@@ -38,6 +39,7 @@ from engine.quality.records import (
     n_right,
     read_report,
 )
+from engine.quality.texts import Document
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cache-quality.md"
@@ -50,8 +52,8 @@ FIGURES = {
     "loss": re.compile(r"^Mean ln\(PPL\(Q\)/PPL\(base\)\)\s*:\s+(-?[\d.]+)", re.MULTILINE),
 }
 """What the tool prints; the share of the same top token in per cent."""
-DECODED = re.compile(r"prompt eval time =\s+([\d.]+) ms")
-"""The tool's time in `llama_decode`, all else left out."""
+TOOL_BATCH = 512
+"""Tokens that the tool computes at once."""
 LIMITS = {"mean": 3.0, "p99.9": 10.0, "same top": 0.2}
 """Most that a figure may be off: per cent, and points of the last one."""
 MIB = 1 << 20
@@ -83,6 +85,8 @@ def main() -> None:
             compare(options)
         case "own":
             own(options)
+        case "decode":
+            decode(options)
         case "page":
             write_page([read_report(path) for path in options.reports])
 
@@ -137,9 +141,7 @@ def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) ->
     print(f"      and where it is written anew for each of the kinds it is {each:.3f}")
     theirs_s, ours_s = (median(side.decode_s for side in sides) for sides in (tools, kvchats))
     least = median(b.decode_s / a.elapsed_s for a, b in zip(tools, kvchats, strict=True))
-    print(
-        f"decoding alone: the tool's {theirs_s:.1f} s, kvchat's {ours_s:.1f} s, which is ", end=""
-    )
+    print(f"decoding alone: the tool's {theirs_s:.1f} s, kvchat's {ours_s:.1f} s, which", end="")
     print(f" is {least:.3f} of all that the tool takes: no comparison of rows can make it less")
     nbytes = max(each.file_bytes for each in tools)
     ours, theirs = (max(each.peak_bytes for each in sides) for sides in (kvchats, tools))
@@ -164,18 +166,18 @@ def _tool(options: argparse.Namespace, text: Path, kinds: Sequence[str]) -> Side
     logits = text.with_name("logits.bin")
     reference = options.reference
     started = time.perf_counter()
-    said, used = _run_tool(options, text, logits, reference, [])
+    _, used = _run_tool(options, text, logits, reference, [])
     reference_s = time.perf_counter() - started
-    figures, usages, decode_s = {}, [used], _decoded_s(said)
+    figures, usages = {}, [used]
     for kind in kinds:
         said, used = _run_tool(options, text, logits, kind, ["--kl-divergence"])
         usages.append(used)
-        decode_s += _decoded_s(said)
         figures[kind] = {name: float(_found(one, said)) for name, one in FIGURES.items()}
     elapsed_s = time.perf_counter() - started
     nbytes = logits.stat().st_size
     logits.unlink()
-    side = _side(figures, elapsed_s, usages, decode_s)
+    alone, _, _ = _child(options, text, "decode")
+    side = _side(figures, elapsed_s, usages, alone["decode_s"])
     return replace(side, reference_s=reference_s, file_bytes=nbytes)
 
 
@@ -196,15 +198,11 @@ def _run_tool(
     type_k, _, type_v = kind.partition("/")
     command = [
         options.tool, "-m", options.model, "-f", text, "-c", options.ctx, "-b", options.ctx,
-        "-ub", min(options.ctx, 512), "-t", options.threads, "-ctk", type_k, "-ctv",
+        "-ub", min(options.ctx, TOOL_BATCH), "-t", options.threads, "-ctk", type_k, "-ctv",
         type_v or type_k, "-fa", "on", "--chunks", options.windows, "--kl-divergence-base", logits,
         *more,
     ]  # fmt: skip
     return _run([str(part) for part in command], {})
-
-
-def _decoded_s(said: str) -> float:
-    return float(_found(DECODED, said)) / 1000
 
 
 def _found(pattern: "re.Pattern[str]", said: str) -> str:
@@ -232,8 +230,16 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> tuple[str, reso
 
 
 def _own(options: argparse.Namespace, text: Path) -> Side:
+    found, elapsed_s, used = _child(options, text, "own")
+    return _side(found["figures"], elapsed_s, [used], found["decode_s"])
+
+
+def _child(
+    options: argparse.Namespace, text: Path, name: str
+) -> tuple[dict[str, Any], float, resource.struct_rusage]:
+    """What a command of this file printed, how long it took, and what it used."""
     command = [
-        sys.executable, __file__, "own", options.model, "--text", text, "--ctx", options.ctx,
+        sys.executable, __file__, name, options.model, "--text", text, "--ctx", options.ctx,
         "--windows", options.windows, "--threads", options.threads, "--kinds", options.kinds,
         "--reference", options.reference, "--chunk", options.chunk,
     ]  # fmt: skip
@@ -241,8 +247,7 @@ def _own(options: argparse.Namespace, text: Path) -> Side:
     started = time.perf_counter()
     said, used = _run([str(part) for part in command], library)
     elapsed_s = time.perf_counter() - started
-    found = json.loads(said.splitlines()[-1])
-    return _side(found["figures"], elapsed_s, [used], found["decode_s"])
+    return json.loads(said.splitlines()[-1]), elapsed_s, used
 
 
 def own(options: argparse.Namespace) -> None:
@@ -292,6 +297,36 @@ def own(options: argparse.Namespace) -> None:
     print(json.dumps({"figures": figures, "decode_s": decode_s}))
 
 
+def decode(options: argparse.Namespace) -> None:
+    """The tool's calls of `llama_decode` with nothing around them; prints their time as JSON."""
+    from engine.backends.llama_cpp.contexts import LlamaCppContexts
+    from engine.configuration import Configuration
+    from engine.quality.scoring import BatchShape
+
+    configuration = Configuration(
+        options.model, options.ctx, n_threads=options.threads, flash_attention="on"
+    )
+    opener = LlamaCppContexts(configuration)
+    windows = list(_windows(opener.vocabulary, options))
+    n_batch = min(options.ctx, TOOL_BATCH)
+    decode_s = 0.0
+    for kind in (options.reference, *options.kinds.split(",")):
+        found = opener.open(_kind(kind), BatchShape(options.ctx, n_batch, n_batch))
+        line = _TimedLine(found.backend.open())
+        for window in windows:
+            line.crop(0)
+            for start in range(0, options.ctx, n_batch):
+                scored = max(start, min(window.first, start + n_batch))
+                unread, read = window.tokens[start:scored], window.tokens[scored : start + n_batch]
+                if read:
+                    line.verify(read, unread=unread)
+                else:
+                    line.prefill(unread)
+        decode_s += line.elapsed_s
+        found.backend.close()
+    print(json.dumps({"decode_s": decode_s}))
+
+
 class _TimedLine:
     """A sequence that adds up how long it decodes; each is used by one thread at a time."""
 
@@ -307,27 +342,23 @@ class _TimedLine:
         self._line.prefill(tokens)
         self.elapsed_s += time.perf_counter() - started
 
-    def verify(self, tokens: Sequence[int]) -> Forward:
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
         started = time.perf_counter()
-        forward = self._line.verify(tokens)
+        forward = self._line.verify(tokens, unread=unread)
         self.elapsed_s += time.perf_counter() - started
         return forward
 
 
-def _windows(vocabulary: object, options: argparse.Namespace) -> Iterator[object]:
+def _windows(vocabulary: Vocabulary, options: argparse.Namespace) -> Iterator[Document]:
     """The tool's windows: its first token is replaced, and the second half is scored."""
-    from engine.quality.texts import Document
-
-    tokens = vocabulary.tokenize(  # type: ignore[attr-defined]
-        options.text.read_text(), add_special=True, parse_special=False
-    )
+    tokens = vocabulary.tokenize(options.text.read_text(), add_special=True, parse_special=False)
     n_windows = len(tokens) // options.ctx
     if options.windows >= 0:
         n_windows = min(n_windows, options.windows)
     for number in range(n_windows):
         window = tokens[number * options.ctx : (number + 1) * options.ctx]
-        if vocabulary.adds_bos:  # type: ignore[attr-defined]
-            window[0] = vocabulary.bos  # type: ignore[attr-defined]
+        if vocabulary.adds_bos and vocabulary.bos is not None:
+            window[0] = vocabulary.bos
         yield Document(f"window {number}", "document", tuple(window), first=options.ctx // 2)
 
 
@@ -426,7 +457,7 @@ def _interval(figure: Figure) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("compare", "own"):
+    for name in ("compare", "own", "decode"):
         one = commands.add_parser(name)
         one.add_argument("model", type=Path)
         one.add_argument("--text", type=Path, help="instead of kvchat's own texts")
