@@ -20,6 +20,7 @@ BackendName = Literal["llama.cpp", "torch"]
 ComputeType = Literal["auto", "f32", "bf16", "f16"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "none"]
+Thinking = Literal["auto", "off"]
 Verification = Literal["coupled", "match", "rejection", "block"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
@@ -206,6 +207,10 @@ class SamplingSettings:
     """Path of a grammar, GBNF or Lark, that the reply satisfies; empty is none."""
     stop_tokens: tuple[Count, ...] = ()
     """Ids of tokens that end the reply, beside those that the model's file names."""
+    thinking: Thinking = "auto"
+    """Whether a reasoning model thinks before it answers: as its template has it, or not."""
+    thinking_budget: Count = 0
+    """Most tokens of a reply's thinking, which is closed then; 0 does not bound it."""
 
     def with_absolute_paths(self) -> "SamplingSettings":
         """These settings with paths that hold wherever they are used."""

@@ -128,6 +128,17 @@ class TokensCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """How far the thinking of a reply is, from its first token on."""
+
+    n_tokens: int
+    elapsed_s: float
+    is_over: bool = False
+    note: str | None = None
+    """Why it was closed before the model did so."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoundFinished:
     """The counts and times of one round; a plain round has zero verified."""
 
@@ -262,6 +273,10 @@ class GenerationStats:
     """From the request to the first committed token."""
     decode_s: float = 0.0
     """From the end of the prefill to the last token."""
+    n_thinking: int = 0
+    """Tokens of its thinking, markers included."""
+    thinking_s: float = 0.0
+    """Time of those, from the first token on."""
     decode_tps: float | None = None
     plain_step_s: float | None = None
     plain_spread: float | None = None
@@ -337,7 +352,7 @@ class WorkerStopped:
 
 @dataclass(frozen=True, slots=True)
 class OfReply:
-    """What a reply tells that is made beside others; that of the chat's own reply comes bare."""
+    """What a reply tells that is made under a number; that of number 0 comes bare."""
 
     reply_id: int
     """As it was asked for with, from 1 on."""
@@ -358,6 +373,7 @@ Event = (
     | PromptProgress
     | PromptReady
     | TokensCommitted
+    | Thinking
     | RoundFinished
     | CostsMeasured
     | ThreadsChanged

@@ -23,11 +23,14 @@ class Message:
     content: str
     token_ids: tuple[int, ...] | None = None
     vocabulary_id: str | None = None
+    thought: str = ""
+    """What an assistant's message was thought out with, where the content does not have it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         # A chat goes through the engine's pipe with every turn: this takes a tenth of the time
         # that a frozen dataclass with slots takes by itself.
-        return Message, (self.role, self.content, self.token_ids, self.vocabulary_id)
+        fields = (self.role, self.content, self.token_ids, self.vocabulary_id, self.thought)
+        return Message, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class GenerationRequest:
     """Whose tokens these are, such as `chat:12`: names kept states; empty names nobody."""
     continues: tuple[int, ...] = ()
     """Ids of a reply that was cut: it goes on behind them, and they are part of `Finished`."""
+    continues_text: str = ""
+    """The text that the reply goes on behind where `continues` may not be its ids, as after an edit
+    or under another model: those that still spell its start are used, the rest is tokenised."""
     adapters: tuple[Adapter, ...] | None = None
     """Low-rank adapters that the reply is made with; None is those that the model was loaded with.
     What is computed with others is kept in the context only."""

@@ -18,6 +18,7 @@ from engine.events import (
     FinishReason,
     GenerationStats,
     Loaded,
+    OfReply,
     PromptProgress,
     PromptReady,
     RoundFinished,
@@ -64,6 +65,16 @@ class Script:
     fills_after: int | None = None
 
 
+@dataclass(slots=True)
+class _Running:
+    """One reply that is played."""
+
+    number: int
+    play: Iterator[Sequence[Event] | float]
+    due: float
+    is_stopping: bool = False
+
+
 class ScriptedClient:
     """Implements `EngineClient` without a process."""
 
@@ -86,15 +97,13 @@ class ScriptedClient:
         """Whether stopping takes longer than the test."""
         self._clock = clock
         self._events: list[Event] = []
-        self._running: Iterator[Sequence[Event] | float] | None = None
-        self._due = 0.0
-        self._is_stopping = False
+        self._running: list[_Running] = []
         self._is_alive = False
         self._n_replies = 0
 
     @property
     def is_busy(self) -> bool:
-        return self._running is not None
+        return bool(self._running)
 
     @property
     def is_alive(self) -> bool:
@@ -102,23 +111,23 @@ class ScriptedClient:
 
     def load(self, configuration: Configuration) -> None:
         self.loads.append(configuration)
-        self._running = None
+        self._running.clear()
         if self.script.fails_to_load is not None:
             self._events.append(Failed(*self.script.fails_to_load, fatal=True))
             return
         self._is_alive = True
         self._events.append(loaded(configuration))
 
-    def generate(self, request: GenerationRequest) -> None:
+    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         self.requests.append(request)
-        self._is_stopping = False
         if self.script.refuses is not None:
-            self._events.append(Failed(*self.script.refuses))
+            self._events.append(_of(reply_id, Failed(*self.script.refuses)))
             return
         text = self.script.replies[self._n_replies % len(self.script.replies)]
         self._n_replies += 1
-        self._running = self._play(text, request.continues)
-        self._due = self._clock()
+        running = _Running(reply_id, iter(()), self._clock())
+        running.play = self._play(text, request, running)
+        self._running.append(running)
 
     def prefetch(self, messages: Sequence[Message]) -> None:
         self.prefetched.append(tuple(messages))
@@ -133,12 +142,11 @@ class ScriptedClient:
         self.counted.append(text)
         self._events.append(TokensCounted(key, len(text.split())))
 
-    def stop(self) -> None:
+    def stop(self, reply_id: int = 0) -> None:
         self.n_stops += 1
-        if self.is_deaf:
-            return
-        self._is_stopping = True
-        self._due = self._clock()
+        for running in self._running:
+            if running.number == reply_id and not self.is_deaf:
+                running.is_stopping, running.due = True, self._clock()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         self.speculation = settings
@@ -150,20 +158,25 @@ class ScriptedClient:
         self._clock = lambda: math.inf
 
     def emit(self, event: Event) -> None:
-        """Say something out of turn."""
-        self._events.append(event)
+        """Say something out of turn, of the reply that was asked for last if one runs."""
+        is_own = isinstance(event, Loaded | WorkerStopped) or not self._running
+        self._events.append(event if is_own else _of(self._running[-1].number, event))
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
-        while self._running is not None and self._clock() >= self._due:
-            step = next(self._running, None)
-            if step is None:
-                self._running = None
-            elif isinstance(step, float):
-                self._due += step
-            else:
-                self._events += step
+        for running in tuple(self._running):
+            while running in self._running and self._clock() >= running.due:
+                self._go_on(running)
         events, self._events = self._events, []
         return events
+
+    def _go_on(self, running: _Running) -> None:
+        step = next(running.play, None)
+        if step is None:
+            self._running.remove(running)
+        elif isinstance(step, float):
+            running.due += step
+        else:
+            self._events += [_of(running.number, event) for event in step]
 
     def process_memory_bytes(self) -> int | None:
         return 312 * MIB if self._is_alive else None
@@ -177,22 +190,26 @@ class ScriptedClient:
 
     def close(self) -> None:
         self.is_closed = True
-        self._running = None
+        self._running.clear()
 
-    def _play(self, text: str, continues: tuple[int, ...]) -> Iterator[Sequence[Event] | float]:
+    def _play(
+        self, text: str, request: GenerationRequest, running: _Running
+    ) -> Iterator[Sequence[Event] | float]:
         """Groups of events, and seconds to wait before the next group."""
         n_prompt = 200
         for part in range(1, 5):
             yield [PromptProgress(n_prompt * part // 4, n_prompt, 0)]
             yield self.script.prefill_s / 4
-            if self._is_stopping:
+            if running.is_stopping:
                 break
         yield [PromptReady(n_prompt, 120, self.script.prefill_s)]
         pieces = PIECE.findall(text)
-        ids = list(continues)
+        ids = list(request.continues)
+        if spelled(ids) != request.continues_text:
+            ids = [token_of(piece) for piece in PIECE.findall(request.continues_text)]
         n_tokens = n_rounds = n_accepted = 0
         for i, group in enumerate(_groups(pieces)):
-            if self._is_stopping:
+            if running.is_stopping:
                 break
             yield _round_events(group, i, n_prompt + n_tokens)
             ids += map(token_of, group)
@@ -211,7 +228,7 @@ class ScriptedClient:
             if self.script.fills_after is not None and n_tokens >= self.script.fills_after:
                 yield [_finished(ids, FinishReason.CONTEXT, n_tokens, n_rounds, n_accepted)]
                 return
-        reason = FinishReason.CANCELLED if self._is_stopping else FinishReason.END
+        reason = FinishReason.CANCELLED if running.is_stopping else FinishReason.END
         yield [_finished(ids, reason, n_tokens, n_rounds, n_accepted)]
 
 
@@ -320,3 +337,8 @@ def _finished(
         controller="fixed",
     )
     return Finished(reason, spelled(ids), tuple(ids), "tiny", 42, stats, 200 + n_tokens, 8192)
+
+
+def _of(reply_id: int, event: Event) -> Event:
+    is_own = reply_id == 0 or isinstance(event, WorkerStopped)
+    return event if is_own else OfReply(reply_id, event)

@@ -6,8 +6,8 @@ from functools import partial
 from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
-from app.chat.reply import Notice
 from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
+from app.chat.update import Notice
 from engine.errors import EngineError
 
 
@@ -66,7 +66,6 @@ class ContextFull:
 
         Raises:
             StoreError: If it could not be saved.
-            CannotContinueError: If the reply cannot be continued.
         """
         trim = self._trim()
         if trim is not None:

@@ -13,27 +13,23 @@ from app.cache import owner_of
 from app.chat.entries import (
     CUT_BY_CLOSE,
     CUT_BY_CRASH,
-    FAILED,
     Entry,
-    Speaker,
     is_out_of_room,
     prompt_messages,
-    tokens_to_continue,
 )
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
-from app.chat.reply import ChatUpdate, Notice, RunningReply, Severity, UpdateBuilder
-from app.chat.reply_writer import ReplyWriter
+from app.chat.replies import LEASED, Replies, can_have_a_larger_context
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.token_counts import TokenCounts
-from app.chat.trimming import Summariser, is_surely_longer, n_tokens_of
+from app.chat.trimming import Summariser, n_tokens_of
+from app.chat.update import ChatUpdate, Notice, Severity, UpdateBuilder
 from app.config import ChatDefaults
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
 from engine.configuration import (
     Configuration,
-    PredictorName,
     SamplingSettings,
     SpeculationSettings,
 )
@@ -42,25 +38,18 @@ from engine.events import (
     CacheChanged,
     Event,
     Failed,
-    Finished,
     FinishReason,
     Loaded,
+    OfReply,
     SpeculationChanged,
-    TokensCommitted,
     TokensCounted,
     WorkerStopped,
 )
-from engine.model.ollama import model_name
 from engine.process.protocol import CacheAction, EngineClient
-from engine.requests import GenerationRequest
 
 RestoreRule = Literal["cut", "last", "never"]
-N_PAST_TOKENS = 32_768
-"""Tokens of past replies that a request carries as material for drafts."""
 LOCK_RETRY_S = 2.0
 """How often the lock of a chat that another kvchat writes is tried again, in seconds."""
-LEASED = 0
-"""Instead of the number of a chat, which is never 0."""
 WITHOUT_ENGINE = "ctrl+r tries once more, ctrl+o opens another model."
 
 
@@ -87,10 +76,9 @@ class Conversation:
     Attributes:
         history: The chat that is shown.
         meters: Counters for the panels.
-        replies: The reply that is being written.
+        replies: Those that are being written.
         counts: Tokens of what is written in the composer.
         configuration: What was asked to be loaded last.
-        loaded: What is loaded.
         lease: Takes the events of replies that are its own.
     """
 
@@ -109,17 +97,14 @@ class Conversation:
         self.meters = Meters(clock)
         self.counts = TokenCounts(client.count_tokens)
         self._updates = UpdateBuilder()
-        self.replies = ReplyWriter(self.history, self._updates, clock)
+        self.replies = Replies(
+            client, self.history, self.meters, self._updates, clock=clock
+        )
+        self.limits = ChatDefaults(max_tokens=max_tokens)
         self.configuration: Configuration | None = None
-        self.loaded: Loaded | None = None
         self.lease: EngineLease | None = None
         self._store = store
         self._clock = clock
-        self.limits = ChatDefaults(max_tokens=max_tokens)
-        """Where every reply ends, and its seed; sampling is each chat's own."""
-        self._speculation: SpeculationSettings | None = None
-        self._chat_in_context: int | None = None
-        """The chat that the context holds; None while it is empty, `LEASED` for a lease's text."""
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._retry_lock_at = 0.0
@@ -129,69 +114,78 @@ class Conversation:
     # --- what the screen reads ---
 
     @property
-    def is_replying(self) -> bool:
-        """A reply is under way, in whatever chat."""
-        return self.replies.running is not None
+    def loaded(self) -> Loaded | None:
+        """The model that is loaded, if one is."""
+        return self.replies.loaded
 
     @property
-    def replying_chat_id(self) -> int | None:
-        """The chat that a reply is being written in."""
-        reply = self.replies.running
-        return reply.chat_id if reply else None
+    def limits(self) -> ChatDefaults:
+        """Where every reply ends, and its seed; sampling is each chat's own."""
+        return self.replies.limits
+
+    @limits.setter
+    def limits(self, limits: ChatDefaults) -> None:
+        self.replies.limits = limits
+
+    @property
+    def is_replying(self) -> bool:
+        """A reply is under way, in whatever chat."""
+        return bool(self.replies.running)
 
     @property
     def background_title(self) -> str | None:
-        """The title of the chat that is being answered while another one is shown."""
-        reply = self.replies.running
-        return None if reply is None or self.replies.is_shown else reply.chat_title
+        """The chat whose reply the panels show, where the one that is shown has none."""
+        elsewhere = self.replies.elsewhere
+        return elsewhere[-1].chat_title if elsewhere and self.replies.shown is None else None
 
     @property
     def can_ask(self) -> bool:
-        """A message can be sent now."""
-        return self.is_free and not self.history.is_read_only
+        """A message can be sent in the shown chat now."""
+        is_free = self.has_free_slot and not self.is_leased
+        return is_free and self.replies.shown is None and not self.history.is_read_only
 
     @property
-    def is_free(self) -> bool:
-        """The engine has nothing to do."""
-        return self.meters.phase is Phase.READY and not self.is_leased
+    def has_free_slot(self) -> bool:
+        """A model is loaded, and its context has a sequence in which no reply is being made."""
+        loaded = self.loaded
+        return loaded is not None and len(self.replies.running) < loaded.configuration.n_slots
 
     @property
     def is_leased(self) -> bool:
-        """The engine makes a reply that is not the chat's."""
+        """The engine makes a reply that is not a chat's."""
         return self.lease is not None and self.lease.is_running
 
     @property
     def speculation(self) -> SpeculationSettings:
         """The settings of speculation that were asked for last."""
-        if self._speculation is not None:
-            return self._speculation
-        return self.configuration.speculation if self.configuration else SpeculationSettings()
+        return self.replies.speculation
 
     @property
     def can_have_a_larger_context(self) -> bool:
         """Whether the model was trained on more tokens than its context has."""
-        loaded = self.loaded
-        return loaded is not None and loaded.n_ctx < loaded.n_ctx_train
+        return can_have_a_larger_context(self.loaded)
 
     def entries(self) -> list[Entry]:
         """What the transcript shows, oldest first."""
-        return self.replies.entries(self.loaded.vocabulary_id if self.loaded else None)
+        return self.replies.entries()
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show."""
+        reply, is_of_chat = self.replies.shown, self._is_of_chat
         return replace(
-            self.meters.snapshot(),
+            self.meters.snapshot(reply.message_id if reply else None),
             background_title=self.background_title,
-            is_of_chat=self._is_of_chat,
-            n_of_chat=None if self._is_of_chat else self._n_of_chat(),
+            n_beside=max(len(self.replies.running) - 1, 0),
+            is_of_chat=is_of_chat,
+            n_of_chat=None if is_of_chat else self._n_of_chat(),
         )
 
     @property
     def _is_of_chat(self) -> bool:
-        """The context holds the shown chat, or the one that is answered meanwhile."""
+        """What was told of the context is of the shown chat, or of one that is answered."""
         shown = self.history.chat
-        is_shown = self._chat_in_context == (shown.id if shown else None)
-        return is_shown or self.background_title is not None
+        is_held = self.replies.chat_in_context == (shown.id if shown else None)
+        return is_held or self.is_replying
 
     def _n_of_chat(self) -> int:
         """About how many tokens the shown chat has, as far as the model sees it."""
@@ -202,8 +196,9 @@ class Conversation:
         """Cells that the shown chat leaves free; None before a model is loaded."""
         if self.loaded is None:
             return None
+        cache = self.meters.snapshot().cache
         is_held = self._is_of_chat and self.background_title is None
-        n_used = self.meters.n_used if is_held else self._n_of_chat()
+        n_used = (cache.n_used if cache else 0) if is_held else self._n_of_chat()
         return self.loaded.n_ctx - n_used
 
     # --- the engine ---
@@ -215,16 +210,15 @@ class Conversation:
             self.lease.revoke("a model was loaded meanwhile")
             self.lease = None
         self._remove_engine_note()
-        self.configuration = configuration
-        self.loaded = self._chat_in_context = None
-        self._speculation = configuration.speculation
+        self.configuration, self.replies.loaded = configuration, None
+        self.replies.speculation = configuration.speculation
         self.history.use_model(str(configuration.model_path))
         self.meters.start_load(configuration)
         self.client.load(configuration)
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor or controller, in the middle of a reply too."""
-        self._speculation = settings
+        self.replies.speculation = settings
         self.meters.set_speculation(settings)
         self.client.set_speculation(settings)
 
@@ -233,8 +227,12 @@ class Conversation:
         self.client.manage_cache(action, key)
 
     def stop(self) -> bool:
-        """End the running reply, whose text so far stays, or a load. False if neither runs."""
-        reply = self.replies.running
+        """End the reply in the shown chat, whose text so far stays, or a load.
+
+        Returns:
+            False if neither runs.
+        """
+        reply = self.replies.shown
         if self.meters.phase is Phase.LOADING:
             self.client.stop()
         elif isinstance(self.lease, Summariser) and self.lease.is_running:
@@ -243,7 +241,7 @@ class Conversation:
             return False
         else:
             reply.is_stopping = True
-            self.client.stop()
+            self.client.stop(reply.message_id)
         return True
 
     def begin_close(self) -> None:
@@ -265,15 +263,17 @@ class Conversation:
         Raises:
             StoreError: If the text could not be saved; nothing was sent then.
         """
-        self._ask(self.history, text, parent_id=self.history.head_id)
+        self.replies.ask(self.history, text, parent_id=self.history.head_id)
 
     def edit(self, message_id: int, text: str) -> None:
-        """Ask in another way, beside an earlier question.
+        """Ask in another way, beside an earlier question; or go on behind a reply as it is now.
+
+        The message that was there stays, as a variant.
 
         Raises:
             StoreError: If the text could not be saved; nothing was sent then.
         """
-        self._ask(self.history, text, parent_id=self.history.message(message_id).parent_id)
+        self.replies.edit(self.history, message_id, text)
 
     def ask_in(self, chat_id: int | None, text: str, edited: int | None = None) -> int:
         """Ask in a chat that is not shown.
@@ -281,7 +281,7 @@ class Conversation:
         Args:
             chat_id: The chat; None begins one.
             text: The question.
-            edited: The earlier question that it replaces.
+            edited: The earlier message that it replaces.
 
         Returns:
             The number of the chat.
@@ -297,8 +297,10 @@ class Conversation:
                 raise StoreError(f"another kvchat writes “{other.title}”: close it there first")
             if last is not None and is_out_of_room(last):
                 raise ContextFullError(f"“{other.title}” has no room to continue: open it (ctrl+l)")
-            parent_id = other.head_id if edited is None else other.message(edited).parent_id
-            reply = self._ask(other, text, parent_id=parent_id)
+            if edited is None:
+                reply = self.replies.ask(other, text, parent_id=other.head_id)
+            else:
+                reply = self.replies.edit(other, edited, text)
             reply.lock = other.take_lock()
             return reply.chat_id
         finally:
@@ -316,7 +318,7 @@ class Conversation:
         question = self.history.question_for(message_id)
         if question is None:
             return False
-        self._ask(self.history, None, parent_id=question)
+        self.replies.ask(self.history, None, parent_id=question)
         return True
 
     def continue_reply(self) -> bool:
@@ -326,98 +328,28 @@ class Conversation:
             False where the chat ends with neither.
 
         Raises:
-            CannotContinueError: If the reply is in another vocabulary than the loaded model's.
             StoreError: If the reply could not be opened again; nothing was asked then.
         """
         last = self.history.unfinished()
         if last is None or self.loaded is None:
             return False
-        question_id = last.parent_id
-        if last.role == "user" or question_id is None:
+        if last.role == "user" or last.parent_id is None:
             return self.regenerate(last.id)
-        # A reply without text has none that could be shown as its beginning: it is made anew.
-        vocabulary_id = self.loaded.vocabulary_id
-        resumed = replace(last, token_ids=tokens_to_continue(last, vocabulary_id))
-        self._store.reopen_message(last.id)
-        last = replace(last, finish_reason=None)
-        self.history.replace_message(last)
-        reply = RunningReply(
-            last,
-            "",
-            self.history.head_id,
-            vocabulary_id=vocabulary_id,
-            resumed=resumed,
-            resumed_spans=self.replies.spans.spelling(last.id, last.content)
-            if last.content
-            else (),
-            chat_title=self.history.title,
-        )
-        self._begin(self.history, reply, question_id)
+        self.replies.go_on(self.history, last)
         return True
-
-    def _ask(
-        self, history: ChatHistory, question: str | None, *, parent_id: int | None
-    ) -> RunningReply:
-        head = history.head_id
-        vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
-        message = history.add_turn(
-            question,
-            parent_id=parent_id,
-            model_name=model_name(self.configuration.model_path) if self.configuration else None,
-            vocabulary_id=vocabulary_id,
-        )
-        assert message.parent_id is not None
-        reply = RunningReply(
-            message,
-            question or "",
-            head,
-            vocabulary_id=vocabulary_id,
-            chat_title=history.title,
-        )
-        self._begin(history, reply, message.parent_id)
-        return reply
-
-    def _begin(self, history: ChatHistory, reply: RunningReply, question_id: int) -> None:
-        messages = history.request_messages(question_id)
-        self.replies.begin(reply)
-        self.meters.start_reply()
-        self.client.generate(
-            GenerationRequest(
-                messages=messages,
-                sampling=history.sampling,
-                max_tokens=self.limits.max_tokens,
-                stop=self.limits.stop,
-                seed=self.limits.seed,
-                past_replies=self._past_replies(),
-                owner=owner_of(reply.chat_id),
-                continues=reply.token_ids,
-                may_shift=history.is_shifted,
-            )
-        )
-
-    def _past_replies(self) -> tuple[tuple[int, ...], ...]:
-        """Replies of all chats, for a predictor that learns from them."""
-        if self.loaded is None or self.speculation.predictor is not PredictorName.COMBINED:
-            return ()
-        try:
-            return self._store.newest_replies(self.loaded.vocabulary_id, n_tokens=N_PAST_TOKENS)
-        except StoreError as error:
-            self.notify(Notice(str(error), error.title, "warning"))
-            return ()
 
     # --- chats ---
 
     def open_chat(self, chat_id: int) -> None:
-        """Show another chat; a running reply continues in its own.
+        """Show another chat; replies go on in theirs.
 
         Raises:
             StoreError: If the chat is gone.
         """
         self._store.chat(chat_id)  # before the shown one is left
         self._leave()
-        reply = self.replies.running
-        lock = reply.take_lock() if reply is not None and reply.chat_id == chat_id else None
-        self.history.open(chat_id, lock)
+        reply = self.replies.of_chat(chat_id)
+        self.history.open(chat_id, reply.take_lock() if reply is not None else None)
         self._prefetch_shown()
 
     def new_chat(self, like: Chat | None = None) -> None:
@@ -428,6 +360,19 @@ class Conversation:
         """
         self._leave()
         self.history.begin(like)
+
+    def fork(self, message_id: int) -> int:
+        """Copy the shown chat up to one of its messages into a new chat, and show that.
+
+        Returns:
+            The number of the new chat.
+
+        Raises:
+            StoreError: If it could not be saved.
+        """
+        chat_id = self._store.fork_chat(message_id).id
+        self.open_chat(chat_id)
+        return chat_id
 
     def restore_last_chat(self, rule: RestoreRule) -> None:
         """Show the chat used last where the rule wants it and no other kvchat writes it.
@@ -465,7 +410,7 @@ class Conversation:
             StoreError: If the message is gone.
         """
         if self.history.shown(message_id) is None:
-            if self.replies.is_shown or self.history.is_read_only:
+            if self.replies.shown is not None or self.history.is_read_only:
                 return False
             self._store.show_message(message_id)
             self.refresh()
@@ -473,7 +418,7 @@ class Conversation:
 
     def switch_variant(self, message_id: int, step: int) -> bool:
         """Show the next or the previous variant of a message; False at the last one."""
-        moved = not self.replies.is_shown and self.history.switch_variant(message_id, step)
+        moved = self.replies.shown is None and self.history.switch_variant(message_id, step)
         self._updates.is_rebuilt |= moved
         return moved
 
@@ -520,9 +465,9 @@ class Conversation:
 
     def _leave(self) -> None:
         self.replies.refused = None
-        lock = self.history.take_lock()
-        if self.replies.running is not None and self.replies.is_shown:
-            self.replies.running.lock = lock
+        lock, reply = self.history.take_lock(), self.replies.shown
+        if reply is not None:
+            reply.lock = lock
         elif lock is not None:
             lock.close()
         self._updates.is_rebuilt = True
@@ -538,12 +483,14 @@ class Conversation:
         self.history.notes.toggle(message_id, text)
         self._updates.is_rebuilt = True
 
-    def _add_note(self, text: str) -> Entry:
+    def _tell_of_engine(self, title: str, message: str, todo: str, severity: Severity) -> None:
+        """Say in the transcript that there is no engine, until another one is asked for."""
+        self.notify(Notice(message, title, severity, is_in_transcript=True))
+        text = f"{title}: {message}\n{todo}"
+        self._engine_note = self.history.notes.add(self.history.head_id, text)
         self._updates.is_rebuilt = True
-        return self.history.notes.add(self.history.head_id, text)
 
     def _remove_engine_note(self) -> None:
-        """Remove what was said of an engine that did not run: another one is asked for."""
         if self._engine_note is not None:
             self.history.notes.remove(self._engine_note)
             self._engine_note = None
@@ -554,10 +501,8 @@ class Conversation:
     def poll(self) -> ChatUpdate:
         """Handle what the engine said since the last call, and return what changed."""
         for event in self.client.poll():
-            if self.lease is not None and self.lease.take(event):
-                continue
-            self.meters.feed(event)
-            self._take(event)
+            if self.lease is None or not self.lease.take(event):
+                self._take(event)
         self.replies.save_if_due()
         self._retry_lock()
         self._take_store_errors()
@@ -583,77 +528,43 @@ class Conversation:
             return
 
     def _take(self, event: Event) -> None:
+        if isinstance(event, OfReply):
+            self.replies.take(event.reply_id, event.event)
+            event = event.event
+        else:
+            self.meters.feed(event)
+            self._take_own(event)
+        if isinstance(event, SpeculationChanged) and event.note is not None:
+            self.notify(Notice(event.note, "Speculation"))
+
+    def _take_own(self, event: Event) -> None:
+        """Handle what the engine tells of itself."""
         match event:
-            case CacheChanged() if self.is_leased:
-                self._chat_in_context = LEASED
-            case CacheChanged() if self.replies.running is not None:
-                self._chat_in_context = self.replies.running.chat_id
+            case CacheChanged():
+                self.replies.chat_in_context = LEASED
             case Loaded():
                 self._take_loaded(event)
-            case TokensCommitted():
-                self.replies.add(event)
-            case Finished():
-                self.replies.end(event.reason, event)
             case TokensCounted():
                 self.counts.take(event.key, event.n_tokens)
-            case SpeculationChanged(note=str(note)):
-                self.notify(Notice(note, "Speculation"))
-            case Failed():
-                self._take_failed(event)
+            case Failed(title, message) if self.loaded is None:
+                self._tell_of_engine(title, message, WITHOUT_ENGINE, "error")
+            case Failed(title, message):
+                self.notify(Notice(message, title, "error"))
             case WorkerStopped():
                 self._take_stopped(event)
             case _:
                 pass
 
     def _take_loaded(self, event: Loaded) -> None:
-        self.loaded = self._updates.loaded = event
+        self.replies.loaded = self._updates.loaded = event
         self.counts.forget()
         self._remove_engine_note()
-        self._updates.is_rebuilt = True  # what can be continued depends on the model
         self._prefetch_shown()
         self._updates.notices += [Notice(note) for note in event.notes]
 
-    def _take_failed(self, event: Failed) -> None:
-        is_full = event.title == ContextFullError.title
-        background, reply = self.background_title, self.replies.running
-        if background is not None:
-            self.notify(Notice(event.message, f"{event.title}: {background}", "error"))
-            self.replies.cut(FinishReason.CONTEXT if is_full else FAILED)
-        elif is_full and reply is not None and not reply.has_begun and self._can_trim():
-            self.replies.refused = reply if reply.resumed is None else None
-            self._updates.context_full = event.message
-            self.replies.cut(FinishReason.CONTEXT)
-        else:
-            self._show_failure(event, reply, is_full=is_full)
-
-    def _show_failure(self, event: Failed, reply: RunningReply | None, *, is_full: bool) -> None:
-        message = event.message
-        if is_full and self.can_have_a_larger_context:
-            message += ". F2 plans a larger context"
-        self.notify(Notice(message, event.title, "error", is_in_transcript=True))
-        if reply is None or reply.has_begun:
-            self.replies.cut(FAILED)
-        elif reply.resumed is not None:
-            self.replies.cut(reply.resumed.finish_reason or FAILED)
-        else:
-            self.replies.take_back(reply)
-        if self.loaded is None:
-            self._engine_note = self._add_note(f"{event.title}: {message}\n{WITHOUT_ENGINE}")
-        else:
-            self._add_note(f"{event.title}: {message}")
-
-    def _can_trim(self) -> bool:
-        """Whether the shown chat has more than its last question, and that has room alone."""
-        visible, loaded = self.history.visible(), self.loaded
-        has_turns = len(visible) > len(("question", "reply"))
-        question = self.history.last(Speaker.USER)
-        is_hopeless = question and loaded and is_surely_longer(question.content, loaded.n_ctx)
-        return has_turns and not is_hopeless
-
     def _take_stopped(self, event: WorkerStopped) -> None:
-        self.loaded = self._chat_in_context = None
+        self.replies.loaded = None
         self.replies.cut(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
         todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
-        self.notify(Notice(todo, event.title, severity, is_in_transcript=True))
-        self._engine_note = self._add_note(f"{event.title}: {event.message}\n{todo}")
+        self._tell_of_engine(event.title, event.message, todo, severity)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app import format as fmt
-from app.chat.reply import TokenSpan
+from app.chat.spans import TokenSpan
 from app.store.records import StoredMessage
-from engine.errors import EngineError
 from engine.events import FinishReason
 from engine.requests import Message
 
@@ -27,8 +26,6 @@ CONTINUES = "enter continues it"
 """After a reply that was cut."""
 MAKES_ROOM = "enter shows what can be done"
 """After a reply that had no room."""
-ANSWERS_AGAIN = "ctrl+g answers once more"
-"""After a reply that was cut and whose tokens the loaded model cannot continue."""
 ANSWERS = "not answered yet: enter asks"
 """After a question that has no reply."""
 
@@ -85,12 +82,6 @@ def index_of(message_id: int | None, path: Sequence[StoredMessage]) -> int:
     return next((i for i, message in enumerate(path) if message.id == message_id), 0)
 
 
-class CannotContinueError(EngineError):
-    """A reply that was cut cannot be continued with the loaded model."""
-
-    title = "The reply cannot be continued"
-
-
 def is_cut(message: StoredMessage) -> bool:
     """Whether this is a reply that ended before the model was done."""
     return message.role == "assistant" and message.finish_reason not in WHOLE
@@ -99,39 +90,6 @@ def is_cut(message: StoredMessage) -> bool:
 def is_out_of_room(message: StoredMessage) -> bool:
     """Whether this is a reply that ended, or never began, because the context was full."""
     return message.role == "assistant" and message.finish_reason == FinishReason.CONTEXT
-
-
-def can_continue(message: StoredMessage, vocabulary_id: str | None) -> bool:
-    """Whether a model of this vocabulary can continue a reply that was cut; None is any."""
-    if not message.content:
-        return True
-    is_known = bool(message.token_ids) and message.vocabulary_id is not None
-    return is_known and vocabulary_id in (None, message.vocabulary_id)
-
-
-def tokens_to_continue(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
-    """The tokens that a reply has so far; none where it holds no text yet.
-
-    Args:
-        message: The reply.
-        vocabulary_id: The vocabulary of the loaded model.
-
-    Raises:
-        CannotContinueError: If its tokens are not known, or are those of another vocabulary.
-    """
-    if not message.content:
-        return ()
-    if not message.token_ids or message.vocabulary_id is None:
-        raise CannotContinueError(
-            "only the text of this reply was kept, not its tokens: ctrl+g answers once more"
-        )
-    if message.vocabulary_id != vocabulary_id:
-        by = f" by {message.model_name}" if message.model_name else ""
-        raise CannotContinueError(
-            f"it was written{by} in another vocabulary than the loaded model has: load that model "
-            "(ctrl+o), or answer once more (ctrl+g)"
-        )
-    return message.token_ids
 
 
 class Speaker(StrEnum):
@@ -189,18 +147,15 @@ def entry_of(message: StoredMessage, variants: list[int]) -> Entry:
     )
 
 
-def hint_of(last: StoredMessage, vocabulary_id: str | None) -> str:
-    """What enter or ctrl+g does with the unfinished last message of a chat.
+def hint_of(last: StoredMessage) -> str:
+    """What enter does with the unfinished last message of a chat.
 
     Args:
         last: A question without a reply, or a reply that was cut.
-        vocabulary_id: That of the loaded model; None without one.
     """
     if is_out_of_room(last):
         return MAKES_ROOM
-    if not is_cut(last):
-        return ANSWERS
-    return CONTINUES if can_continue(last, vocabulary_id) else ANSWERS_AGAIN
+    return CONTINUES if is_cut(last) else ANSWERS
 
 
 def ending_of(message: StoredMessage) -> str:

@@ -208,14 +208,12 @@ class ChatHistory:
         *,
         live_id: int | None = None,
         live_text: str = "",
-        vocabulary_id: str | None = None,
     ) -> list[Entry]:
         """Messages and notes in their order.
 
         Args:
             live_id: The message that is being written.
             live_text: Its text so far, newer than what is stored.
-            vocabulary_id: That of the loaded model, if one is.
         """
         notes = self.notes.by_message()
         entries = [*notes.get(None, ())]
@@ -228,7 +226,7 @@ class ChatHistory:
             if message.id == live_id:
                 entry = replace(entry, content=live_text, ending="", is_live=True)
             elif message is last:
-                hint = hint_of(message, vocabulary_id)
+                hint = hint_of(message)
                 entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
             if self.is_read_only and message.role == "assistant" and message.finish_reason is None:
                 entry = replace(entry, ending="another kvchat writes this")

@@ -1,9 +1,11 @@
-"""Counters that the engine's events feed and the screen samples."""
+"""Counters that the engine's events feed and the screen samples: of the engine, and of replies."""
 
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 from app.chat.snapshot import (
     CockpitSnapshot,
@@ -27,6 +29,7 @@ from engine.events import (
     PromptReady,
     RoundFinished,
     SpeculationChanged,
+    Thinking,
     ThreadsChanged,
     TiersChanged,
     TokensCommitted,
@@ -44,237 +47,137 @@ N_NOTES = 200
 """Lines of the cache's log that are kept."""
 
 
-class Meters:
-    """The state of the cockpit; `snapshot` is cheap enough for every frame."""
+@dataclass(slots=True)
+class _Bin:
+    """What came within one column of the histories."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    start: float = 0.0
+    n_verified: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+
+
+class ReplyMeter:
+    """The figures of one reply, while it is made and behind that."""
+
+    def __init__(self, clock: Callable[[], float], cache: CacheChanged | None = None) -> None:
+        """Of a reply that was asked for now.
+
+        Args:
+            clock: Time in seconds.
+            cache: What the panels show of the context until this reply says more.
+        """
+        self.is_running = True
+        self.tally = Tally()
         self._clock = clock
-        self._now = CockpitSnapshot()
-        self._earlier = Tally()
-        """Finished replies since the model was loaded."""
-        self._asked_at: float | None = None
+        self._asked_at = clock()
+        self._phase = Phase.PREFILL
+        self._first_token_s: float | None = None
+        self._prefill: PromptProgress | None = None
+        self._ready: PromptReady | None = None
+        self._prefill_s: float | None = None
+        self._decode_tps: float | None = None
+        self._thinking: Thinking | None = None
+        self._cache = cache
+        self._last: RoundFinished | None = None
+        self._unsettled: list[RoundFinished] = []
+        """Rounds that the counters do not hold yet: a hundred a second, for ten frames."""
         self._recent: deque[tuple[float, int]] = deque()
         """When tokens came in, and how many, within the window."""
         self._acceptance: deque[float | None] = deque(maxlen=N_BINS)
         self._tps: deque[float | None] = deque(maxlen=N_BINS)
         self._verdicts: deque[bool] = deque(maxlen=N_VERDICTS)
-        self._unsettled: list[RoundFinished] = []
-        """Rounds that the counters do not hold yet: a hundred a second, for ten frames."""
-        self._cache: CacheChanged | None = None
-        self._notes: deque[CacheNote] = deque(maxlen=N_NOTES)
-        self._bin_start = 0.0
-        self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+        self._bin = _Bin()
 
-    def snapshot(self) -> CockpitSnapshot:
-        """What the panels show now."""
+    @property
+    def cache(self) -> CacheChanged | None:
+        """The context as it was told last."""
+        return self._cache
+
+    def forget_cache(self) -> None:
+        """Take what was told of the context for that of an engine that is gone."""
+        self._cache = None
+
+    def shown_in(self, engine: CockpitSnapshot) -> CockpitSnapshot:
+        """What the panels show of this reply, beside what they show of the engine."""
         self._settle()
-        self._close_bins()
+        self._close_bin()
+        shown = (
+            engine
+            if self._last is None
+            else replace(
+                engine,
+                next_length=self._last.next_length,
+                reason=self._last.reason,
+                plain_spread=self._last.plain_spread,
+            )
+        )
         return replace(
-            self._now,
-            session=self._earlier + self._now.reply if self._is_running else self._earlier,
+            shown,
+            phase=self._phase if self.is_running else engine.phase,
+            reply=self.tally,
             acceptance_history=tuple(self._acceptance),
             tps_history=tuple(self._tps),
             verdicts=tuple(self._verdicts),
-            decode_tps=self._live_tps() if self._is_running else self._now.decode_tps,
+            decode_tps=self._live_tps() if self.is_running else self._decode_tps,
+            first_token_s=self._first_token_s,
+            prefill=self._prefill if self.is_running else None,
+            prefill_s=self._prefill_s,
+            reuse_note=self._ready.note if self._ready else None,
+            thinking=self._thinking,
+            cache=self._cache,
         )
-
-    @property
-    def phase(self) -> Phase:
-        """What the engine is doing."""
-        return self._now.phase
-
-    @property
-    def n_used(self) -> int:
-        """Cells of the context that hold tokens."""
-        cache = self._cache or self._now.cache
-        return cache.n_used if cache else 0
-
-    def start_load(self, configuration: Configuration) -> None:
-        """Count for a model that is being loaded."""
-        self._settle()
-        self._earlier = Tally()
-        self._clear_histories()
-        self._now = CockpitSnapshot(
-            phase=Phase.LOADING,
-            model_name=model_name(configuration.model_path),
-            n_ctx=configuration.n_ctx,
-            n_slots=configuration.n_slots,
-            cache_log=tuple(self._notes),
-        )
-        self.set_speculation(configuration.speculation)
-
-    def start_reply(self) -> None:
-        """Count for a reply that was asked for."""
-        self._settle()
-        self._asked_at = self._clock()
-        self._clear_histories()
-        self._now = replace(
-            self._now,
-            phase=Phase.PREFILL,
-            reply=Tally(),
-            first_token_s=None,
-            prefill=None,
-            prefill_s=None,
-            reuse_note=None,
-            decode_tps=None,
-        )
-
-    def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Show other settings of speculation."""
-        self._now = replace(
-            self._now,
-            predictor=settings.predictor,
-            controller=settings.controller,
-            n_draft=settings.n_draft,
-            verification_label=verification_label(settings),
-        )
-
-    def set_planned(self, planned: PlannedBytes | None) -> None:
-        """Show the estimate for the loaded configuration."""
-        self._now = replace(self._now, planned=planned)
-
-    def set_process_bytes(self, nbytes: int | None) -> None:
-        """Show the memory of the engine's process."""
-        self._now = replace(self._now, process_bytes=nbytes)
 
     def feed(self, event: Event) -> None:
-        """Count one event of the engine."""
+        """Count one event of the reply."""
         match event:
-            case Loaded():
-                self._loaded(event)
-            case PromptProgress() | PromptReady():
-                self._prompt(event)
+            case PromptProgress():
+                self._phase, self._prefill = Phase.PREFILL, event
+            case PromptReady():
+                self._phase, self._prefill, self._ready = Phase.DECODING, None, event
+                self._prefill_s = event.elapsed_s
+            case Thinking():
+                self._thinking = event
             case TokensCommitted():
                 self._committed(event)
             case RoundFinished():
-                self._round(event)
-            case CacheChanged() | TiersChanged():
-                self._kept(event)
-            case CostsMeasured() | ThreadsChanged():
-                self._measured(event)
-            case SpeculationChanged():
-                self._speculation_changed(event)
-            case Finished():
-                self._finished(event)
+                self._bin.n_verified += event.n_verified
+                self._bin.n_accepted += event.n_accepted
+                self._verdicts.extend(event.verdicts)
+                self._unsettled.append(event)
+            case CacheChanged():
+                self._cache = event
+            case Finished(stats=stats):
+                self._end(tally_of(stats))
+                self._decode_tps, self._first_token_s = stats.decode_tps, stats.first_token_s
+                self._prefill_s = stats.prefill_s or None
             case Failed() | WorkerStopped():
-                self._failed(event)
-
-    @property
-    def _is_running(self) -> bool:
-        return self._asked_at is not None
-
-    def _loaded(self, event: Loaded) -> None:
-        self._settle()
-        self.set_speculation(event.configuration.speculation)
-        self._now = replace(
-            self._now,
-            phase=Phase.READY,
-            model_name=model_name(event.configuration.model_path),
-            file_type=event.file_type,
-            n_ctx=event.n_ctx,
-            n_ctx_train=event.n_ctx_train,
-            n_slots=event.configuration.n_slots,
-            threads=_threads_of(event),
-            buffers=event.buffers,
-            cache=None,
-            tiers=None,
-        )
-
-    def _measured(self, event: CostsMeasured | ThreadsChanged) -> None:
-        if isinstance(event, CostsMeasured):
-            self._now = replace(self._now, costs=event)
-        else:
-            self._now = replace(self._now, threads=event)
-
-    def _kept(self, event: CacheChanged | TiersChanged) -> None:
-        if isinstance(event, CacheChanged):
-            self._cache = event
-            return
-        self._notes.extend(event.report.notes)
-        self._now = replace(self._now, tiers=event.report, cache_log=tuple(self._notes))
-
-    def _prompt(self, event: PromptProgress | PromptReady) -> None:
-        if isinstance(event, PromptProgress):
-            self._now = replace(self._now, phase=Phase.PREFILL, prefill=event)
-        else:
-            self._now = replace(
-                self._now,
-                phase=Phase.DECODING,
-                prefill=None,
-                prefill_s=event.elapsed_s,
-                reuse_note=event.note,
-            )
+                self._end()
+            case _:
+                pass
 
     def _committed(self, event: TokensCommitted) -> None:
         now = self._clock()
-        if self._now.first_token_s is None and self._asked_at is not None:
-            self._now = replace(self._now, first_token_s=now - self._asked_at)
-            self._bin_start = now
+        if self._first_token_s is None:
+            self._first_token_s = now - self._asked_at
+            self._bin.start = now
         self._recent.append((now, len(event.tokens)))
-        self._bin_emitted += len(event.tokens)
+        self._bin.n_emitted += len(event.tokens)
 
-    def _round(self, event: RoundFinished) -> None:
-        self._bin_verified += event.n_verified
-        self._bin_accepted += event.n_accepted
-        self._verdicts.extend(event.verdicts)
-        self._unsettled.append(event)
+    def _end(self, tally: Tally | None = None) -> None:
+        """Close it; a reply that was cut counts as far as it came."""
+        if self.is_running:
+            self._settle()
+            self._decode_tps = self._live_tps()
+            self.tally = tally or self.tally
+            self.is_running = False
 
     def _settle(self) -> None:
         """Bring the counters up to the last round."""
-        if self._cache is not None:
-            self._now = replace(self._now, cache=self._cache)
-            self._cache = None
-        if not self._unsettled:
-            return
-        reply = self._now.reply
         for event in self._unsettled:
-            reply = reply.with_round(event)
-        last = self._unsettled[-1]
+            self.tally = self.tally.with_round(event)
+            self._last = event
         self._unsettled.clear()
-        self._now = replace(
-            self._now,
-            reply=reply,
-            next_length=last.next_length,
-            reason=last.reason,
-            plain_spread=last.plain_spread,
-        )
-
-    def _speculation_changed(self, event: SpeculationChanged) -> None:
-        self._now = replace(
-            self._now,
-            predictor=event.predictor,
-            controller=event.controller,
-            fault=event.note,
-        )
-
-    def _finished(self, event: Finished) -> None:
-        stats = event.stats
-        self._ended(Phase.READY, tally_of(stats))
-        self._now = replace(
-            self._now,
-            decode_tps=stats.decode_tps,
-            first_token_s=stats.first_token_s,
-            prefill_s=stats.prefill_s or None,
-        )
-
-    def _failed(self, event: Failed | WorkerStopped) -> None:
-        if isinstance(event, WorkerStopped):
-            self._ended(Phase.LOADING if event.will_restart else Phase.STOPPED)
-            self._now = replace(self._now, process_bytes=None, cache=None, tiers=None, buffers=())
-        else:
-            is_over = event.fatal or self.phase is Phase.LOADING
-            self._ended(Phase.STOPPED if is_over else Phase.READY)
-
-    def _ended(self, phase: Phase, reply: Tally | None = None) -> None:
-        """Close the running reply; a reply that was cut counts as far as it came."""
-        self._settle()
-        if self._is_running:
-            live_tps = self._live_tps()
-            self._now = replace(self._now, reply=reply or self._now.reply, decode_tps=live_tps)
-            self._earlier = self._earlier + self._now.reply
-        self._asked_at = None
-        self._recent.clear()
-        self._now = replace(self._now, phase=phase, prefill=None)
 
     def _live_tps(self) -> float | None:
         now = self._clock()
@@ -289,23 +192,149 @@ class Meters:
         end = max(self._recent[-1][0], now - WINDOW_S)
         return share(n_tokens, end - self._recent[0][0])
 
-    def _close_bins(self) -> None:
-        if not self._is_running or self._now.first_token_s is None:
+    def _close_bin(self) -> None:
+        now, done = self._clock(), self._bin
+        if not self.is_running or self._first_token_s is None or now - done.start < BIN_S:
             return
-        now = self._clock()
-        if now - self._bin_start < BIN_S:
-            return
-        self._acceptance.append(share(self._bin_accepted, self._bin_verified))
-        self._tps.append(share(self._bin_emitted, now - self._bin_start))
-        self._bin_start = now
-        self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+        self._acceptance.append(share(done.n_accepted, done.n_verified))
+        self._tps.append(share(done.n_emitted, now - done.start))
+        self._bin = _Bin(now)
 
-    def _clear_histories(self) -> None:
-        self._acceptance.clear()
-        self._tps.clear()
-        self._verdicts.clear()
-        self._recent.clear()
-        self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+
+class Meters:
+    """The state of the cockpit; `snapshot` is cheap enough for every frame.
+
+    Replies are known by the numbers that the caller gives them; 0 is nobody's in particular.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._engine = CockpitSnapshot()
+        self._earlier = Tally()
+        """Finished replies since the model was loaded."""
+        self._replies: dict[int, ReplyMeter] = {}
+        """Those under way, in the order in which they were asked for."""
+        self._last = ReplyMeter(clock)
+        """The reply that was asked for last, or that ended last where none is under way."""
+        self._last.is_running = False
+        self._notes: deque[CacheNote] = deque(maxlen=N_NOTES)
+
+    def snapshot(self, number: int | None = None) -> CockpitSnapshot:
+        """What the panels show now.
+
+        Args:
+            number: The reply that they show; the last one where it is not under way.
+        """
+        running = self._replies.get(number) if number is not None else None
+        shown = running or next(reversed(self._replies.values()), self._last)
+        snapshot = shown.shown_in(self._engine)
+        tallies = [meter.tally for meter in self._replies.values()]
+        return replace(snapshot, session=reduce(add, tallies, self._earlier))
+
+    @property
+    def phase(self) -> Phase:
+        """What the engine is doing, for the reply that was asked for last."""
+        return self.snapshot().phase if self._replies else self._engine.phase
+
+    def start_load(self, configuration: Configuration) -> None:
+        """Count for a model that is being loaded."""
+        self._earlier = Tally()
+        self._replies.clear()
+        self._last = ReplyMeter(self._clock)
+        self._last.is_running = False
+        self._engine = CockpitSnapshot(
+            phase=Phase.LOADING,
+            model_name=model_name(configuration.model_path),
+            n_ctx=configuration.n_ctx,
+            n_slots=configuration.n_slots,
+            cache_log=tuple(self._notes),
+        )
+        self.set_speculation(configuration.speculation)
+
+    def start_reply(self, number: int = 0) -> None:
+        """Count for a reply that was asked for."""
+        self._replies[number] = ReplyMeter(self._clock, self._last.cache)
+
+    def set_speculation(self, settings: SpeculationSettings) -> None:
+        """Show other settings of speculation."""
+        self._engine = replace(
+            self._engine,
+            predictor=settings.predictor,
+            controller=settings.controller,
+            n_draft=settings.n_draft,
+            verification_label=verification_label(settings),
+        )
+
+    def set_planned(self, planned: PlannedBytes | None) -> None:
+        """Show the estimate for the loaded configuration."""
+        self._engine = replace(self._engine, planned=planned)
+
+    def set_process_bytes(self, nbytes: int | None) -> None:
+        """Show the memory of the engine's process."""
+        self._engine = replace(self._engine, process_bytes=nbytes)
+
+    def feed(self, event: Event, number: int = 0) -> None:
+        """Count one event.
+
+        Args:
+            event: What the engine told.
+            number: The reply that it is of, if it is of one.
+        """
+        match event:
+            case Loaded():
+                self._loaded(event)
+            case TiersChanged():
+                self._notes.extend(event.report.notes)
+                self._engine = replace(
+                    self._engine, tiers=event.report, cache_log=tuple(self._notes)
+                )
+            case CostsMeasured():
+                self._engine = replace(self._engine, costs=event)
+            case ThreadsChanged():
+                self._engine = replace(self._engine, threads=event)
+            case SpeculationChanged(predictor, controller, note):
+                self._engine = replace(
+                    self._engine, predictor=predictor, controller=controller, fault=note
+                )
+            case WorkerStopped(will_restart=will_restart):
+                for one in tuple(self._replies):
+                    self._feed_reply(event, one)
+                self._last.feed(event)
+                self._stopped(will_restart=will_restart)
+            case Failed(fatal=fatal) if fatal or self._engine.phase is Phase.LOADING:
+                self._engine = replace(self._engine, phase=Phase.STOPPED)
+            case _:
+                self._feed_reply(event, number)
+
+    def _feed_reply(self, event: Event, number: int) -> None:
+        meter = self._replies.get(number, self._last)
+        meter.feed(event)
+        if number in self._replies and not meter.is_running:
+            self._last = self._replies.pop(number)
+            self._earlier = self._earlier + meter.tally
+
+    def _stopped(self, *, will_restart: bool) -> None:
+        phase = Phase.LOADING if will_restart else Phase.STOPPED
+        self._engine = replace(
+            self._engine, phase=phase, process_bytes=None, tiers=None, buffers=()
+        )
+        self._last.forget_cache()
+
+    def _loaded(self, event: Loaded) -> None:
+        self.set_speculation(event.configuration.speculation)
+        self._last.forget_cache()
+        self._engine = replace(
+            self._engine,
+            phase=Phase.READY,
+            model_name=model_name(event.configuration.model_path),
+            file_type=event.file_type,
+            n_ctx=event.n_ctx,
+            n_ctx_train=event.n_ctx_train,
+            n_slots=event.configuration.n_slots,
+            threads=_threads_of(event),
+            buffers=event.buffers,
+            tiers=None,
+        )
 
 
 def _threads_of(event: Loaded) -> ThreadsChanged | None:

@@ -1,79 +1,17 @@
-"""One reply: the text as its tokens come, where they came from, and its figures."""
+"""One reply while it is written: its text and tokens so far, and the message that it becomes."""
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from app.chat.snapshot import added_savings
+from app.chat.spans import TokenSpan, spans_of
 from app.store.database import ChatLock
-from app.store.errors import StoreError
 from app.store.records import StoredMessage, stats_of
-from engine.events import Finished, GenerationStats, Loaded, TokenKind, TokensCommitted
+from engine.events import Finished, GenerationStats, TokensCommitted
 from engine.speculation.stats import added_positions, added_sources, speedup_of
 
 SAVE_EVERY_S = 0.4
 """Time between two partial saves; with the store's own half second less than one is lost."""
-N_REPLIES = 64
-"""Replies of which a `SpanCache` keeps the spans."""
-
-Severity = Literal["information", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSpan:
-    """A part of a reply whose tokens came in the same way."""
-
-    text: str
-    kind: TokenKind | None = None
-    """None where it is not known, as in a reply that was read from the database."""
-    source: str | None = None
-    """Who drafted it."""
-
-
-def spans_of(event: TokensCommitted) -> Iterator[TokenSpan]:
-    """The text of one round by its tokens; text that was held back belongs to the last."""
-    start = 0
-    for token, length in zip_longest(event.tokens, event.lengths):
-        if token is None or length is None:
-            break
-        if length:
-            yield TokenSpan(event.text[start : start + length], token.kind, token.source)
-        start += length
-    if start < len(event.text):
-        last = event.tokens[-1] if event.tokens else None
-        kind, source = (last.kind, last.source) if last is not None else (None, None)
-        yield TokenSpan(event.text[start:], kind, source)
-
-
-def merged_spans(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
-    """The same text with neighbours of one kind and source as one span."""
-    merged: list[TokenSpan] = []
-    for span in spans:
-        last = merged[-1] if merged else None
-        if last is not None and (last.kind, last.source) == (span.kind, span.source):
-            merged[-1] = TokenSpan(last.text + span.text, span.kind, span.source)
-        else:
-            merged.append(span)
-    return merged
-
-
-def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
-    """The spans up to the length of `text`, None where they do not spell it.
-
-    A finished reply may be shorter than what was shown of it: a stop string is taken away.
-    """
-    kept: list[TokenSpan] = []
-    left = text
-    for span in spans:
-        part = span.text[: len(left)]
-        if not left.startswith(part):
-            return None
-        if part:
-            kept.append(TokenSpan(part, span.kind, span.source))
-        left = left[len(part) :]
-    return None if left else tuple(kept)
 
 
 def joined_stats(before: GenerationStats, after: GenerationStats) -> GenerationStats:
@@ -94,6 +32,8 @@ def joined_stats(before: GenerationStats, after: GenerationStats) -> GenerationS
         n_examined=before.n_examined + after.n_examined,
         n_accepted=before.n_accepted + after.n_accepted,
         n_emitted=n_emitted,
+        n_thinking=before.n_thinking + after.n_thinking,
+        thinking_s=before.thinking_s + after.thinking_s,
         by_source=added_sources(before.by_source, after.by_source),
         by_position=added_positions(before.by_position, after.by_position),
         n_near_ties=before.n_near_ties + after.n_near_ties,
@@ -117,15 +57,18 @@ def _tokens_per_round(before: GenerationStats, after: GenerationStats) -> float 
 
 
 class RunningReply:
-    """Collects what the engine commits for one message."""
+    """Collects what the engine commits for one message.
+
+    Its token ids are all of its text's or none: where it goes on behind a text whose ids only the
+    engine knows, `Finished` brings them.
+    """
 
     def __init__(
         self,
         message: StoredMessage,
-        prompt: str,
-        parent_head: int | None,
         *,
-        vocabulary_id: str | None = None,
+        prompt: str = "",
+        parent_head: int | None = None,
         resumed: StoredMessage | None = None,
         resumed_spans: Sequence[TokenSpan] = (),
         chat_title: str = "",
@@ -136,19 +79,22 @@ class RunningReply:
         """The user's text; it returns to the composer if the engine refuses it before a token."""
         self.parent_head = parent_head
         """The chat's head before the text was sent."""
-        self.vocabulary_id = vocabulary_id
+        self.vocabulary_id = message.vocabulary_id
         """The vocabulary of its tokens: that of the model which was asked."""
         self.chat_title = chat_title
         self.resumed = resumed
-        """The reply as it was when it was cut; None for a new one."""
+        """What it goes on behind: the reply as it was cut, or as the user wrote it; else None."""
         self.lock: ChatLock | None = None
         """Set once the chat is no longer shown, so that it stays locked to the end."""
         self.is_stopping = False
+        self.has_begun = False
+        """At least one token came since it was asked for."""
         self.spans = list(resumed_spans)
         """The text so far by where its tokens came from."""
         self._texts = [resumed.content] if resumed is not None else []
-        self._token_ids = list(resumed.token_ids or ()) if resumed is not None else []
-        self._n_resumed = len(self._token_ids)
+        self._token_ids: list[int] | None = list(self.known_ids)
+        if self.resumed_text and not self._token_ids:
+            self._token_ids = None
         self._saved_at = 0.0
         self._has_unsaved = False
 
@@ -159,8 +105,21 @@ class RunningReply:
 
     @property
     def message_id(self) -> int:
-        """The message that it becomes."""
+        """The message that it becomes; the engine knows the reply by this number."""
         return self.message.id
+
+    @property
+    def resumed_text(self) -> str:
+        """The text that it goes on behind."""
+        return self.resumed.content if self.resumed is not None else ""
+
+    @property
+    def known_ids(self) -> tuple[int, ...]:
+        """Ids of that text, or of a similar one, in the vocabulary of the model that is asked."""
+        start = self.resumed
+        if start is None or start.vocabulary_id != self.vocabulary_id:
+            return ()
+        return start.token_ids or ()
 
     @property
     def text(self) -> str:
@@ -171,17 +130,16 @@ class RunningReply:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The ids of the tokens so far."""
-        return tuple(self._token_ids)
-
-    @property
-    def has_begun(self) -> bool:
-        """At least one token came since it was asked for."""
-        return len(self._token_ids) > self._n_resumed
+        """The ids of the tokens so far; none where those of its start are not known."""
+        return tuple(self._token_ids or ())
 
     @property
     def _seed(self) -> int | None:
         return self.resumed.seed if self.resumed is not None else None
+
+    def forget_ids(self) -> None:
+        """Take the ids of its start for those of another text, which the user has changed."""
+        self._token_ids = None
 
     def _whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
         """The statistics of the reply together with the part that was there before."""
@@ -197,6 +155,9 @@ class RunningReply:
             reason: Its finish reason.
             event: What the engine says of it; None where it ended without the engine.
         """
+        start = self.resumed
+        if event is None and not self.has_begun and start and start.id == self.message_id:
+            return replace(start, finish_reason=reason)
         stats = self._whole_stats(event.stats if event else None)
         return replace(
             self.message,
@@ -215,12 +176,16 @@ class RunningReply:
         lock, self.lock = self.lock, None
         return lock
 
-    def add(self, event: TokensCommitted) -> None:
-        """Add the tokens of a round."""
+    def add(self, event: TokensCommitted) -> list[TokenSpan]:
+        """Add the tokens of a round; the result is its text by where the tokens came from."""
+        added = list(spans_of(event))
         self._texts.append(event.text)
-        self.spans += spans_of(event)
-        self._token_ids += [token.token for token in event.tokens]
+        self.spans += added
+        if self._token_ids is not None:
+            self._token_ids += [token.token for token in event.tokens]
+        self.has_begun |= bool(event.tokens)
         self._has_unsaved = True
+        return added
 
     def is_due(self, now: float) -> bool:
         """Whether a partial save is due; counts as done when it is."""
@@ -229,91 +194,3 @@ class RunningReply:
         self._saved_at = now
         self._has_unsaved = False
         return True
-
-
-class SpanCache:
-    """Where the tokens of the newest replies came from, by message id; never saved."""
-
-    def __init__(self) -> None:
-        self._spans: OrderedDict[int, tuple[TokenSpan, ...]] = OrderedDict()
-
-    def keep(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
-        """Keep the spans of a reply, cut to its text, unless they do not spell that."""
-        known = cut_spans(merged_spans(spans), text)
-        if known:
-            self._spans[message_id] = known
-            self._spans.move_to_end(message_id)
-        if len(self._spans) > N_REPLIES:
-            self._spans.popitem(last=False)
-
-    def get(self, message_id: int) -> tuple[TokenSpan, ...]:
-        """The spans of a message; empty where they are not known."""
-        return self._spans.get(message_id, ())
-
-    def spelling(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
-        """Spans that spell a text: those of the message, or one of unknown origin."""
-        known = self.get(message_id)
-        if "".join(span.text for span in known) == text:
-            return known
-        return (TokenSpan(text),)
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something that the user is shown once."""
-
-    message: str
-    title: str = ""
-    severity: Severity = "information"
-    is_in_transcript: bool = False
-    """The transcript says it too: who sees that needs no notice."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatUpdate:
-    """What one poll changed."""
-
-    text: str = ""
-    """New text of the live reply."""
-    is_rebuilt: bool = False
-    """The entries are others than before."""
-    notices: tuple[Notice, ...] = ()
-    draft: str | None = None
-    """A text that was sent and comes back, because the engine refused it."""
-    loaded: Loaded | None = None
-    spans: tuple[TokenSpan, ...] = ()
-    """The new text by where its tokens came from."""
-    context_full: str | None = None
-    """Why the shown chat's reply has no room: the user has to choose what goes."""
-
-
-@dataclass(slots=True)
-class UpdateBuilder:
-    """Collects what changes until the next poll takes it."""
-
-    text: list[str] = field(default_factory=list)
-    spans: list[TokenSpan] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-    is_rebuilt: bool = True
-    draft: str | None = None
-    loaded: Loaded | None = None
-    context_full: str | None = None
-
-    def add_fault(self, error: StoreError) -> None:
-        """Add a notice that the database could not be read or written."""
-        self.notices.append(Notice(str(error), error.title, "error"))
-
-    def take(self) -> ChatUpdate:
-        """All that was collected since the last call."""
-        update = ChatUpdate(
-            "" if self.is_rebuilt else "".join(self.text),
-            self.is_rebuilt,
-            tuple(self.notices),
-            self.draft,
-            self.loaded,
-            () if self.is_rebuilt else tuple(self.spans),
-            self.context_full,
-        )
-        self.text, self.spans, self.notices, self.is_rebuilt = [], [], [], False
-        self.draft = self.loaded = self.context_full = None
-        return update

@@ -17,6 +17,7 @@ from engine.events import (
     PromptProgress,
     RoundFinished,
     SourceCounts,
+    Thinking,
     ThreadsChanged,
 )
 from engine.speculation.stats import (
@@ -231,3 +232,7 @@ class CockpitSnapshot:
     process_bytes: int | None = None
     background_title: str | None = None
     """Title of the chat that is being answered while another one is shown."""
+    thinking: Thinking | None = None
+    """How far the thinking of the reply is; None where it does not think."""
+    n_beside: int = 0
+    """Replies under way beside the one whose figures these are."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.chat.reply import TokenSpan, spans_of
 from app.chat.snapshot import Tally, tally_of
+from app.chat.spans import TokenSpan, spans_of
 from app.compare.side import Side
 from engine.configuration import SpeculationSettings
 from engine.events import (

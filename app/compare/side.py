@@ -4,8 +4,9 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.chat.conversation import N_PAST_TOKENS, Conversation
+from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
+from app.chat.replies import N_PAST_TOKENS
 from app.chat.snapshot import NO_MODEL, Phase
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError

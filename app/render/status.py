@@ -86,12 +86,21 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     parts = [
         (name, "strong"),
         (elsewhere, "accent"),
+        (_beside(snapshot), "accent"),
         (file_type, ""),
         (_predictor(snapshot), ""),
     ]
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         parts.append((snapshot.phase.value, "bad" if snapshot.phase is Phase.STOPPED else "accent"))
     return [part for part in parts if part[0]]
+
+
+def _beside(snapshot: CockpitSnapshot) -> str:
+    """How many replies are under way whose figures are not shown."""
+    n, is_elsewhere = snapshot.n_beside, snapshot.background_title is not None
+    if not n:
+        return ""
+    return f"and {n} more" if is_elsewhere else f"answering {fmt.counted(n, 'other chat')}"
 
 
 def short_title(title: str) -> str:

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from app import format as fmt
 from app.chat.entries import Entry, Speaker
-from app.chat.reply import TokenSpan
+from app.chat.spans import TokenSpan
 from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown import MarkdownDocument
 from app.sanitize import visible

@@ -118,7 +118,7 @@ class Asking:
         drafts, elsewhere = self._drafts, self._conversation.background_title
         if drafts.pending.of(self._chat_id):
             drafts.put_first(drafts.pending.take_newest(self._chat_id))
-        elif elsewhere is None and (self._conversation.stop() or self._conversation.is_replying):
+        elif self._conversation.stop() or self._conversation.replies.shown is not None:
             return False
         elif drafts.is_edit:
             drafts.leave_edit()
@@ -130,16 +130,16 @@ class Asking:
 
     def describe(self) -> None:
         """Show in the composer's frame how things are."""
-        self._drafts.describe(self._awaited() or "its turn comes")
+        self._drafts.describe(self._awaited(self._chat_id) or "its turn comes")
 
     # --- at once or later ---
 
     def ask_next(self) -> None:
-        """Ask what came first of what waits, once the engine is free."""
-        if self._awaited() is not None:
-            return
-        if self._drafts.pending.queue:
-            request = self._drafts.pending.queue.pop(0)
+        """Ask what came first of what waits and need not wait any more."""
+        queue = self._drafts.pending.queue
+        request = next((each for each in queue if self._awaited(each.chat_id) is None), None)
+        if request is not None:
+            queue.remove(request)
             if not self._ask_waiting(request):
                 self._return(request.chat_id, request.draft)
         self.describe()
@@ -158,7 +158,8 @@ class Asking:
 
     def _request(self, request: Waiting) -> bool:
         """Ask now, or when the engine is free; False, after a notice, where that cannot be."""
-        if self._awaited() is None or self._conversation.history.is_read_only:
+        is_awaiting = self._awaited(request.chat_id) is not None
+        if not is_awaiting or self._conversation.history.is_read_only:
             return self._can_ask() and self._ask(request)
         self._drafts.pending.add(request)
         self.describe()
@@ -209,7 +210,7 @@ class Asking:
         conversation = self._conversation
         if request.chat_id == self._chat_id:
             return self._can_ask() and self._ask(request)
-        if not conversation.is_free:
+        if not conversation.has_free_slot:
             return self._can_ask()
         if request.kind != "text":
             return True  # the reply that it was of is out of sight, and has no text to lose
@@ -224,15 +225,16 @@ class Asking:
             self._drafts.pending.move(None, chat_id)
         return True
 
-    def _awaited(self) -> str | None:
-        """What has to end before something can be asked; None where nothing has."""
+    def _awaited(self, chat_id: int | None) -> str | None:
+        """What has to end before something can be asked in a chat; None where nothing has."""
         conversation = self._conversation
-        if conversation.background_title is not None:
-            return f"“{short_title(conversation.background_title)}” is answered"
-        if conversation.is_replying:
-            return "this reply is done"
+        running = conversation.replies.running
+        if conversation.replies.of_chat(chat_id) is not None:
+            return "this reply is done" if chat_id == self._chat_id else "its reply is done"
         if conversation.is_leased:
             return "the model is free"
+        if running and not conversation.has_free_slot:
+            return f"“{short_title(next(iter(running.values())).chat_title)}” is answered"
         return "the model is loaded" if conversation.meters.phase is Phase.LOADING else None
 
     @property
@@ -241,7 +243,8 @@ class Asking:
 
     def _is_cut(self) -> bool:
         conversation = self._conversation
-        return not conversation.is_replying and conversation.history.unfinished() is not None
+        is_open = conversation.history.unfinished() is not None
+        return is_open and conversation.replies.shown is None
 
     def _can_ask(self) -> bool:
         """Whether the engine can be asked; where not, a notice says why."""

@@ -18,8 +18,9 @@ from app.bindings import CHAT_KEYS
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
-from app.chat.reply import ChatUpdate, TokenSpan
 from app.chat.snapshot import NO_MODEL, Phase
+from app.chat.spans import TokenSpan
+from app.chat.update import ChatUpdate
 from app.clipboard import copy
 from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text

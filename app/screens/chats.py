@@ -174,7 +174,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
             self._sizes.get(chat.id, ChatSize()),
             kept.get(owner_of(chat.id)),
             is_shown=shown is not None and shown.id == chat.id,
-            is_answered=self._controller.replying_chat_id == chat.id,
+            is_answered=self._controller.replies.of_chat(chat.id) is not None,
             is_cache_known=self._controller.snapshot().tiers is not None,
         )
 
@@ -361,7 +361,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         chat = self._marked()
         if chat is None:
             return
-        if chat.id == self._controller.replying_chat_id:
+        if self._controller.replies.of_chat(chat.id) is not None:
             self.notify("A reply is being written in this chat: stop it first.")
             return
         question = f"Delete “{visible(chat.title)}”, its messages and what is kept of them?"

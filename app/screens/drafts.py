@@ -220,7 +220,7 @@ class Drafts:
         if len(lines) != len(self._beside.lines):
             self._beside.styles.height = len(lines)
         self._beside.show(lines)
-        is_replying = conversation.is_replying and conversation.background_title is None
+        is_replying = conversation.replies.shown is not None
         above = state_text(waiting, awaited, is_edit=self.is_edit)
         esc = esc_text(waiting, is_replying=is_replying, is_edit=self.is_edit)
         loaded = conversation.loaded

@@ -3,10 +3,12 @@
 import os
 import sqlite3
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
@@ -320,6 +322,29 @@ class ChatStore:
             StoreError: If a parent, head or first kept message is not a message of its tree.
         """
         return self._writer.run(lambda db: [sql.insert_tree(db, tree) for tree in added])
+
+    def fork_chat(self, message_id: int) -> Chat:
+        """Copy a chat up to one of its messages into a new chat, and return that.
+
+        What the chat was set to goes with it; its other branches stay behind.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        path = self.path_to(message_id)
+        chat = self.chat(path[-1].chat_id)
+        is_seen = chat.kept_from in {message.id for message in path}
+        now = time.time()
+        forked = replace(
+            chat,
+            head_id=message_id,
+            kept_from=chat.kept_from if is_seen else None,
+            summary=chat.summary if is_seen else None,
+            archived_at=None,
+            created_at=now,
+            updated_at=now,
+        )
+        return self.add_trees([ChatTree(forked, tuple(path))])[0]
 
     def delete_chat(self, chat_id: int, held: ChatLock | None = None) -> None:
         """Delete a chat and all of its messages; nothing happens where it is gone already.

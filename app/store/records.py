@@ -251,7 +251,8 @@ COUNTS = (
     "n_emitted",
 )  # fmt: skip
 """What every kvchat kept."""
-LATER_COUNTS = ("n_near_ties", "n_redecoded")
+LATER_COUNTS = ("n_near_ties", "n_redecoded", "n_thinking")
+TIMES = ("prefill_s", "decode_s", "thinking_s")
 FIGURES = (
     "first_token_s", "decode_tps", "plain_step_s", "plain_spread", "saved_s", "saved_error_s",
     "tokens_per_round", "speedup",
@@ -271,11 +272,12 @@ def stats_of(message: StoredMessage) -> GenerationStats | None:
     if kept is None or any(_count(kept.get(name)) is None for name in COUNTS):
         return None
     counts = {name: _count(kept.get(name)) or 0 for name in (*COUNTS, *LATER_COUNTS)}
-    figures = {name: _number(kept.get(name)) for name in ("prefill_s", "decode_s", *FIGURES)}
+    figures = {name: _number(kept.get(name)) for name in (*TIMES, *FIGURES)}
     return GenerationStats(
         **counts,
         prefill_s=figures["prefill_s"] or 0.0,
         decode_s=figures["decode_s"] or 0.0,
+        thinking_s=figures["thinking_s"] or 0.0,
         **{name: figures[name] for name in FIGURES},  # type: ignore[arg-type]  # all are figures
         by_source=_sources(kept.get("by_source")),
         by_position=_positions(kept.get("by_position")),

@@ -20,7 +20,7 @@ from textual.strip import Strip
 
 from app.bindings import MESSAGE_KEYS
 from app.chat.entries import Entry, Speaker
-from app.chat.reply import TokenSpan
+from app.chat.spans import TokenSpan
 from app.format import counted
 from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter

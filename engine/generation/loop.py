@@ -9,14 +9,14 @@ invariant. Everything is reported by events; nobody is called. What has to be co
 
 import secrets
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.backends.base import Backend, Forward, Step
 from engine.cache.recall import Recall
 from engine.cache.requantised import Requantised
 from engine.clock import Stopwatch
 from engine.configuration import Adapter, SpeculationSettings
-from engine.errors import DecodeAborted, EngineError
+from engine.errors import DecodeAborted, EngineError, TemplateError
 from engine.events import (
     CacheChanged,
     CostsMeasured,
@@ -32,7 +32,14 @@ from engine.events import (
 )
 from engine.generation.drafting import Drafting, DraftingPool
 from engine.generation.prefill import FirstRow, Prefill
-from engine.generation.prompt import Prompt, asked_prompt, checked_tokens, spelled
+from engine.generation.prompt import (
+    Prompt,
+    asked_prompt,
+    checked_tokens,
+    lasting_prompt,
+    may_think,
+    spelled,
+)
 from engine.generation.reply import Reply, Round, StreamingText
 from engine.generation.scheduler import (
     NOTHING,
@@ -43,9 +50,11 @@ from engine.generation.scheduler import (
     StandBy,
     computed,
 )
+from engine.generation.thinking import ThinkingWatch
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
+from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
@@ -78,6 +87,10 @@ class Shared:
     company: Company
     prefill: Prefill
     grammars: Grammars
+    reasoning: Reasoning | None
+    """How the target thinks; None where it does not."""
+    marker_tokens: frozenset[int]
+    """Control tokens that part its thinking from its answers."""
     exactness: Exactness = field(default_factory=Exactness)
     n_held: int = 0
     """Replies under way that have to round as they did before."""
@@ -95,6 +108,9 @@ class ReplyLoop:
         self._backend, self._recall = shared.backend, shared.recall
         self._drafting: Drafting | None = None
         self._reply: Reply | None = None
+        self._thinking: ThinkingWatch | None = None
+        self._opens = ""
+        """What the prompt ends with of the thinking."""
         self._watch = Stopwatch()
         self._is_verifying = False
         """Whether the step that it wants is a round's: one that stalls is begun again."""
@@ -160,7 +176,11 @@ class ReplyLoop:
         try:
             read = self._shared.prefill.read(reply, self._wanted, self._cancellation)
             row = yield from read
+            self._thinking = self._watch_thinking(reply)
+            if self._opens and not self._request.continues:
+                yield TokensCommitted((), self._opens)
             yield from self._first_token(reply, row)
+            yield from self._close_thinking(reply, None)
             yield from self._rounds(reply)
         except DecodeAborted:
             reply.ended = FinishReason.CANCELLED
@@ -176,13 +196,36 @@ class ReplyLoop:
         yield self._finished(reply)
 
     def _prompt(self) -> Prompt:
-        return asked_prompt(
+        shared, vocabulary = self._shared, self._backend.vocabulary
+        prompt = asked_prompt(
             self._request,
-            self._shared.template,
-            self._backend.vocabulary,
+            shared.template,
+            vocabulary,
+            shared.reasoning,
             n_ctx=self._backend.n_ctx,
-            n_ctx_train=self._shared.n_ctx_train,
+            n_ctx_train=shared.n_ctx_train,
         )
+        self._request = replace(self._request, continues=prompt.continues, continues_text="")
+        self._opens = prompt.opens
+        return prompt
+
+    def _n_lasting(self) -> int:
+        """Tokens of the prompt that are the next one's too, where the cache is to be kept there.
+
+        A template that opens the thinking, and leaves it out of earlier turns, writes less of this
+        turn before the next: what cannot be cut anywhere is cut there.
+        """
+        request, shared = self._request, self._shared
+        if shared.reasoning is None or self._backend.can_slice or not request.messages:
+            return 0
+        vocabulary, thinks = self._backend.vocabulary, may_think(request)
+        try:
+            lasting = lasting_prompt(
+                request.messages, shared.template, vocabulary, shared.reasoning, thinks=thinks
+            )
+        except TemplateError:
+            return 0  # it takes no turn behind this one
+        return len(lasting.tokens)
 
     def _begun(self, prompt: Prompt) -> Reply:
         """A reply whose sequence holds as much of the prompt as lies anywhere."""
@@ -205,6 +248,8 @@ class ReplyLoop:
             watch=self._watch,
             recalled=recalled,
             note=_joined(prompt.note, recalled.requantised),
+            marker_tokens=shared.marker_tokens,
+            n_lasting=self._n_lasting(),
         )
 
     def _seed(self) -> int:
@@ -215,7 +260,8 @@ class ReplyLoop:
         vocabulary = self._backend.vocabulary
         return Finished(
             reason=FinishReason.CANCELLED,
-            text=spelled(self._request.continues, vocabulary),
+            text=self._opens * bool(self._request.continues)
+            + spelled(self._request.continues, vocabulary),
             token_ids=self._request.continues,
             vocabulary_id=vocabulary.identifier,
             seed=self._seed(),
@@ -229,8 +275,10 @@ class ReplyLoop:
 
     def _text(self) -> StreamingText:
         text = StreamingText((*self._request.stop, *self._stop_strings()))
-        pieces = (self._backend.vocabulary.piece(token) for token in self._request.continues)
-        text.resume(b"".join(pieces))
+        markers, vocabulary = self._shared.marker_tokens, self._backend.vocabulary
+        ids = self._request.continues
+        pieces = [vocabulary.piece(token, special=token in markers) for token in ids]
+        text.resume(b"".join([self._opens.encode(), *pieces]))
         return text
 
     def _stop_strings(self) -> tuple[str, ...]:
@@ -262,12 +310,49 @@ class ReplyLoop:
                 return
             yield from self._room(reply)
             yield from self._round(reply, drafter)
+            yield from self._close_thinking(reply, drafter)
             if self._recall.is_due(slot):
                 self._recall.keep(slot)
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
             if reply.stats.rounds % COSTS_EVERY == 0:
                 yield from self._measured_costs()
+
+    def _watch_thinking(self, reply: Reply) -> ThinkingWatch | None:
+        """What follows the thinking of a reply; None where there is none to follow."""
+        reasoning, request = self._shared.reasoning, self._request
+        if reasoning is None or not request.has_template:
+            return None
+        watch = ThinkingWatch(reasoning, request.sampling.thinking_budget, self._watch.total)
+        watch.take(reply, 0)
+        return watch
+
+    def _thought(self, reply: Reply, n_new: int) -> Iterator[Event]:
+        """Tell how far the thinking is behind a round."""
+        told = self._thinking.take(reply, n_new) if self._thinking is not None else None
+        if told is not None:
+            reply.stats.n_thinking, reply.stats.thinking_s = told.n_tokens, told.elapsed_s
+            yield told
+
+    def _close_thinking(self, reply: Reply, drafter: Drafter | None) -> Events:
+        """Write the end of the thinking where it has to end, and compute that."""
+        thinking, vocabulary = self._thinking, self._backend.vocabulary
+        note = thinking.reason_to_close(reply) if thinking is not None else None
+        if thinking is None or note is None or reply.ended is not None:
+            return
+        closing = thinking.reasoning.closing
+        ids = vocabulary.tokenize(closing, add_special=False, parse_special=True)
+        if len(reply.tokens) + len(ids) > self._backend.n_ctx:
+            return
+        yield reply.add(ids, vocabulary)
+        told = thinking.close(note, len(ids))
+        reply.stats.n_thinking = told.n_tokens
+        yield told
+        yield from self._room(reply)
+        yield from self._shared.prefill.restore(reply, self._cancellation)
+        reply.watch.split()
+        if drafter is not None:
+            drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
 
     def _room(self, reply: Reply) -> Events:
         """Stand by until a shared pool has room for one more round, whatever that takes."""
@@ -401,6 +486,7 @@ class ReplyLoop:
         )
         stats.add(finished)
         yield done.committed
+        yield from self._thought(reply, len(done.committed.tokens))
         yield finished
         yield self._cache_state(reply)
 
@@ -426,6 +512,9 @@ class ReplyLoop:
             n_max = min(n_max, most_exact)
         if reply.request.max_tokens is not None:
             n_max = min(n_max, reply.request.max_tokens - reply.n_new - 1)
+        n_left = self._thinking.n_left() if self._thinking is not None else None
+        if n_left is not None:
+            n_max = min(n_max, max(n_left - 1, 0))
         return n_max
 
     def _cache_state(self, reply: Reply) -> CacheChanged:

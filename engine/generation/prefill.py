@@ -77,7 +77,7 @@ class Prefill:
             changed = self._threads.read(end - start, batch_s) if given.is_alone else None
             if changed is not None:
                 yield changed
-            if self._recall.is_due(slot) or end == reply.recalled.n_branch:
+            if self._recall.is_due(slot) or end in (reply.recalled.n_branch, reply.n_lasting):
                 self._recall.rate.add(n_timed, elapsed_s)
                 self._recall.keep(slot)
         self._recall.rate.add(n_timed, elapsed_s)
@@ -128,13 +128,12 @@ class Prefill:
         return not is_repeatable and self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each batch; one ends where other lines branch off."""
-        n_branch = reply.recalled.n_branch
+        """Start and end of each batch; one ends where other lines branch off, or the next prompt."""
+        stops = sorted({reply.recalled.n_branch, reply.n_lasting})
         start = reply.recalled.n_reused
         while start < n_end:
             end = min(start + self._company.chunk, n_end)
-            if start < n_branch < end:
-                end = n_branch
+            end = next((stop for stop in stops if start < stop < end), end)
             yield start, end
             start = end
 

@@ -1,11 +1,12 @@
 """Messages to the tokens of a prompt, with the ids that replies were generated as."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Vocabulary, common_prefix
 from engine.errors import ContextFullError, TokenError
 from engine.model.chat_template import ChatTemplate
+from engine.model.reasoning import Reasoning, Thought
 from engine.requests import GenerationRequest, Message
 
 FOR_THE_REPLY = 256
@@ -19,10 +20,15 @@ _MARK = "\ue0f0{}\ue0f1"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt; `note` says why ids of a message were not used again."""
+    """The tokens of a prompt, and those of the reply that goes on behind it among them."""
 
     tokens: tuple[int, ...]
     note: str | None = None
+    """Why ids of a message were not used again."""
+    continues: tuple[int, ...] = ()
+    """The last of the tokens: the start of the reply, where that has one already."""
+    opens: str = ""
+    """What it ends with where the template opens the thinking of the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ def asked_prompt(
     request: GenerationRequest,
     template: ChatTemplate,
     vocabulary: Vocabulary,
+    reasoning: Reasoning | None = None,
     *,
     n_ctx: int,
     n_ctx_train: int | None = None,
@@ -47,6 +54,7 @@ def asked_prompt(
         request: what is asked.
         template: of the model.
         vocabulary: of the model.
+        reasoning: how it thinks, if it does.
         n_ctx: tokens that the context holds.
         n_ctx_train: the most that the model was trained on, beyond which nobody is sent; None where
             it is not known.
@@ -59,18 +67,36 @@ def asked_prompt(
     if request.prompt_tokens is not None:
         prompt = Prompt(checked_tokens(request.prompt_tokens, vocabulary))
     elif request.reads_only:
-        prompt = lasting_prompt(request.messages, template, vocabulary)
+        prompt = lasting_prompt(request.messages, template, vocabulary, reasoning)
     elif request.raw_prompt is not None:
         prompt = raw_prompt(request.raw_prompt, vocabulary)
     else:
-        prompt = chat_prompt(request.messages, template, vocabulary)
-    prompt = replace(prompt, tokens=(*prompt.tokens, *request.continues))
+        thinks = may_think(request)
+        prompt = chat_prompt(request.messages, template, vocabulary, reasoning, thinks=thinks)
+    start = _start_of(request, prompt.opens, vocabulary)
+    prompt = replace(prompt, tokens=(*prompt.tokens, *start), continues=start)
     n_prompt = len(prompt.tokens)
     if n_prompt == 0:
         raise ContextFullError("the prompt is empty: write something to answer")
     if n_prompt > n_ctx:
         raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
     return prompt
+
+
+def may_think(request: GenerationRequest) -> bool:
+    """Whether the reply may begin with thinking: one that fits a grammar holds nothing else."""
+    sampling = request.sampling
+    is_free = request.grammar is None and not sampling.json_schema and not sampling.grammar
+    return is_free and sampling.thinking != "off"
+
+
+def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The ids of what the reply goes on behind; what the template writes of it is the prompt's."""
+    if not request.continues_text:
+        return request.continues
+    text = request.continues_text.removeprefix(opens)
+    kept, rest = _leading_ids(_Piece(text, request.continues), vocabulary)
+    return (*kept, *_tokenize(rest, vocabulary, is_start=False))
 
 
 def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
@@ -92,40 +118,75 @@ def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
 
 
 def chat_prompt(
-    messages: Sequence[Message], template: ChatTemplate, vocabulary: Vocabulary
+    messages: Sequence[Message],
+    template: ChatTemplate,
+    vocabulary: Vocabulary,
+    reasoning: Reasoning | None = None,
+    *,
+    thinks: bool = True,
 ) -> Prompt:
     """The prompt of a chat.
 
     A reply's text tokenised again need not give the ids that were generated, and from the first
     difference on the cache would be lost. So the rendered text is cut at the replies and each keeps
     its ids, as long as they still spell it (white space around it aside, which templates trim).
-    Behind the first difference the text is tokenised.
+    Behind the first difference the text is tokenised. Of a reply whose thinking the template leaves
+    out, the ids of the answer are kept.
+
+    Args:
+        messages: What was said.
+        template: Of the model.
+        vocabulary: Of the model.
+        reasoning: How the model thinks, if it does.
+        thinks: Whether it shall think before the next reply.
 
     Raises:
         TemplateError: from the template.
     """
-    rendered = template.render(messages)
-    pieces = _pieces(messages, template, vocabulary, rendered)
+    if reasoning is not None and reasoning.has_field:
+        messages = [_with_thought(message, vocabulary) for message in messages]
+
+    def render(shown: Sequence[Message]) -> str:
+        if reasoning is None or thinks:
+            return template.render(shown)
+        if reasoning.switch is not None:
+            return template.render(shown, **{reasoning.switch: False})
+        return reasoning.closed(template.render(shown))
+
+    rendered = render(messages)
+    opens = reasoning.opened_by(rendered) if reasoning is not None and thinks else ""
+    pieces = _pieces(messages, render, vocabulary, rendered)
     if pieces is None:
         note = "the chat template rewrites earlier replies: they were tokenised again"
-        return Prompt(tuple(_tokenize_start(rendered, vocabulary)), note)
-    return _join(pieces, vocabulary)
+        return Prompt(tuple(_tokenize_start(rendered, vocabulary)), note, opens=opens)
+    return replace(_join(pieces, vocabulary), opens=opens)
 
 
 def lasting_prompt(
-    messages: Sequence[Message], template: ChatTemplate, vocabulary: Vocabulary
+    messages: Sequence[Message],
+    template: ChatTemplate,
+    vocabulary: Vocabulary,
+    reasoning: Reasoning | None = None,
+    *,
+    thinks: bool = True,
 ) -> Prompt:
-    """What the prompt of a chat begins with, whichever question comes next.
+    """What the prompt of a chat begins with, whatever is said next.
+
+    Behind a question that is a reply, and the template may write less of it later than it does
+    before one: what opens the thinking, for one.
 
     Raises:
         TemplateError: from the template.
     """
-    asked = [
-        chat_prompt((*messages, Message("user", text)), template, vocabulary).tokens
-        for text in UNLIKE_QUESTIONS
+    asked: Sequence[tuple[Message, ...]] = [(Message("user", text),) for text in UNLIKE_QUESTIONS]
+    if messages and messages[-1].role == "user":
+        asked = [(Message("assistant", text), Message("user", text)) for text in UNLIKE_QUESTIONS]
+    prompts = [
+        chat_prompt((*messages, *next_), template, vocabulary, reasoning, thinks=thinks).tokens
+        for next_ in asked
     ]
-    length = min(common_prefix(asked[0], other) for other in asked[1:])
-    return Prompt(asked[0][:length])
+    length = min(common_prefix(prompts[0], other) for other in prompts[1:])
+    return Prompt(prompts[0][:length])
 
 
 def raw_prompt(text: str, vocabulary: Vocabulary) -> Prompt:
@@ -155,9 +216,28 @@ def spelled(token_ids: Sequence[int], vocabulary: Vocabulary) -> str:
     return b"".join(vocabulary.piece(token) for token in token_ids).decode("utf-8", "replace")
 
 
+def _with_thought(message: Message, vocabulary: Vocabulary) -> Message:
+    """A reply whose thinking is told apart from its answer, as the template wants it."""
+    thought = Thought.of(message.content) if message.role == "assistant" else None
+    if thought is None:
+        return message
+    ids = _ids_at_end(message.token_ids or (), thought.answer, vocabulary)
+    return replace(message, content=thought.answer, token_ids=ids, thought=thought.text)
+
+
+def _ids_at_end(ids: Sequence[int], text: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The last ids, as far as they spell a text; none where no number of them does."""
+    wanted, n_bytes, start = len(text.encode()), 0, len(ids)
+    while start and n_bytes < wanted:
+        start -= 1
+        n_bytes += len(vocabulary.piece(ids[start]))
+    kept = tuple(ids[start:])
+    return kept if text and spelled(kept, vocabulary) == text else ()
+
+
 def _pieces(
     messages: Sequence[Message],
-    template: ChatTemplate,
+    render: Callable[[Sequence[Message]], str],
     vocabulary: Vocabulary,
     rendered: str,
 ) -> list[_Piece] | None:
@@ -169,39 +249,61 @@ def _pieces(
     ]
     if not known:
         return [_Piece(rendered)]
-    marked = template.render(
+    marked = render(
         [
             replace(message, content=_MARK.format(index)) if index in known else message
             for index, message in enumerate(messages)
         ]
     )
-    return _cut(marked, [messages[index] for index in known], known, rendered)
+    forms = [_forms(messages[index], vocabulary) for index in known]
+    return _cut(marked, forms, known, rendered)
+
+
+def _forms(reply: Message, vocabulary: Vocabulary) -> list[tuple[_Piece, ...]]:
+    """What a template may write of a reply: all of it, or its answer; trimmed or not."""
+    ids = reply.token_ids or ()
+    forms = [_Piece(text, ids) for text in _trimmed(reply.content)]
+    thought = Thought.of(reply.content)
+    if thought is None:
+        return [(form,) for form in forms]
+    own = spelled(ids, vocabulary)
+    opened = reply.content.removesuffix(own) if own else reply.content
+    of_answer = _ids_at_end(ids, thought.answer, vocabulary)
+    whole: list[tuple[_Piece, ...]] = [(form,) for form in forms]
+    if opened and opened != reply.content:
+        whole = [(_Piece(opened), _Piece(text, ids)) for text in (own, own.rstrip())]
+    return [*whole, *((_Piece(text, of_answer),) for text in _trimmed(thought.answer))]
+
+
+def _trimmed(text: str) -> tuple[str, ...]:
+    return text, text.strip(), text.rstrip(), text.lstrip()
 
 
 def _cut(
-    marked: str, replies: Sequence[Message], indices: Sequence[int], rendered: str
+    marked: str,
+    forms: Sequence[Sequence[tuple[_Piece, ...]]],
+    indices: Sequence[int],
+    rendered: str,
 ) -> list[_Piece] | None:
     pieces: list[_Piece] = []
     at = 0
-    for reply, index in zip(replies, indices, strict=True):
+    for of_reply, index in zip(forms, indices, strict=True):
         before, found, marked = marked.partition(_MARK.format(index))
         if not found or not rendered.startswith(before, at):
             return None
         at += len(before)
-        content = _content_at(reply.content, rendered, at)
-        if content is None:
+        written = next((form for form in of_reply if rendered.startswith(_text(form), at)), None)
+        if written is None:
             return None
-        pieces += [_Piece(before), _Piece(content, reply.token_ids or ())]
-        at += len(content)
+        pieces += [_Piece(before), *written]
+        at += len(_text(written))
     if rendered[at:] != marked:
         return None
     return [*pieces, _Piece(marked)]
 
 
-def _content_at(content: str, rendered: str, at: int) -> str | None:
-    """The form in which a template wrote a reply, as it is or trimmed."""
-    forms = (content, content.strip(), content.rstrip(), content.lstrip())
-    return next((form for form in forms if rendered.startswith(form, at)), None)
+def _text(pieces: Sequence[_Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
 
 
 def _join(pieces: Sequence[_Piece], vocabulary: Vocabulary) -> Prompt:
@@ -227,6 +329,11 @@ def _kept_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], s
         return (), piece.text
     if spelled(piece.token_ids, vocabulary).strip() == piece.text.strip():
         return piece.token_ids, ""
+    return _leading_ids(piece, vocabulary)
+
+
+def _leading_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
+    """The same to the letter, white space included."""
     data = piece.text.encode()
     n_bytes = 0
     for n_kept, token in enumerate(piece.token_ids):

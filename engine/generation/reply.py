@@ -94,6 +94,11 @@ class Reply:
     recalled: Recalled
     note: str | None = None
     """Why less of earlier tokens was used again than could have been, if so."""
+    marker_tokens: frozenset[int] = frozenset()
+    """Control tokens that are shown: they part thinking from answer."""
+    n_lasting: int = 0
+    """Tokens of the prompt that the next one begins with too, where that is not all of it; 0 where
+    it is not known."""
     ended: FinishReason | None = None
     end_token: int | None = None
 
@@ -135,6 +140,14 @@ class Reply:
             return FinishReason.CONTEXT
         return None
 
+    def add(self, tokens: Sequence[int], vocabulary: Vocabulary) -> TokensCommitted:
+        """Add tokens that nobody sampled; their text is shown as any other."""
+        self.tokens += tokens
+        pieces = [vocabulary.piece(token, special=token in self.marker_tokens) for token in tokens]
+        shown = [self.text.push(piece) for piece in pieces]
+        committed = tuple(CommittedToken(token, TokenKind.PLAIN) for token in tokens)
+        return TokensCommitted(committed, "".join(shown), tuple(map(len, shown)))
+
     def commit(
         self,
         draft: Draft,
@@ -157,7 +170,8 @@ class Reply:
             if token in self.request.sampling.stop_tokens:
                 self.ended, self.end_token = FinishReason.STOP_TOKEN, token
                 break
-            shown.append(self.text.push(vocabulary.piece(token)))
+            is_marker = token in self.marker_tokens
+            shown.append(self.text.push(vocabulary.piece(token, special=is_marker)))
             if self.text.stopped_by is not None:
                 self.ended = FinishReason.STOP_STRING
                 break

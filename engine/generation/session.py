@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
+from functools import partial
 
 from engine.backends.base import Backend
 from engine.cache.prefix_cache import PrefixCache
@@ -19,6 +20,7 @@ from engine.generation.scheduler import Company, Generation, Scheduler
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
+from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import CostProfile, Costs
 from engine.speculation.pairs import check_pair
@@ -81,6 +83,7 @@ class Session:
         self._drafting = DraftingPool(
             backend, draft_backend, disabled_predictor, measured, custom_predictor
         )
+        reasoning = Reasoning.found(template, partial(_is_token, backend))
         self._shared = Shared(
             backend=backend,
             template=template,
@@ -93,6 +96,8 @@ class Session:
             company=company,
             prefill=Prefill(backend, recall, measured, threads, company),
             grammars=Grammars(backend.vocabulary),
+            reasoning=reasoning,
+            marker_tokens=_marker_tokens(reasoning, backend),
         )
         self._scheduler = Scheduler(backend, company, stop=self._abort, clear=self._clear_abort)
         self._is_closed = False
@@ -128,7 +133,8 @@ class Session:
         Raises:
             TemplateError: the chat template failed.
         """
-        return chat_prompt(messages, self._template, self._backend.vocabulary).tokens
+        reasoning = self._shared.reasoning
+        return chat_prompt(messages, self._template, self._backend.vocabulary, reasoning).tokens
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text as a message has it, the template's own apart; from any thread."""
@@ -247,3 +253,23 @@ class Session:
         self._backend.clear_abort()
         if self._draft_backend is not None:
             self._draft_backend.clear_abort()
+
+
+def _is_token(backend: Backend, text: str) -> bool:
+    """Whether a text is one token that the vocabulary sets apart."""
+    tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
+    return len(tokens) == 1
+
+
+def _marker_tokens(reasoning: Reasoning | None, backend: Backend) -> frozenset[int]:
+    """The tokens of the markers that have no text of their own."""
+    if reasoning is None:
+        return frozenset()
+    vocabulary, markers = backend.vocabulary, reasoning.markers
+    texts = (markers.start, markers.end)
+    tokens = {
+        token
+        for text in texts
+        for token in vocabulary.tokenize(text, add_special=False, parse_special=True)
+    }
+    return frozenset(token for token in tokens if not vocabulary.piece(token))

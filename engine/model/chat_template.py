@@ -24,6 +24,8 @@ TraceFunction = Callable[[FrameType, str, Any], Any]
 TIME_LIMIT_S = 2.0
 MAX_REPEAT = 1_000_000
 PLAIN_STOP = ("\nUser:",)
+THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
+"""Fields of a message in which templates look for what an earlier reply thought."""
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}"
@@ -47,9 +49,10 @@ class ChatTemplate:
 
     def __init__(self, text: str | None, *, bos: str = "", eos: str = "") -> None:
         self.is_fallback = text is None
+        self.text = text or PLAIN_TEMPLATE
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
-            self._template = _environment().from_string(text or PLAIN_TEMPLATE)
+            self._template = _environment().from_string(self.text)
         except (JinjaError, RecursionError) as error:
             raise TemplateError(
                 f"the model's chat template is not valid Jinja: {error}; "
@@ -61,18 +64,26 @@ class ChatTemplate:
         """Stop strings that the template needs."""
         return PLAIN_STOP if self.is_fallback else ()
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], **variables: bool) -> str:
         """The prompt, ending where the assistant's next message starts.
+
+        Args:
+            messages: What was said.
+            variables: What the template lets one choose beside them.
 
         Raises:
             TemplateError: the template refused the messages, was stopped by the sandbox or the time
                 limit, or failed.
         """
-        values = [{"role": message.role, "content": message.content} for message in messages]
+        values = [_values(message) for message in messages]
         try:
             with _time_limit(TIME_LIMIT_S):
                 return self._template.render(
-                    messages=values, add_generation_prompt=True, tools=None, **self._tokens
+                    messages=values,
+                    add_generation_prompt=True,
+                    tools=None,
+                    **self._tokens,
+                    **variables,
                 )
         except SecurityError as error:
             raise TemplateError(
@@ -86,6 +97,11 @@ class ChatTemplate:
                 f"the model's chat template failed: {type(error).__name__}: {error}; "
                 "it may not take a system message, or want user and assistant in turns"
             ) from error
+
+
+def _values(message: Message) -> dict[str, str]:
+    values = {"role": message.role, "content": message.content}
+    return values | dict.fromkeys(THOUGHT_FIELDS, message.thought) if message.thought else values
 
 
 class _Environment(ImmutableSandboxedEnvironment):

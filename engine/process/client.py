@@ -129,7 +129,9 @@ class WorkerClient:
         self._asked: _Attempt | None = None
         """What the thread starts next."""
         self._process: _Process | None = None
-        self._is_busy = False
+        self._is_loading = False
+        self._under_way: set[int] = set()
+        """Replies that were asked for and did not end yet."""
         self._is_loaded = False
         self._is_closed = False
         self._sending = threading.RLock()
@@ -140,7 +142,7 @@ class WorkerClient:
 
     @property
     def is_busy(self) -> bool:
-        return self._is_busy
+        return self._is_loading or bool(self._under_way)
 
     @property
     def is_alive(self) -> bool:
@@ -157,21 +159,20 @@ class WorkerClient:
         self._turn_to(Load(configuration, costs_path=self._costs_path, cache=self._cache))
 
     def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
-        if reply_id:
-            if not self._is_loaded or not self._send(Generate(request, reply_id)):
-                self._events.put(OfReply(reply_id, NOT_RUNNING))
+        if self._is_loading or reply_id in self._under_way:
+            what = "a model is being loaded" if self._is_loading else "this reply is being made"
+            self._refuse(reply_id, Failed("Busy", f"{what}: stop it first, or wait"))
             return
-        if self._is_busy:
-            what = "a reply is being made" if self._is_loaded else "a model is being loaded"
-            self._events.put(Failed("Busy", f"{what}: stop it first, or wait"))
-            return
-        self._is_busy = True
-        if not self._send(Generate(request)):
-            self._is_busy = False
-            self._events.put(NOT_RUNNING)
+        self._under_way.add(reply_id)
+        if not self._is_loaded or not self._send(Generate(request, reply_id)):
+            self._under_way.discard(reply_id)
+            self._refuse(reply_id, NOT_RUNNING)
+
+    def _refuse(self, reply_id: int, failed: Failed) -> None:
+        self._events.put(OfReply(reply_id, failed) if reply_id else failed)
 
     def stop(self, reply_id: int = 0) -> None:
-        if self._is_busy and not self._is_loaded:
+        if self._is_loading:
             self._turn_to(None)
             self._events.put(LOADING_STOPPED)
         else:
@@ -225,7 +226,8 @@ class WorkerClient:
         with self._changed:
             self._number += 1
             self._asked = None if job is None else _Attempt(self._number, job)
-            self._is_busy, self._is_loaded = job is not None, False
+            self._is_loading, self._is_loaded = job is not None, False
+            self._under_way.clear()
             with contextlib.suppress(Empty):
                 while True:
                     self._events.get_nowait()
@@ -387,11 +389,16 @@ class WorkerClient:
                 return
             match event:
                 case Loaded():
-                    self._is_busy, self._is_loaded = False, True
+                    self._is_loading, self._is_loaded = False, True
+                case Failed() if self._is_loading:
+                    self._is_loading = False
                 case Finished() | Failed():
-                    self._is_busy = False
+                    self._under_way.discard(0)
+                case OfReply(reply_id, Finished() | Failed()):
+                    self._under_way.discard(reply_id)
                 case WorkerStopped(will_restart=will_restart):
-                    self._is_busy, self._is_loaded = will_restart, False
+                    self._is_loading, self._is_loaded = will_restart, False
+                    self._under_way.clear()
                 case _:
                     pass
             self._events.put(event)

@@ -117,8 +117,8 @@ Answer = tuple[Event, ...] | Pong
 class EngineClient(Protocol):
     """Asks without waiting; the answers come as events from `poll`.
 
-    The chat's own reply is one at a time: `generate` while it is made is answered with `Failed`.
-    Others are made beside it, each under a number; what they tell comes as `OfReply`.
+    Several replies are made at once, each under a number; what they tell comes as `OfReply`, and
+    bare under number 0. `generate` under the number of one that is made is answered with `Failed`.
     """
 
     @property
@@ -143,8 +143,8 @@ class EngineClient(Protocol):
 
         Args:
             request: What to reply to.
-            reply_id: 0 is the chat's own reply. Any other number is free once its reply ended;
-                that reply waits where the context has no sequence left for it.
+            reply_id: Free once its reply ended. A reply waits where the context has no sequence
+                left for it.
         """
         ...
 

@@ -103,6 +103,8 @@ class ReplyStats:
     redecoded: int = 0
     first_token_s: float | None = None
     decode_s: float = 0.0
+    n_thinking: int = 0
+    thinking_s: float = 0.0
     by_source: dict[str, list[int]] = field(default_factory=dict)
     """Drafted, verified, examined and accepted tokens and rounds of each source, as bare numbers:
     no round waits for its statistics."""
@@ -146,6 +148,8 @@ class ReplyStats:
             prefill_s=self.prefill_s,
             first_token_s=self.first_token_s,
             decode_s=self.decode_s,
+            n_thinking=self.n_thinking,
+            thinking_s=self.thinking_s,
             decode_tps=tps,
             plain_step_s=step.seconds,
             plain_spread=step.spread,

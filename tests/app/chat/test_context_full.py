@@ -155,7 +155,7 @@ def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
     comparison = Comparison(client, request, sides, restore=settings)
     comparison.add_pairs()
     summariser = Summariser(client, request, lambda *_: None)
-    client._running = None  # the engine goes on with nothing: both guests wait for their reply
+    client._running.clear()  # the engine goes on with nothing: both guests wait for their reply
     for n_notes, guest in enumerate((summariser, comparison), start=1):
         controller.lease = guest
         client.emit(TiersChanged(CacheReport(notes=(CacheNote(0.0, "evicted"),))))

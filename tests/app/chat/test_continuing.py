@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation
-from app.chat.entries import CannotContinueError, Speaker
+from app.chat.entries import Speaker
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
 from engine.configuration import SamplingSettings
@@ -121,17 +121,17 @@ def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
 
 
 @pytest.mark.parametrize(
-    ("changes", "hint"),
+    "changes",
     [
-        ({}, "enter continues it"),
-        ({"vocabulary_id": None}, "ctrl+g answers once more"),
-        ({"token_ids": None}, "ctrl+g answers once more"),
-        ({"vocabulary_id": "other"}, "ctrl+g answers once more"),
-        ({"content": "", "token_ids": None}, "enter continues it"),
+        {},
+        {"vocabulary_id": None},
+        {"token_ids": None},
+        {"vocabulary_id": "other"},
+        {"content": "", "token_ids": None},
     ],
 )
-def test_the_line_behind_a_cut_reply_promises_what_can_be_done(
-    tmp_path: Path, clock: Clock, changes: dict[str, object], hint: str
+def test_the_line_behind_a_cut_reply_promises_that_it_goes_on(
+    tmp_path: Path, clock: Clock, changes: dict[str, object]
 ) -> None:
     controller, _ = stopped(tmp_path, clock)
     store = controller.history.store
@@ -148,7 +148,7 @@ def test_the_line_behind_a_cut_reply_promises_what_can_be_done(
         ),
     )
     controller.refresh()
-    assert controller.entries()[-1].ending.endswith(hint)
+    assert controller.entries()[-1].ending.endswith("enter continues it")
 
 
 def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:
@@ -176,15 +176,32 @@ def test_an_engine_that_refuses_to_go_on_leaves_the_reply_as_it_was(
     assert controller.history.head_id == before.id
 
 
-def test_a_reply_of_another_vocabulary_does_not_go_on(tmp_path: Path, clock: Clock) -> None:
+def test_a_reply_of_another_vocabulary_goes_on_behind_its_text(
+    tmp_path: Path, clock: Clock
+) -> None:
     controller, client = stopped(tmp_path, clock)
     assert controller.loaded is not None
-    controller.loaded = replace(controller.loaded, vocabulary_id="other")
-    n_requests = len(client.requests)
-    with pytest.raises(CannotContinueError, match="Tiny-Instruct"):
-        controller.continue_reply()
-    assert len(client.requests) == n_requests
-    assert controller.entries()[-1].ending.startswith("stopped")
+    cut = controller.history.message(controller.entries()[-1].key)
+    controller.replies.loaded = replace(controller.loaded, vocabulary_id="other")
+    assert controller.continue_reply()
+    request = client.requests[-1]
+    assert (request.continues, request.continues_text) == ((), cut.content)
+    client.script = Script(refuses=("Decoding failed", "no"))
+    finished(controller, clock)
+    whole = controller.history.message(cut.id)
+    assert whole.content == cut.content + SECOND
+    assert whole.token_ids
+
+
+def test_a_refusal_keeps_the_ids_of_another_vocabulary(tmp_path: Path, clock: Clock) -> None:
+    controller, client = stopped(tmp_path, clock)
+    assert controller.loaded is not None
+    cut = controller.history.message(controller.entries()[-1].key)
+    controller.replies.loaded = replace(controller.loaded, vocabulary_id="other")
+    client.script = Script(refuses=("Decoding failed", "no"))
+    controller.continue_reply()
+    controller.poll()
+    assert controller.history.message(cut.id) == cut
 
 
 def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
@@ -211,28 +228,6 @@ def test_a_tint_keeps_the_part_that_was_there(tmp_path: Path, clock: Clock) -> N
     live = controller.entries()[-1]
     assert "".join(span.text for span in live.spans) == live.content
     assert live.content.startswith(cut.content)
-
-
-def test_tokens_whose_vocabulary_was_not_kept_are_not_gone_on_with(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = stopped(tmp_path, clock)
-    cut = controller.history.message(controller.entries()[-1].key)
-    controller.history.store.finish_message(
-        replace(
-            cut,
-            content=cut.content,
-            token_ids=cut.token_ids,
-            vocabulary_id=None,
-            seed=None,
-            finish_reason="cancelled",
-            stats=None,
-        ),
-    )
-    controller.refresh()
-    with pytest.raises(CannotContinueError, match="not its tokens"):
-        controller.continue_reply()
-    assert len(client.requests) == 1
 
 
 def test_a_reply_without_text_is_made_anew_in_its_place(tmp_path: Path, clock: Clock) -> None:

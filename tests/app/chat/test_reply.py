@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.reply import (
+from app.chat.reply import joined_stats
+from app.chat.spans import (
     N_REPLIES,
     SpanCache,
     TokenSpan,
     cut_spans,
-    joined_stats,
     merged_spans,
     spans_of,
 )

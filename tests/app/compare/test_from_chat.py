@@ -84,9 +84,9 @@ def test_a_new_question_comes_behind_the_chat_and_is_not_saved(tmp_path: Path) -
 
 
 def test_a_question_behind_one_without_a_reply_joins_it(tmp_path: Path) -> None:
-    controller, client = opened(tmp_path, Script(tps=1.0))
+    controller, _ = opened(tmp_path, Script(tps=1.0))
     controller.send("first")
-    client.stop()
+    controller.stop()
     until(controller, lambda: not controller.is_replying)
     request = request_of(controller, "second")
     assert request is not None
@@ -100,7 +100,7 @@ def test_without_a_question_there_is_nothing_to_ask(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
-    controller, client = make_controller(tmp_path, Script(tps=1.0))
+    controller, _ = make_controller(tmp_path, Script(tps=1.0))
     assert "No model is loaded" in str(obstacle(controller))
     controller.load(CONFIGURATION)
     assert "still being loaded" in str(obstacle(controller))
@@ -108,7 +108,7 @@ def test_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
     assert obstacle(controller) is None
     controller.send("go")
     assert "A reply is under way" in str(obstacle(controller))
-    client.stop()
+    controller.stop()
     until(controller, lambda: not controller.is_replying)
     assert obstacle(controller) is None
 

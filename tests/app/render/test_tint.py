@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.reply import TokenSpan
+from app.chat.spans import TokenSpan
 from app.render.lines import Run, plain, wrapped
 from app.render.transcript import TintedText, source_style
 from app.sanitize import visible

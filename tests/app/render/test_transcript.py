@@ -1,5 +1,5 @@
 from app.chat.entries import Entry, Speaker
-from app.chat.reply import TokenSpan
+from app.chat.spans import TokenSpan
 from app.render.lines import plain
 from app.render.transcript import MAX_QUESTION_LINES, EntryLines, gutter, question_lines
 from engine.events import TokenKind

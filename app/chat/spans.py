@@ -1,0 +1,93 @@
+"""A reply's text by where its tokens came from."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from engine.events import TokenKind, TokensCommitted
+
+N_REPLIES = 64
+"""Replies of which a `SpanCache` keeps the spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """A part of a reply whose tokens came in the same way."""
+
+    text: str
+    kind: TokenKind | None = None
+    """None where it is not known, as in a reply that was read from the database."""
+    source: str | None = None
+    """Who drafted it."""
+
+
+def spans_of(event: TokensCommitted) -> Iterator[TokenSpan]:
+    """The text of one round by its tokens; text that was held back belongs to the last."""
+    start = 0
+    for token, length in zip_longest(event.tokens, event.lengths):
+        if token is None or length is None:
+            break
+        if length:
+            yield TokenSpan(event.text[start : start + length], token.kind, token.source)
+        start += length
+    if start < len(event.text):
+        last = event.tokens[-1] if event.tokens else None
+        kind, source = (last.kind, last.source) if last is not None else (None, None)
+        yield TokenSpan(event.text[start:], kind, source)
+
+
+def merged_spans(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
+    """The same text with neighbours of one kind and source as one span."""
+    merged: list[TokenSpan] = []
+    for span in spans:
+        last = merged[-1] if merged else None
+        if last is not None and (last.kind, last.source) == (span.kind, span.source):
+            merged[-1] = TokenSpan(last.text + span.text, span.kind, span.source)
+        else:
+            merged.append(span)
+    return merged
+
+
+def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
+    """The spans up to the length of `text`, None where they do not spell it.
+
+    A finished reply may be shorter than what was shown of it: a stop string is taken away.
+    """
+    kept: list[TokenSpan] = []
+    left = text
+    for span in spans:
+        part = span.text[: len(left)]
+        if not left.startswith(part):
+            return None
+        if part:
+            kept.append(TokenSpan(part, span.kind, span.source))
+        left = left[len(part) :]
+    return None if left else tuple(kept)
+
+
+class SpanCache:
+    """Where the tokens of the newest replies came from, by message id; never saved."""
+
+    def __init__(self) -> None:
+        self._spans: OrderedDict[int, tuple[TokenSpan, ...]] = OrderedDict()
+
+    def keep(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
+        """Keep the spans of a reply, cut to its text, unless they do not spell that."""
+        known = cut_spans(merged_spans(spans), text)
+        if known:
+            self._spans[message_id] = known
+            self._spans.move_to_end(message_id)
+        if len(self._spans) > N_REPLIES:
+            self._spans.popitem(last=False)
+
+    def get(self, message_id: int) -> tuple[TokenSpan, ...]:
+        """The spans of a message; empty where they are not known."""
+        return self._spans.get(message_id, ())
+
+    def spelling(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
+        """Spans that spell a text: those of the message, or one of unknown origin."""
+        known = self.get(message_id)
+        if "".join(span.text for span in known) == text:
+            return known
+        return (TokenSpan(text),)

@@ -1,0 +1,147 @@
+"""Where a reply thinks: what reasoning models write around it, and whether a template can say no.
+
+The text of a reply begins with the marker that opens its thinking, whether the model wrote that or
+the template did, so that a stored text says by itself what of it was thought.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import TemplateError
+from engine.model.chat_template import THOUGHT_FIELDS, ChatTemplate
+from engine.requests import Message
+
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates let one choose: Qwen 3, GLM 4.5 and others; Granite, DeepSeek 3.1."""
+PROBE = (Message("user", "hello"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """What stands before and behind the thinking of a reply."""
+
+    start: str
+    end: str
+
+
+MARKERS = (
+    Markers("<think>", "</think>"),
+    Markers(
+        "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+    ),
+    Markers("<|channel>thought\n", "<channel|>"),
+    Markers("[THINK]", "[/THINK]"),
+    Markers("<|START_THINKING|>", "<|END_THINKING|>"),
+    Markers("<seed:think>", "</seed:think>"),
+    Markers("<thought>", "</thought>"),
+    Markers("<|begin_of_thought|>", "<|end_of_thought|>"),
+)
+"""Of Qwen, DeepSeek, GLM, Nemotron and others; gpt-oss (harmony); Gemma 4; Magistral; Command A;
+Seed-OSS; EXAONE Deep; Open Thinker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A reply in two parts."""
+
+    text: str
+    """What was thought, without its markers."""
+    answer: str
+    """What is said to the user; empty while it thinks."""
+    is_over: bool
+    """Whether the end marker has come."""
+
+    @classmethod
+    def of(cls, reply: str) -> "Thought | None":
+        """The parts of a reply that begins with thinking; None for any other."""
+        begun = reply.lstrip()
+        for markers in MARKERS:
+            if begun.startswith(markers.start):
+                text, end, answer = begun.removeprefix(markers.start).partition(markers.end)
+                return cls(text.strip(), answer.lstrip(), bool(end))
+        return None
+
+
+def answer_of(reply: str) -> str:
+    """What a reply says to the user, its thinking left out; all of it where it says nothing else."""
+    thought = Thought.of(reply)
+    return thought.answer if thought is not None and thought.answer.strip() else reply
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How one model thinks."""
+
+    markers: Markers
+    switch: str | None
+    """The template's variable that turns it off; None where it has none."""
+    has_field: bool
+    """Whether the template takes earlier thinking in a field of its own, and not in the content."""
+
+    @classmethod
+    def found(cls, template: ChatTemplate, single: Callable[[str], bool]) -> "Reasoning | None":
+        """How a model thinks by its template and vocabulary; None where neither has markers.
+
+        Args:
+            template: Of the model.
+            single: Whether a text is one control or user-defined token of the model.
+        """
+        switch = next((name for name in SWITCHES if _switches(template, name)), None)
+        for markers in MARKERS:
+            named = markers.start in template.text or markers.end in template.text
+            if named or (single(markers.start) and single(markers.end)):
+                has_field = any(f".{name}" in template.text for name in THOUGHT_FIELDS)
+                return cls(markers, switch, has_field)
+        return None
+
+    def opened_by(self, prompt: str) -> str:
+        """What a prompt ends with where its template opens the thinking; else empty."""
+        at = prompt.rfind(self.markers.start)
+        tail = prompt[at:] if at >= 0 else ""
+        return tail if tail.strip() == self.markers.start.strip() else ""
+
+    def closed(self, prompt: str) -> str:
+        """A prompt behind which the model answers at once."""
+        start, end = self.markers.start, self.markers.end
+        opened = self.opened_by(prompt)
+        at = prompt.rfind(start)
+        tail = prompt[at:] if at >= 0 else ""
+        if not opened and tail.rstrip().endswith(end):
+            return prompt  # the template has done so
+        return f"{prompt}{'' if opened else start}{self.closing}"
+
+    @property
+    def closing(self) -> str:
+        """What ends thinking that goes on too long."""
+        end = self.markers.end
+        return f"\n{end}\n\n" if end.startswith("</") else end
+
+
+def _switches(template: ChatTemplate, name: str) -> bool:
+    """Whether a template writes something else when a variable is false."""
+    if name not in template.text:
+        return False
+    try:
+        return template.render(PROBE, **{name: True}) != template.render(PROBE, **{name: False})
+    except TemplateError:
+        return False
+
+
+def has_loop(tokens: Sequence[int], *, longest: int = 256, times: int = 4, least: int = 96) -> bool:
+    """Whether tokens end with one stretch again and again.
+
+    Args:
+        tokens: What was generated.
+        longest: Tokens of the longest stretch that is looked for.
+        times: How often it has to stand there.
+        least: Tokens that all of them have together at least.
+    """
+    n = len(tokens)
+    for period in range(1, min(longest, n // times) + 1):
+        length = max(times * period, least)
+        if length > n or tokens[n - 1] != tokens[n - 1 - period]:
+            continue
+        tail = tokens[n - length :]
+        if tail[period:] == tail[:-period]:
+            return True
+    return False
