@@ -128,7 +128,7 @@ class Prefill:
         return not is_repeatable and self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each batch; one ends where other lines branch off, or the next prompt."""
+        """Start and end of each batch; one ends where other lines or the next prompt part."""
         stops = sorted({reply.recalled.n_branch, reply.n_lasting})
         start = reply.recalled.n_reused
         while start < n_end:

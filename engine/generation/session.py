@@ -257,7 +257,10 @@ class Session:
 
 def _is_token(backend: Backend, text: str) -> bool:
     """Whether a text is one token that the vocabulary sets apart."""
-    tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
+    try:
+        tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
+    except EngineError:
+        return False  # this target knows numbers only
     return len(tokens) == 1
 
 

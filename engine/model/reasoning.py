@@ -12,7 +12,7 @@ from engine.model.chat_template import THOUGHT_FIELDS, ChatTemplate
 from engine.requests import Message
 
 SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates let one choose: Qwen 3, GLM 4.5 and others; Granite, DeepSeek 3.1."""
+"""Variables of templates that turn thinking off: Qwen 3 and GLM 4.5; Granite and DeepSeek 3.1."""
 PROBE = (Message("user", "hello"),)
 
 
@@ -63,7 +63,7 @@ class Thought:
 
 
 def answer_of(reply: str) -> str:
-    """What a reply says to the user, its thinking left out; all of it where it says nothing else."""
+    """What a reply says to the user without its thinking; all of it where it says nothing else."""
     thought = Thought.of(reply)
     return thought.answer if thought is not None and thought.answer.strip() else reply
 

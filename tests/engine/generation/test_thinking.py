@@ -1,0 +1,137 @@
+"""Reasoning models: their markers, their budget, and what of a turn the next prompt reuses."""
+
+import pytest
+
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import Event, Finished, PromptReady, Thinking, TokensCommitted
+from engine.generation.session import Session
+from engine.model.chat_template import ChatTemplate
+from engine.model.reasoning import Reasoning, Thought, answer_of, has_loop
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.testing import FakeBackend
+
+STRIPS = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{{ m.content.split('</think>')[-1].lstrip() if m.role == 'assistant' else m.content }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
+)
+"""Opens the thinking itself, and leaves it out of earlier turns."""
+SWITCHED = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
+FIELD = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content and loop.last %}"
+    "<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}\n{% endfor %}<assistant>"
+)
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+ASKED = GenerationRequest((Message("user", "why"),), seed=1, owner="chat:1")
+
+
+def session(template: str = STRIPS, **kinds: bool) -> Session:
+    backend = FakeBackend(n_ctx=2000, seed=1, **kinds)  # type: ignore[arg-type]
+    return Session(backend, ChatTemplate(template, bos="<bos>", eos="<end>"), OFF)
+
+
+def made(one: Session, request: GenerationRequest) -> tuple[Finished, list[Event]]:
+    events = list(one.generate(request, Cancellation()))
+    assert isinstance(events[-1], Finished)
+    return events[-1], events
+
+
+def asked(budget: int = 0, thinking: str = "auto", max_tokens: int = 60) -> GenerationRequest:
+    sampling = SamplingSettings(thinking_budget=budget, thinking=thinking)  # type: ignore[arg-type]
+    return GenerationRequest(ASKED.messages, sampling=sampling, seed=1, max_tokens=max_tokens)
+
+
+def test_a_reply_is_parted_at_its_markers() -> None:
+    assert Thought.of("<think>\nso\n</think>\n\nyes") == Thought("so", "yes", True)
+    assert Thought.of("  [THINK]so") == Thought("so", "", False)
+    assert Thought.of("yes, <think> is a tag </think>") is None
+    harmony = "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>"
+    assert Thought.of(f"{harmony}yes") == Thought("so", "yes", True)
+    assert answer_of("<think>so</think>yes") == "yes"
+    assert answer_of("<think>so") == "<think>so", "a reply that only thinks is all there is"
+
+
+def test_markers_are_found_in_the_template_or_as_single_tokens() -> None:
+    def none(_: str) -> bool:
+        return False
+
+    found = Reasoning.found(ChatTemplate(SWITCHED), none)
+    assert found is not None
+    assert (found.switch, found.has_field) == ("enable_thinking", False)
+    assert Reasoning.found(ChatTemplate("{{ messages[0].content }}"), none) is None
+    only = Reasoning.found(ChatTemplate("{{ messages[0].content }}"), lambda text: "THINK]" in text)
+    assert only is not None
+    assert only.markers.start == "[THINK]"
+
+
+def test_the_text_begins_with_the_marker_that_the_template_wrote() -> None:
+    finished, events = made(session(), asked(max_tokens=8))
+    assert finished.text.startswith("<think>\n")
+    shown = "".join(event.text for event in events if isinstance(event, TokensCommitted))
+    assert shown == finished.text
+    assert len(finished.token_ids) <= 8, "the marker is none of the reply's own tokens"
+
+
+@pytest.mark.parametrize("budget", [1, 5, 17])
+def test_a_budget_closes_the_thinking_and_the_answer_goes_on(budget: int) -> None:
+    finished, events = made(session(), asked(budget))
+    thought = Thought.of(finished.text)
+    assert thought is not None
+    assert thought.is_over
+    told = [event for event in events if isinstance(event, Thinking)]
+    assert told[-1].note is not None
+    assert f"{budget} tokens" in told[-1].note
+    assert told[-2].n_tokens == budget if budget > 1 else True
+    assert len(finished.token_ids) > budget
+    assert finished.stats.n_thinking == told[-1].n_tokens
+
+
+def test_the_tokens_behind_a_closed_thinking_are_those_of_the_same_line_read_anew() -> None:
+    finished, _ = made(session(), asked(5, max_tokens=40))
+    closed = finished.text[: finished.text.index("</think>") + len("</think>\n\n")]
+    rest = finished.text.removeprefix(closed)
+    again = GenerationRequest(
+        ASKED.messages, seed=1, continues_text=closed, max_tokens=len(rest.encode()) or 1
+    )
+    assert made(session(), again)[0].text[: len(finished.text)] == finished.text
+
+
+def test_thinking_is_off_by_the_templates_switch_or_by_an_empty_block() -> None:
+    one = session(SWITCHED)
+    with_it, without = made(one, asked(max_tokens=4)), made(one, asked(0, "off", 4))
+    assert without[0].stats.n_prompt > with_it[0].stats.n_prompt, "the template wrote the block"
+    closed = made(session(), asked(0, "off", 4))[0]
+    assert not closed.text.startswith("<think>")
+    assert closed.stats.n_thinking == 0
+
+
+def test_the_ids_of_an_answer_are_kept_where_the_thinking_before_it_is_stripped() -> None:
+    for template in (STRIPS, FIELD):
+        one = session(template)
+        first, _ = made(one, asked(5, max_tokens=30))
+        text = first.text if template == STRIPS else f"<think>so</think>{first.text}"
+        ids = first.token_ids
+        turns = (
+            *ASKED.messages,
+            Message("assistant", text, ids, first.vocabulary_id),
+            Message("user", "and"),
+        )
+        ready = [
+            event
+            for event in one.generate(
+                GenerationRequest(turns, seed=1, max_tokens=1), Cancellation()
+            )
+            if isinstance(event, PromptReady)
+        ]
+        assert ready[0].note is None
+
+
+def test_a_loop_is_a_stretch_that_comes_again_and_again() -> None:
+    assert has_loop([1, 2, 3] * 40)
+    assert has_loop([*range(50), *[7] * 96])
+    assert not has_loop(list(range(400)))
+    assert not has_loop([1, 2, 3] * 10), "too short to be sure"
+    assert not has_loop([*[1] * 200, 2])
