@@ -97,9 +97,7 @@ class Conversation:
         self.meters = Meters(clock)
         self.counts = TokenCounts(client.count_tokens)
         self._updates = UpdateBuilder()
-        self.replies = Replies(
-            client, self.history, self.meters, self._updates, clock=clock
-        )
+        self.replies = Replies(client, self.history, self.meters, self._updates, clock=clock)
         self.limits = ChatDefaults(max_tokens=max_tokens)
         self.configuration: Configuration | None = None
         self.lease: EngineLease | None = None

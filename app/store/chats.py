@@ -7,8 +7,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
