@@ -287,8 +287,9 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
         chat = await ready(pilot)
         await ask(pilot, chat, text or "x")
         controller = chat.controller
-        await wait_until(pilot, lambda: controller.replying_chat_id)
-        chat_id = controller.replying_chat_id
+        await wait_until(pilot, lambda: controller.is_replying)
+        [reply] = controller.replies.running.values()
+        chat_id = reply.chat_id
         assert chat_id is not None
         controller.history.store.update_chat(chat_id, ChatChanges(title=text, system_prompt=text))
         controller.refresh()
