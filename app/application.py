@@ -243,18 +243,21 @@ class KvchatApp(App[None]):
 
     # --- other screens; each is imported with its first use, to start fast ---
 
-    def action_models(self) -> None:
-        """List the models."""
+    def action_models(self, tab: int = 0) -> None:
+        """List the models of this machine, or those to download (1)."""
         from app.screens.models import ModelsScreen
 
         loaded = self.controller.configuration
         screen = ModelsScreen(
             self.services.scan,
             self.services.folders,
+            self.services.fit_context,
             loaded.model_path if loaded else None,
+            purpose="load",
             add=lambda: self._add_model("add a model" if loaded else WELCOME),
+            tab=tab,
         )
-        self.push_screen(screen, self.open_model)
+        self.push_screen(screen, lambda key: self.open_model(None if key is None else Path(key)))
 
     def _add_model(self, title: str) -> None:
         """Show where models were looked for, and install the starter if asked to."""
@@ -265,7 +268,13 @@ class KvchatApp(App[None]):
             return usable[0] if usable else None
 
         services = self.services
-        screen = FirstRunScreen(services.folders, services.install_starter, look, title=title)
+        screen = FirstRunScreen(
+            services.folders,
+            services.install_starter,
+            look,
+            title=title,
+            browse=partial(self.action_models, 1),
+        )
         self.push_screen(screen, self.open_model)
 
     def action_planner(self) -> None:

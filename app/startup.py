@@ -11,7 +11,7 @@ from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, UserSettings
 from app.opening import ModelRequest, choose_model, new_client, usual_model
-from app.planning import user_speeds
+from app.planning import user_planner, user_speeds
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
@@ -19,6 +19,7 @@ from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
 from engine.model.speeds import Speeds
 from engine.model.starter import install_starter
+from engine.planning.models import FitContext, fit_context
 
 SCREEN_PATIENCE_S = 0.2
 """How long the screen stops for another program that writes the chats, in seconds."""
@@ -30,6 +31,8 @@ class Services:
 
     configure: Callable[[Path], Configuration]
     """The configuration that a model is opened with; raises `EngineError`."""
+    fit_context: Callable[[], FitContext | None]
+    """What models are judged by on this machine; None judges none."""
     planned_bytes: Callable[[Configuration], PlannedBytes | None]
     """What the estimate says for it, None where there is no estimate."""
     scan: Callable[[], Sequence[ModelEntry]]
@@ -97,6 +100,7 @@ def prepare(request: ModelRequest) -> AppParts:
         configure=lambda path: chosen.configure(path, live.settings),
         types_note=lambda configuration: chosen.types_note(configuration, live.settings),
         planned_bytes=_planned_bytes,
+        fit_context=lambda: fit_context(None, user_planner()),
         scan=LibraryScan(folders, paths.header_cache_path(), user_speeds()),
         first_hint=lambda path: _first_hint(path, folders),
         folders=folders,

@@ -38,6 +38,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
 
     return Services(
         configure=configure,
+        fit_context=lambda: None,
         planned_bytes=lambda _: PlannedBytes(290 << 20, 100 << 20),
         scan=lambda: models,
         folders=(tmp_path / "models",),

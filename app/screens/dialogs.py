@@ -24,6 +24,8 @@ from engine.errors import EngineError
 
 Key = TypeVar("Key")
 
+MAX_SEARCH = 200
+"""Characters of a pasted search."""
 ContextChoice = Literal["shift", "summarise", "branch", "stop"]
 
 
@@ -184,6 +186,19 @@ class PickScreen(ModalScreen[Key | None]):
         """Close with a row."""
         self.dismiss(key)
 
+    def typed_row(self, text: str) -> Row[Key] | None:  # noqa: ARG002  for lists that know more
+        """A row for a typed text that no row matches; None where it means nothing."""
+        return None
+
+    def mark_row(self, key: Key) -> None:
+        """Mark a row, if it is shown."""
+        self.query_one(SelectList).mark(key)
+
+    def show_note(self, note: str) -> None:
+        """Show another note below the rows."""
+        self._note = note
+        self._show_below()
+
     def on_select_list_picked(self, message: SelectList.Picked) -> None:
         self.picked(self._shown[message.index].key)
 
@@ -191,11 +206,16 @@ class PickScreen(ModalScreen[Key | None]):
         if event.key == "backspace" and self._search:
             self._search = self._search[:-1]
         elif event.is_printable and event.character and (self._search or event.key != "space"):
-            self._search += event.character.lower()
+            self._search += event.character
         else:
             return
         event.stop()
         event.prevent_default()
+        self._narrow_anew()
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        self._search += " ".join(event.text.split())[:MAX_SEARCH]
         self._narrow_anew()
 
     def action_clear_or_close(self) -> None:
@@ -212,9 +232,14 @@ class PickScreen(ModalScreen[Key | None]):
         self.query_one(SelectList).action_go(0)
 
     def _narrow(self, mark: Key | None) -> None:
-        words = self._search.split()
+        words = self._search.lower().split()
         self._shown = [row for row in self._all if all(word in row.words for word in words)]
+        if not self._shown and (typed := self.typed_row(self._search.strip())) is not None:
+            self._shown = [typed]
         self.query_one(SelectList).show_rows(self._shown, mark)
+        self._show_below()
+
+    def _show_below(self) -> None:
         parts = (f"“{self._search}”" if self._search else "", self._count(), self._note)
         self.query_one("#plan-pick-note", Static).update(" · ".join(filter(None, parts)))
 

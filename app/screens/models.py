@@ -1,35 +1,54 @@
-"""Files to choose one from: the model to load; a draft model, projector, adapter or model."""
+"""Lists of models: those of this machine and the catalogue, with verdicts; files beside a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.timer import Timer
-from textual.widgets import Static
+from textual.worker import get_current_worker
 
 from app import format as fmt
+from app.library import Favourites, removal_of
 from app.render.lines import Line, Run, clipped
+from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
-from app.screens.dialogs import PickScreen
+from app.screens.dialogs import PickScreen, confirm, report
 from app.threads import call_if_open
-from app.widgets.select_list import Row, SelectList
+from app.widgets.bars import TabStrip
+from app.widgets.select_list import Row
+from engine.errors import EngineError
+from engine.model.architecture import Model
+from engine.model.hub import file_repository, parse_repository
 from engine.model.library import LibraryScan, ModelEntry
+from engine.planning.models import (
+    CATALOG_QUANTIZATIONS,
+    FitContext,
+    ModelOption,
+    catalog_options,
+    library_options,
+    ranked,
+)
+from engine.planning.pairs import DraftAdvisor
 
-HEIGHTS = [(0, "-low"), (20, "-tall")]
+HEIGHTS = [(0, "-low"), (26, "-tall")]
+TABS = ("on this machine", "catalogue")
+BATCH = 6
+"""Models that are judged before they are painted."""
 PROGRESS_EVERY_S = 0.2
+MAX_DRAFTS = 3
+"""Drafts that are named beside a model."""
+Purpose = Literal["load", "plan"]
 
 
 def file_facts(entry: ModelEntry) -> list[str]:
-    """File type, size, context length and measured speed of a model, as far as they are known."""
+    """Architecture, file type, size and context length of a model, as far as they are known."""
     facts = [entry.file_type or "", fmt.nbytes(entry.nbytes)]
     facts += [f"ctx {fmt.context_size(entry.n_ctx_train)}"] if entry.n_ctx_train else []
-    return facts + ([f"{fmt.rate(entry.speed.decode_tps)} tok/s here"] if entry.speed else [])
+    return [*facts, entry.architecture or ""]
 
 
 def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:
@@ -43,90 +62,257 @@ def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:
     return clipped(runs, width)
 
 
-class ModelsScreen(ModalScreen[Path | None]):
-    """The models in the folders; the result is the one to load."""
+class ModelsScreen(PickScreen[str]):
+    """Models with a verdict each, to load or to plan; the result is a path or a catalogue's name.
+
+    To load, one of the catalogue is chosen among the hub's files and downloaded first.
+    """
 
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", id="models-close", tooltip="Stay with this model"),
-        Binding("a", "add", "Add", id="models-add",
+        Binding("tab", "next_tab", "List", id="models-tab", priority=True,
+                tooltip="The other list: this machine, the catalogue"),
+        Binding("left", "quantize(-1)", "Smaller", id="models-smaller", priority=True,
+                tooltip="A smaller quantisation of the catalogue's models"),
+        Binding("right", "quantize(1)", "Larger", id="models-larger", priority=True,
+                tooltip="A larger quantisation of the catalogue's models"),
+        Binding("ctrl+s", "favourite", "Favourite", id="models-favourite", priority=True,
+                tooltip="Mark the model, so that it stands first, or take the mark away"),
+        Binding("ctrl+l", "locate", "Folder", id="models-folder", priority=True,
+                tooltip="Say which folder the model lies in"),
+        Binding("delete", "remove", "Delete", id="models-delete", priority=True,
+                tooltip="Delete the files of the model, after a question"),
+        Binding("ctrl+n", "add", "Add", id="models-add", priority=True,
                 tooltip="Install the starter model, or open a file by its path"),
-        Binding("j", "app.simulate_key('down')", "Down", id="models-down", show=False,
-                tooltip="Next model"),
-        Binding("k", "app.simulate_key('up')", "Up", id="models-up", show=False,
-                tooltip="Model above"),
     ]  # fmt: skip
 
     def __init__(
         self,
         scan: Callable[[], Sequence[ModelEntry]],
         folders: Sequence[Path],
-        loaded: Path | None,
+        context: Callable[[], FitContext | None],
+        now: Path | None,
         *,
+        purpose: Purpose = "plan",
         add: Callable[[], None] | None = None,
+        tab: int = 0,
     ) -> None:
-        """List the models of some folders.
+        """List the models of this machine, or those of the catalogue where it has none.
 
         Args:
-            scan: Finds them.
-            folders: Where it looks.
-            loaded: The model to mark.
-            add: Leads to where a model can be installed or opened by its path.
+            scan: Finds those of this machine.
+            folders: Where it looks, for the note.
+            context: What each is judged by, None where nothing is; called away from the screen.
+            now: The model that is loaded or planned.
+            purpose: What a chosen model is for.
+            add: Leads to where the starter is installed, or a file opened by its path.
+            tab: Which list is shown first.
         """
-        super().__init__()
-        self._add = add
+        adds = " · ctrl+n adds a file" if add is not None else ""
+        verb = "loads" if purpose == "load" else "plans"
+        super().__init__(
+            "models" if purpose == "load" else "plan which model?",
+            noun="model",
+            hint=f"{LEGEND}\nenter {verb} · tab other list · type to search, hf:owner/name asks "
+            f"the hub{adds}\nctrl+s favourite · ctrl+l folder · del deletes · esc stays",
+            tabs=(TabStrip(TABS, "tab", id="models-tabs"),),
+        )
         self._scan = scan
         self._folders = folders
-        self._loaded = loaded
-        self._entries: Sequence[ModelEntry] = ()
+        self._fit_context = context
+        self._now = now
+        self._purpose = purpose
+        self._add = add
+        self._quantization = "Q4_K_M"
+        self._first_tab = tab
+        self._has_turned = tab > 0
+        """Whether a list was asked for: none is chosen for the user then."""
+        self._entries: dict[str, ModelEntry] = {}
+        self._options: Sequence[ModelOption] = ()
+        self._list_note = ""
         self._progress: Timer | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static("models", classes="title", markup=False)
-            yield SelectList(click_picks=True, id="models")
-            yield Static("looking …", id="where", classes="hint", markup=False)
-            yield Static("", id="models-keys", classes="hint", markup=False)
-
     def on_mount(self) -> None:
-        self.query_one(SelectList).focus()
-        self._show_keys("enter loads · f2 in the chat plans it first")
+        super().on_mount()
         if isinstance(self._scan, LibraryScan):
             self._progress = self.set_interval(PROGRESS_EVERY_S, self._show_progress)
-        self._find()
+        if self._first_tab:
+            self.query_one(TabStrip).active = self._first_tab
+        else:
+            self._fill()
+
+    def on_tab_strip_chosen(self) -> None:
+        self._fill()
+
+    def action_next_tab(self) -> None:
+        """Show the other list."""
+        self._has_turned = True
+        self.query_one(TabStrip).next()
+
+    def action_quantize(self, step: int) -> None:
+        """Judge the catalogue's models in another quantisation."""
+        if not self._is_catalog:
+            return
+        index = CATALOG_QUANTIZATIONS.index(self._quantization) + step
+        if 0 <= index < len(CATALOG_QUANTIZATIONS):
+            self._quantization = CATALOG_QUANTIZATIONS[index]
+            self._fill()
+
+    # --- the rows ---
+
+    @property
+    def _is_catalog(self) -> bool:
+        return self.query_one(TabStrip).active == 1
 
     def _show_progress(self) -> None:
-        if isinstance(self._scan, LibraryScan) and self._scan.n_all:
-            text = f"looking … {self._scan.n_done} of {self._scan.n_all} files"
-            self.query_one("#where", Static).update(text)
+        scan = self._scan
+        is_shown = self._is_catalog or self._options
+        if isinstance(scan, LibraryScan) and scan.n_all and not is_shown:
+            self.show_all((), note=f"looking … {scan.n_done} of {scan.n_all} files")
 
-    @work(thread=True, exclusive=True)
-    def _find(self) -> None:
-        entries = self._scan()
-        call_if_open(self, self._show, entries)
+    def _fill(self) -> None:
+        self._options = ()
+        if self._is_catalog:
+            note = f"as {self._quantization} (◂ ▸) · what fits and is quick first"
+            self.show_all((), note="judging …")
+            self._judge(self._catalog, note, is_ranked=True)
+        else:
+            folders = ", ".join(visible(str(folder)) for folder in self._folders)
+            self._judge(self._library, f"in {folders}", is_ranked=False)
 
-    def _show(self, entries: Sequence[ModelEntry]) -> None:
-        if self._progress is not None:
+    def _catalog(self) -> Iterator[ModelOption]:
+        context = self._fit_context()
+        if context is not None:
+            yield from catalog_options(self._quantization, context, _catalog_facts)
+
+    def _library(self) -> Iterator[ModelOption]:
+        marked = Favourites().all()
+        entries = sorted(self._scan(), key=lambda entry: entry.identity not in marked)
+        self._entries = {str(entry.path): entry for entry in entries}
+        facts = [("★" if entry.identity in marked else "", *file_facts(entry)) for entry in entries]
+        context = self._fit_context()
+        if context is not None:
+            yield from library_options(entries, facts, context)
+            return
+        for entry, shown in zip(entries, facts, strict=True):
+            yield ModelOption(
+                str(entry.path), entry.name, shown, problem=entry.problem or "", speed=entry.speed
+            )
+
+    @work(thread=True, exclusive=True, group="judge")
+    def _judge(
+        self, options: Callable[[], Iterator[ModelOption]], note: str, *, is_ranked: bool
+    ) -> None:
+        """Judge one model after the other away from the screen."""
+        worker = get_current_worker()
+        found: list[ModelOption] = []
+        for option in options():
+            if worker.is_cancelled:
+                return
+            found.append(option)
+            if len(found) % BATCH == 0 and not is_ranked:
+                call_if_open(self, self._show, list(found), f"{note} · reading …")
+        if is_ranked:
+            found = ranked(found)
+        call_if_open(self, self._show if found else self._show_none, found, note)
+
+    def _show_none(self, options: list[ModelOption], note: str) -> None:
+        """Go on to the catalogue, once, where this machine has no model."""
+        self._show(options, f"no model was found {note}")
+        if not self._is_catalog and not self._has_turned:
+            self.action_next_tab()
+
+    def _show(self, options: list[ModelOption], note: str) -> None:
+        if self._progress is not None and not self._is_catalog:
             self._progress.stop()
-        self._entries = entries
-        if not entries:
-            self._show_keys("f2 in the chat plans one of the catalogue")
+        self._options, self._list_note = options, note
+        now = str(self._now)
         rows = [
             Row(
-                entry.path,
-                partial(file_line, entry, is_now=entry.path == self._loaded),
-                is_enabled=not entry.problem,
+                option.key,
+                partial(model_option_line, option, is_now=option.key == now),
+                words=f"{option.name} {' '.join(option.facts)}".lower(),
             )
-            for entry in entries
+            for option in options
         ]
-        self.query_one(SelectList).show_rows(rows, self._loaded)
-        found = fmt.counted(len(entries), "model") if entries else "no model was found"
-        folders = ", ".join(str(folder) for folder in self._folders)
-        self.query_one("#where", Static).update(f"{found} in {folders}")
+        self.show_all(rows, note=note)
 
-    def _show_keys(self, text: str) -> None:
-        add = "a adds one: the starter, or a file by its path · " if self._add else ""
-        self.query_one("#models-keys", Static).update(f"{add}{text} · esc stays")
+    # --- the marked model ---
+
+    def on_select_list_marked(self) -> None:
+        entry = self._entries.get(self.marked or "")
+        if entry is not None and not self._is_catalog and not entry.problem:
+            self._describe(entry)
+
+    @work(thread=True, exclusive=True, group="describe")
+    def _describe(self, entry: ModelEntry) -> None:
+        text = _description(entry, list(self._entries.values()))
+        call_if_open(self, self._show_description, str(entry.path), text)
+
+    def _show_description(self, key: str, text: str) -> None:
+        if key == self.marked:
+            self.show_note(text)
+
+    def picked(self, key: str) -> None:
+        """Close with a model; to load one of the catalogue, ask the hub for it first."""
+        entry = self._entries.get(key)
+        if self._purpose == "load" and entry is not None and entry.problem:
+            self.notify(entry.problem, severity="error")
+        elif key in self._entries or (self._purpose == "plan" and parse_repository(key) is None):
+            self.dismiss(key)
+        else:
+            from app.screens.hub import HubScreen  # with the first question to the hub
+
+            self.app.push_screen(HubScreen(key, purpose=self._purpose), self._take_of_hub)
+
+    def _take_of_hub(self, key: str | None) -> None:
+        if key is not None:
+            self.dismiss(key)
+
+    def typed_row(self, text: str) -> Row[str] | None:
+        """A row for what was typed where it names a repository of the hub or a file in one."""
+        if parse_repository(text) is None and file_repository(text) is None:
+            return None
+        line = (Run("  "), Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted"))
+        return Row(text, partial(clipped, line))
+
+    def action_favourite(self) -> None:
+        """Mark the model, or take its mark away."""
+        entry = self._entries.get(self.marked or "")
+        if entry is not None and entry.identity is not None:
+            favourites = Favourites()
+            is_one = entry.identity in favourites.all()
+            favourites.mark(entry.identity, is_favourite=not is_one)
+            self._fill()
+
+    def action_locate(self) -> None:
+        """Say where the model lies."""
+        entry = self._entries.get(self.marked or "")
+        if entry is not None:
+            self.notify(str(entry.path.parent), title=entry.name)
+
+    def action_remove(self) -> None:
+        """Delete the model's files, after a question."""
+        entry = self._entries.get(self.marked or "")
+        if entry is None:
+            return
+        if entry.path == self._now:
+            self.notify("This model is loaded: load another before it is deleted.")
+            return
+        try:
+            removal = removal_of(entry.path)
+        except EngineError as error:
+            report(self, error)
+            return
+
+        def remove() -> None:
+            try:
+                removal.run()
+            except EngineError as error:
+                report(self, error)
+            self._fill()
+
+        confirm(self, removal.question, remove)
 
     def action_add(self) -> None:
         """Go to where a model can be added."""
@@ -134,8 +320,31 @@ class ModelsScreen(ModalScreen[Path | None]):
             self.dismiss(None)
             self._add()
 
-    def on_select_list_picked(self, message: SelectList.Picked) -> None:
-        self.dismiss(self._entries[message.index].path)
+
+def _catalog_facts(model: Model) -> tuple[str, ...]:
+    n_parameters = sum(prod(tensor.shape) for tensor in model.file.tensors)
+    n_ctx_train = model.architecture.n_ctx_train
+    return (f"{n_parameters / 1e9:.3g}B", f"ctx {fmt.context_size(n_ctx_train)}")
+
+
+def _description(entry: ModelEntry, others: Sequence[ModelEntry]) -> str:
+    """Folder, copies, own head and compatible drafts of a model; its header is read."""
+    from engine.model.architecture import read_model
+
+    parts = [visible(str(entry.path.parent))]
+    if entry.copies:
+        parts.append(f"also in {', '.join(visible(str(path.parent)) for path in entry.copies)}")
+    try:
+        model = read_model(entry.path)
+        found = DraftAdvisor(model, "cpu").options(others, entry)
+    except EngineError:
+        return " · ".join(parts)
+    if model.file.integer(f"{model.file.architecture}.nextn_predict_layers"):
+        parts.append("has a head of its own that drafts")
+    names = [visible(draft.name) for draft in found.drafts if (draft.share or 1) < 1]
+    if names:
+        parts.append(f"drafts: {', '.join(names[:MAX_DRAFTS])}")
+    return " · ".join(parts)
 
 
 class FilesScreen(PickScreen[Path]):

@@ -455,12 +455,12 @@ class PlannerScreen(Screen[Configuration | None]):
 
     def action_choose_model(self) -> None:
         """List the models of this machine and of the catalogue."""
-        from app.screens.planner_lists import PlanModelsScreen
+        from app.screens.models import ModelsScreen
 
         setup, folders = self.setup, model_folders()
         now = None if setup is None else setup.configuration.model_path
         bench = partial(fit_context, setup, self.planner)
-        self.app.push_screen(PlanModelsScreen(self._scan, folders, bench, now), self.open_model)
+        self.app.push_screen(ModelsScreen(self._scan, folders, bench, now), self.open_model)
 
     def _choose_file(self, chooser: Chooser, setup: Setup) -> None:
         """List the files, one of which is to be drafted with, projected by, or added."""

@@ -15,7 +15,6 @@ from textual.widgets import Static
 
 from app.screens.first_run import FirstRunScreen
 from app.screens.models import ModelsScreen
-from app.screens.planner_lists import PlanModelsScreen
 from app.threads import call_if_open, is_open
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
@@ -159,12 +158,11 @@ async def test_what_arrives_while_the_app_ends_is_dropped(monkeypatch: pytest.Mo
     assert screen.told == []
 
 
-@pytest.mark.parametrize("kind", ["models", "plan", "first"])
+@pytest.mark.parametrize("kind", ["models", "first"])
 async def test_a_screen_closes_while_its_thread_works_and_nothing_breaks(kind: str) -> None:
     gate = Gate()
     screens: dict[str, Screen[Any]] = {
-        "models": ModelsScreen(gate.scan, [], None),
-        "plan": PlanModelsScreen(gate.scan, [], None, None),
+        "models": ModelsScreen(gate.scan, [], lambda: None, None),
         "first": FirstRunScreen([], gate.install, lambda: None, title=""),
     }
     screen = screens[kind]

@@ -29,10 +29,11 @@ from app.screens.compare import CompareScreen, side_list
 from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
 from app.screens.export import ExportScreen
 from app.screens.first_run import FirstRunScreen
+from app.screens.hub import DownloadScreen, HubScreen
 from app.screens.laboratory import LaboratoryScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
-from app.screens.planner_lists import CardsScreen, PlanModelsScreen, effect_list, goal_list
+from app.screens.planner_lists import CardsScreen, effect_list, goal_list
 from app.screens.presets import PresetsScreen
 from app.screens.settings import EditScreen, KeyScreen, SettingsScreen, ThemeScreen
 from app.setting_definitions import SettingDefinition
@@ -42,6 +43,7 @@ from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
+from engine.model.hub import HubModel, HubPart
 from engine.model.library import ModelEntry
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner, Setup, Verdict
@@ -118,7 +120,12 @@ def effects(sources: Sources) -> AnyScreen:
 
 def plan_models(sources: Sources) -> AnyScreen:
     judged_by = partial(fit_context, None, Planner())
-    return PlanModelsScreen(sources.entries, (sources.file,), judged_by, sources.file)
+    return ModelsScreen(sources.entries, (sources.file,), judged_by, sources.file)
+
+
+def download_screen(sources: Sources) -> AnyScreen:
+    model = HubModel(sources.text, sources.text, (HubPart(f"{sources.text}.gguf", 10**15, None),))
+    return DownloadScreen(model, sources.folder, sources.text)
 
 
 def all_settings(sources: Sources) -> AnyScreen:
@@ -156,8 +163,9 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
     "KeyScreen": pressed,
     "LaboratoryScreen": lambda s: LaboratoryScreen(replace(s.configuration, model_path=s.file)),
-    "ModelsScreen": lambda s: ModelsScreen(s.entries, (s.file,), s.file),
-    "PlanModelsScreen": plan_models,
+    "HubScreen": lambda s: HubScreen(f"hf:{s.text}"),
+    "DownloadScreen": download_screen,
+    "ModelsScreen": plan_models,
     "PlannerScreen": planner,
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
     "SettingsScreen": all_settings,

@@ -1,16 +1,30 @@
-"""The list of models while the folders are looked through."""
+"""The list of models: while folders are looked through, with verdicts, and the hub behind it."""
 
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from textual.app import App
+from textual.events import Paste
+from textual.screen import Screen
 from textual.widgets import Static
 
+from app.render.lines import plain
+from app.screens.dialogs import AskYes
+from app.screens.hub import HubScreen, progress_text
 from app.screens.models import ModelsScreen
+from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList
+from engine.memory.bandwidth import Bandwidth, Bandwidths
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
 from engine.model.library import LibraryScan, ModelEntry
+from engine.planning.models import fit_context
+from engine.planning.planner import Planner
+from tests.drafting_models import drafting_model
 from tests.fakes_app import make_app, ready, wait_until
+from tests.hub_server import serving_hub
 
 
 class SlowScan(LibraryScan):
@@ -26,48 +40,173 @@ class SlowScan(LibraryScan):
         return []
 
 
-@pytest.mark.parametrize("n_models", [0, 1, 40])
-async def test_its_keys_are_seen_in_the_smallest_window(tmp_path: Path, n_models: int) -> None:
-    folders = [Path(f"/home/someone/of/a/long/name/{name}/models") for name in "abcdefgh"]
-    path = folders[0] / "model.gguf"
-    entries = [
+def entries_of(tmp_path: Path, n_models: int) -> list[ModelEntry]:
+    return [
         ModelEntry(
-            path=path,
-            name="model",
+            path=tmp_path / f"{number}.gguf",
+            name=f"model {number}",
             architecture="llama",
             file_type="Q4_1",
             n_ctx_train=8192,
             nbytes=1,
+            identity=str(number),
         )
-    ] * n_models
-    screen = ModelsScreen(lambda: entries, folders, None, add=lambda: None)
+        for number in range(n_models)
+    ]
+
+
+def text_of(screen: Screen[Any]) -> str:
+    return "\n".join(str(each.render()) for each in screen.query(Static))
+
+
+def rows_of(screen: Screen[Any]) -> str:
+    return "\n".join(map(plain, screen.query_one(SelectList).lines))
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 36)])
+@pytest.mark.parametrize("n_models", [1, 40])
+async def test_its_keys_are_seen_in_small_windows(
+    tmp_path: Path, n_models: int, size: tuple[int, int]
+) -> None:
+    entries = entries_of(tmp_path, n_models)
+    screen = ModelsScreen(lambda: entries, [tmp_path], lambda: None, None, purpose="load")
     app, _ = make_app(tmp_path)
-    async with app.run_test(size=(60, 16)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await ready(pilot)
         app.push_screen(screen)
-        await wait_until(pilot, lambda: screen.is_mounted and screen.query("#where"))
-        where = screen.query_one("#where", Static)
-        await wait_until(pilot, lambda: "looking" not in str(where.render()))
+        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await wait_until(pilot, lambda: "model 0" in rows_of(screen))
         await pilot.pause()
-        keys = screen.query_one("#models-keys", Static)
-        assert "esc stays" in str(keys.render())
         dialog = screen.query_one(".dialog")
-        assert dialog.content_region.contains_region(keys.region)
-        assert keys.size.height >= 2
-        assert screen.query_one(SelectList).size.height == min(n_models, 6)
+        hint = list(screen.query(Static))[-1]
+        assert "esc stays" in str(hint.render())
+        assert dialog.content_region.contains_region(hint.region)
+        assert screen.query_one(SelectList).size.height >= 1
 
 
-async def test_a_long_scan_says_how_far_it_is_until_it_ends() -> None:
+async def test_a_long_scan_says_how_far_it_is_until_it_ends(tmp_path: Path) -> None:
     scan = SlowScan()
-    app: App[None] = App()
+    app, _ = make_app(tmp_path)
     async with app.run_test() as pilot:
-        screen = ModelsScreen(scan, [Path("/models")], None)
+        await ready(pilot)
+        screen = ModelsScreen(scan, [Path("/models")], lambda: None, None, tab=0)
         app.push_screen(screen)
-        await wait_until(pilot, lambda: screen.is_mounted and screen.query("#where"))
-        where = screen.query_one("#where", Static)
-        await wait_until(pilot, lambda: "looking … 12 of 200 files" in str(where.render()))
+        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await wait_until(pilot, lambda: "looking … 12 of 200 files" in text_of(screen))
         scan.go_on.set()
-        await wait_until(pilot, lambda: "no model was found in /models" in str(where.render()))
+        await wait_until(pilot, lambda: screen.query_one(TabStrip).active == 1)
         await pilot.pause(0.3)
-        assert "looking" not in str(where.render())
-        assert screen.query_one(SelectList).rows == []
+        assert "looking" not in text_of(screen)
+
+
+async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
+    here = (Device("CPU", "cpu", 8 * GIB, 8 * GIB),)
+    planner = Planner(here=here, bandwidths=lambda _: Bandwidth(2e10, "measured here"))
+    judged_by = partial(fit_context, None, planner)
+    screen = ModelsScreen(list, [], judged_by, None, purpose="load", tab=1)
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen)
+        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await wait_until(pilot, lambda: "fits" in rows_of(screen))
+        lines = rows_of(screen).splitlines()
+        signs = ["✓" in line for line in lines]
+        assert signs.index(False) == sum(signs) > 10, "those that fit, then the others"
+        assert "≤" in lines[0]
+        assert "tok/s" in lines[0]
+        assert float(lines[0].split("≤")[1].split()[0]) >= 5
+
+
+async def test_a_model_is_marked_found_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.paths.favourites_path", lambda: tmp_path / "favourites.json")
+    entries = entries_of(tmp_path, 2)
+    for entry in entries:
+        entry.path.write_bytes(b"12345")
+
+    def scan() -> list[ModelEntry]:
+        return [entry for entry in entries if entry.path.exists()]
+
+    screen = ModelsScreen(scan, [tmp_path], lambda: None, entries[0].path, purpose="load")
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen)
+        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await wait_until(pilot, lambda: "model 1" in rows_of(screen))
+        await pilot.press("down", "ctrl+l")
+        assert any(str(tmp_path) in each.message for each in app._notifications)
+        await pilot.press("ctrl+s")
+        await wait_until(pilot, lambda: "★" in rows_of(screen).splitlines()[0])
+        assert "model 1" in rows_of(screen).splitlines()[0]
+        await pilot.press("delete")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+        assert "Delete 1, 1 file of 5 B" in text_of(app.screen)
+        await pilot.press("n")
+        assert entries[1].path.exists()
+        await pilot.press("delete")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "model 1" not in rows_of(screen))
+        assert not entries[1].path.exists()
+        await pilot.press("delete")
+        await pilot.pause()
+        assert entries[0].path.exists(), "the loaded one stays"
+
+
+async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.paths.models_dir", lambda: tmp_path / "models")
+    monkeypatch.setattr("app.paths.remote_headers_dir", lambda: tmp_path / "headers")
+    monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
+    data = drafting_model(tmp_path / "made.gguf", 1).read_bytes()
+    with serving_hub() as hub:
+        hub.files["maker/Tiny-GGUF"] = {"Tiny.Q4_K_M.gguf": data, "Tiny.F16.gguf": data * 2}
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        app, client = make_app(tmp_path)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await ready(pilot)
+            await pilot.press("ctrl+o")
+            await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+            models = app.screen
+            app.screen.post_message(Paste("hf:maker/Tiny-GGUF"))
+            await wait_until(pilot, lambda: "Hugging Face hub" in rows_of(models))
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: isinstance(app.screen, HubScreen))
+            files = app.screen
+            await wait_until(pilot, lambda: "Tiny.F16" in rows_of(files))
+            assert "✓ fits" in rows_of(files)
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+            assert "It fits with" in text_of(app.screen)
+            assert "tok/s (bound of memory)" in text_of(app.screen)
+            await pilot.press("y")
+            await wait_until(pilot, lambda: len(client.loads) == 2)
+        path = tmp_path / "models" / "maker" / "Tiny-GGUF" / "Tiny.Q4_K_M.gguf"
+        assert client.loads[1].model_path == path
+        assert path.read_bytes() == data
+
+
+async def test_a_hub_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        screen = HubScreen("hf:nobody/nothing")
+        app, _ = make_app(tmp_path)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await ready(pilot)
+            app.push_screen(screen)
+            await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+            await wait_until(pilot, lambda: "no repository nobody/nothing" in text_of(screen))
+
+
+def test_progress_says_share_size_speed_and_what_is_left() -> None:
+    text = progress_text(GIB, 4 * GIB, GIB // 2, 10)
+    assert "25%" in text
+    assert "1 of 4 GiB" in text
+    assert "51.2 MiB/s" in text
+    assert "1 min 00 s left" in text
+    assert "left" not in progress_text(0, GIB, 0, 0)
+    assert progress_text(5, 5, 5, 1).endswith("verified")

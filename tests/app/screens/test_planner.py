@@ -8,9 +8,8 @@ from textual.widgets import Input
 from app.render.lines import plain
 from app.screens.dialogs import AskLine, AskYes
 from app.screens.export import ExportScreen
-from app.screens.models import FilesScreen
+from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
-from app.screens.planner_lists import PlanModelsScreen
 from app.widgets.lines_view import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
@@ -233,7 +232,7 @@ async def test_another_model_is_chosen_from_those_found(
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
         await pilot.press("m")
-        assert isinstance(app.screen, PlanModelsScreen)
+        assert isinstance(app.screen, ModelsScreen)
         rows = app.screen.query_one(SelectList)
         await wait_until(pilot, lambda: "✓ fits" in "".join(map(plain, rows.lines)))
         await pilot.press("enter")
@@ -279,7 +278,7 @@ async def test_without_a_model_it_lets_one_be_chosen(tmp_path: Path) -> None:
     screen = planner(None, tmp_path, scan=list)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: isinstance(app.screen, PlanModelsScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         await pilot.press("escape")
         await pilot.press("right", "5", "enter", "s", "x", "f")
         assert "m chooses one" in report_of(screen)

@@ -1,0 +1,246 @@
+"""Models of the Hugging Face hub: repositories, their files with verdicts, and the download."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from app import format as fmt
+from app import paths
+from app.library import HubOffer, maker_of, read_offer, verdict_text
+from app.planning import user_planner
+from app.render.lines import Run, clipped, spread
+from app.render.plan_lists import LEGEND, model_option_line
+from app.sanitize import visible
+from app.screens.dialogs import PickScreen, confirm
+from app.screens.models import HEIGHTS
+from app.threads import call_if_open
+from app.widgets.select_list import Row
+from engine.errors import EngineError
+from engine.model.catalog import find_entry
+from engine.model.hub import (
+    HubModel,
+    HubRepository,
+    Progress,
+    RepositoryName,
+    StoppedError,
+    download,
+    file_repository,
+    find_repositories,
+    parse_repository,
+)
+
+BAR_WIDTH = 30
+PAINT_EVERY_S = 0.2
+
+
+class HubScreen(PickScreen[str]):
+    """Files of the hub for a model; the result is the downloaded file, or its name to plan."""
+
+    VERTICAL_BREAKPOINTS = HEIGHTS
+
+    def __init__(self, name: str, *, purpose: Literal["load", "plan"] = "load") -> None:
+        """Ask the hub.
+
+        Args:
+            name: Of the catalogue, with a quantisation behind a colon, or `hf:` with a repository
+                or a file.
+            purpose: Whether a file is downloaded to be loaded, or only planned.
+        """
+        verb = "downloads it, after a question" if purpose == "load" else "plans it"
+        super().__init__(
+            "on the Hugging Face hub",
+            note="asking the hub …",
+            hint=f"{LEGEND}\nenter {verb} · type to search · esc closes",
+        )
+        self._asked = name
+        self._purpose = purpose
+        self._quantization: str | None = None
+        self._offer: HubOffer | None = None
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        of_file = file_repository(self._asked)
+        asked = of_file[0] if of_file else parse_repository(self._asked)
+        if asked is not None:
+            self._quantization = of_file[1] if of_file else asked.quantization
+            self._read(RepositoryName(asked.repo, asked.revision))
+        else:
+            plain, _, self._quantization = self._asked.rpartition(":")
+            self._find(plain)
+
+    @work(thread=True, exclusive=True, group="hub")
+    def _find(self, name: str) -> None:
+        try:
+            entry = find_entry(name)
+            found = find_repositories(entry.name, maker_of(entry.source))
+        except EngineError as error:
+            call_if_open(self, self._fail, error)
+            return
+        call_if_open(self, self._show_repositories, found)
+
+    def _show_repositories(self, found: Sequence[HubRepository]) -> None:
+        rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
+        note = "whose quantisation? the maker's first, then by downloads"
+        self.show_all(rows, note=note if rows else "the hub has no GGUF repository of that name")
+
+    @work(thread=True, exclusive=True, group="hub")
+    def _read(self, asked: RepositoryName) -> None:
+        try:
+            offer = read_offer(asked, user_planner())
+        except EngineError as error:
+            call_if_open(self, self._fail, error)
+            return
+        call_if_open(self, self._show_offer, offer)
+
+    def _show_offer(self, offer: HubOffer) -> None:
+        self._offer = offer
+        rows = [
+            Row(
+                option.key,
+                partial(model_option_line, option, is_now=False),
+                words=option.name.lower(),
+            )
+            for option in offer.options
+        ]
+        self.show_all(rows, note=f"files of {offer.repo}")
+        wanted = (self._quantization or "").lower()
+        named = [each for each in offer.models if wanted and wanted in each.name.lower()]
+        chosen = named[0] if named else offer.best
+        if chosen is not None:
+            self.mark_row(chosen.address)
+
+    def _fail(self, error: EngineError) -> None:
+        self.show_all((), note=f"{error.title}: {error}")
+
+    def picked(self, key: str) -> None:
+        """Look into a repository; ask whether a file is to be downloaded, or take its name."""
+        asked = parse_repository(key)
+        if asked is not None:
+            self.show_all((), note=f"reading a header of {asked.repo} …")
+            self._read(asked)
+        elif self._purpose == "plan":
+            self.dismiss(key)
+        elif self._offer is not None:
+            model = next(each for each in self._offer.models if each.address == key)
+            self._ask(model, self._offer)
+
+    def _ask(self, model: HubModel, offer: HubOffer) -> None:
+        folder = paths.models_dir()
+        verdict = verdict_text(offer.option_of(model))
+        question = (
+            f"Download {model.name}, {fmt.nbytes(model.nbytes)}?\n\nIt {verdict}.\n"
+            f"It goes into {model.place(folder).parent}."
+        )
+
+        def taken(path: Path | None) -> None:
+            if path is not None:
+                self.dismiss(str(path))
+
+        confirm(
+            self,
+            visible(question),
+            lambda: self.app.push_screen(DownloadScreen(model, folder, verdict), taken),
+        )
+
+
+class DownloadScreen(ModalScreen[Path | None]):
+    """How far a download is; the result is its file, None where it was stopped or went wrong."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", id="download-stop",
+                tooltip="Stop; the next download goes on from there"),
+    ]  # fmt: skip
+
+    def __init__(self, model: HubModel, folder: Path, verdict: str) -> None:
+        super().__init__()
+        self._model = model
+        self._folder = folder
+        self._verdict = verdict
+        self._is_stopped = False
+        self._has_failed = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            title = f"{self._model.name} from {self._model.repo}"
+            yield Static(visible(title), classes="title", markup=False)
+            yield Static(visible(f"It {self._verdict}."), markup=False)
+            yield Static("connecting …", id="progress", markup=False)
+            yield Static(
+                "esc stops; what came is kept, and the next download goes on from there",
+                classes="hint",
+                markup=False,
+            )
+
+    def on_mount(self) -> None:
+        self._run()
+
+    def action_stop(self) -> None:
+        """Stop the download, or close after one that went wrong."""
+        if self._has_failed or self._is_stopped:
+            self.dismiss(None)
+            return
+        self._is_stopped = True
+        self._say("stopping …")
+
+    @work(thread=True, exclusive=True, group="download")
+    def _run(self) -> None:
+        try:
+            path = download(self._model, self._folder, self._progress())
+        except StoppedError:
+            call_if_open(self, self.dismiss, None)
+        except EngineError as error:
+            call_if_open(self, self._fail, f"{error.title}: {error}")
+        else:
+            call_if_open(self, self.dismiss, path)
+
+    def _progress(self) -> Progress:
+        begun, painted, first = time.monotonic(), 0.0, -1
+
+        def tell(n_done: int, n_all: int) -> None:
+            nonlocal painted, first
+            if self._is_stopped:
+                raise StoppedError(f"{self._model.name} was stopped")
+            first = n_done if first < 0 else first
+            now = time.monotonic()
+            if now - painted >= PAINT_EVERY_S or n_done == n_all:
+                painted = now
+                text = progress_text(n_done, n_all, n_done - first, now - begun)
+                call_if_open(self, self._say, text)
+
+        return tell
+
+    def _fail(self, text: str) -> None:
+        self._has_failed = True
+        self._say(f"{visible(text)}\nesc closes")
+
+    def _say(self, text: str) -> None:
+        self.query_one("#progress", Static).update(text)
+
+
+def progress_text(n_done: int, n_all: int, n_come: int, elapsed_s: float) -> str:
+    """A bar, the share, the sizes, and what is left at the speed so far."""
+    share = n_done / max(n_all, 1)
+    n_full = round(share * BAR_WIDTH)
+    text = f"{'█' * n_full}{'░' * (BAR_WIDTH - n_full)} {fmt.percent(share)}  "
+    text += fmt.nbytes_of(n_done, n_all)
+    if n_done >= n_all:
+        return f"{text}  verified"
+    if elapsed_s <= 0 or n_come <= 0:
+        return text
+    rate = n_come / elapsed_s
+    return f"{text}  {fmt.nbytes(round(rate))}/s  {fmt.seconds((n_all - n_done) / rate)} left"
+
+
+def _repository_line(repository: HubRepository, width: int) -> tuple[Run, ...]:
+    downloads = f"{fmt.count(repository.n_downloads)} downloads"
+    left = (Run(visible(repository.name), "strong"),)
+    return clipped(spread(left, (Run(downloads, "muted"),), width), width)
