@@ -130,17 +130,20 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One pair of types."""
+    """One pair of types, or the kind of cache that the torch backend is told instead."""
 
     type_k: KVTypeName
     type_v: KVTypeName
     cells: tuple[Cell, ...]
     quality: Standing
     """What is known of their quality on the model."""
+    kind: str | None = None
 
     @property
     def label(self) -> str:
-        """The types, one name where they are the same."""
+        """The kind, else the types, one name where they are the same."""
+        if self.kind is not None:
+            return self.kind
         same = self.type_k == self.type_v
         return self.type_k if same else f"{self.type_k}/{self.type_v}"
 
@@ -183,13 +186,16 @@ def cost_table(
     now = plan.setup.configuration
     contexts = _contexts(now.n_ctx, plan.model.architecture.n_ctx_train, n_columns, shown)
     pairs: list[tuple[KVTypeName, KVTypeName]] = [(name, name) for name in TYPES]
-    if (now.type_k, now.type_v) not in pairs:
+    kind = now.kv_cache if now.backend == "torch" and plan.setup.target == "kvchat" else None
+    if kind is not None:  # it takes the place of any types
+        pairs = [(now.type_k, now.type_v)]
+    elif (now.type_k, now.type_v) not in pairs:
         pairs.insert(0, (now.type_k, now.type_v))
     rows = []
     for type_k, type_v in pairs:
         typed = replace(now, type_k=type_k, type_v=type_v)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
-        rows.append(Row(type_k, type_v, cells, plan.known.standing((type_k, type_v))))
+        rows.append(Row(type_k, type_v, cells, plan.known.standing((type_k, type_v)), kind))
     return CostTable(contexts, tuple(rows))
 
 

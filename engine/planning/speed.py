@@ -8,6 +8,7 @@ measurement to say: small models and processors compute longer than they read.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from engine.configuration import Configuration
 from engine.memory.bandwidth import Bandwidth
@@ -92,7 +93,12 @@ def speed_bound(model: Model, cost: Estimate, bandwidth_of: BandwidthOf) -> Spee
 
 
 def _weight_reads(model: Model, cost: Estimate) -> dict[Device, float]:
-    """Bytes of weights that a token reads on each device."""
+    """Bytes of weights that a token reads on each device; torch holds no type of the file."""
+    if cost.configuration.backend == "torch" and cost.target == "kvchat":
+        n_read = sum(prod(tensor.shape) for tensor in read_tensors(model.file))
+        n_held = sum(prod(tensor.shape) for tensor in model.file.tensors)
+        held = ((each.device, each.term(TermKind.WEIGHTS).nbytes) for each in cost.devices)
+        return {device: nbytes * n_read / n_held for device, nbytes in held}
     share = expert_share(model.file)
     found: dict[Device, float] = defaultdict(float)
     for device, nbytes, is_expert in _placed(model, cost.configuration, cost):

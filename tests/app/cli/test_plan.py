@@ -57,7 +57,10 @@ def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(
         [cpu] = found["devices"]  # type: ignore[misc]
         assert cpu["kv_bytes"] == pytest.approx(4096 * n_values * nbytes, rel=0.15)
         assert cpu["weights_bytes"] > 134_000_000 * 2
-    assert f"{n_values * 2:,} bytes a token" in text_of(capsys, *asked, "paged")
+    text = text_of(capsys, *asked, "paged")
+    assert f"{n_values * 2:,} bytes a token" in text
+    assert "\npaged " in text
+    assert "\nq8_0 " not in text
     assert run(["plan", *map(str, asked), "turbo"]) == 1
     assert "no cache kind 'turbo'" in capsys.readouterr().err
 
