@@ -30,6 +30,8 @@ PATIENCE_S = 180.0
 """What takes longer hangs: a model is loaded and a reply written on two busy cores in less."""
 LOOK_EVERY_S = 0.2
 SETTLE_S = 0.5
+LOAD_BEGINS_S = 4.0
+"""Within it a load has begun, once it was asked for."""
 SIZES = ((80, 24), (120, 36), (200, 50), (20, 5), (60, 16))
 USUAL_SIZE = (120, 36)
 THEMES = ("kvchat-dark", "kvchat-paper", "kvchat-contrast", "kvchat-16", "nord")
@@ -73,7 +75,8 @@ class Terminal:
         home["KVCHAT_MODELS"] = ":".join(str(model.parent) for model in self.models)
         said = " ".join(f"{name}={shlex.quote(value)}" for name, value in home.items())
         program = shlex.join([sys.executable, "-c", "from app.cli.main import main; main()"])
-        line = f"cd {shlex.quote(str(self.folder))}; {said} exec {program} {self.models[0]}"
+        begin = f"cd {shlex.quote(str(self.folder))}; unset COLUMNS LINES"
+        line = f"{begin}; {said} exec {program} {shlex.quote(str(self.models[0]))}"
         width, height = USUAL_SIZE
         size = ("-x", str(width), "-y", str(height))
         painted = f"cat >> {shlex.quote(str(self.raw_path))}"
@@ -189,7 +192,7 @@ class User:
     def plan(self) -> None:
         """Plan the loaded model, change something, leave."""
         self._terminal.press("F2")
-        self._terminal.wait_for("weights")
+        self._terminal.wait_for("knobs")
         self._terminal.press("Down", "Right", "Right", "Left")
         self._leave()
 
@@ -240,8 +243,7 @@ class User:
             os.kill(engine.pid, signal.SIGKILL)
         time.sleep(2 * SETTLE_S)
         self._terminal.press("C-r")
-        time.sleep(2 * SETTLE_S)
-        self._terminal.wait_for(REPLYING, "loading", absent=True)
+        self._wait_for_load()
         self.chat()
 
     def another_model(self) -> None:
@@ -249,9 +251,14 @@ class User:
         self._terminal.press("C-o")
         time.sleep(2 * SETTLE_S)
         self._terminal.press("Down", "Enter")
-        time.sleep(2 * SETTLE_S)
-        self._leave()
+        self._wait_for_load()
         self.chat()
+
+    def _wait_for_load(self) -> None:
+        """Wait until a model is loaded; esc would stop it."""
+        time.sleep(LOAD_BEGINS_S)
+        self._terminal.wait_for("loading", absent=True)
+        self._terminal.wait_for("ctx ")
 
     def _leave(self) -> None:
         """Go back to the chat from whatever is open."""

@@ -48,7 +48,7 @@ async def test_the_chat_paints_in_a_browser_and_ends_with_its_tab(address: str) 
     base = address.split("/?")[0]
     async with browser() as session:
         page = await (await session.get(address)).text()
-        assert "<title>kvchat</title>" in page
+        assert f"{base.replace('http', 'ws')}/ws" in page
         assert (await session.get(f"{base}/static/js/textual.js")).status == 200
         painted = b""
         async with session.ws_connect(f"{base}/ws?width=100&height=30", origin=base) as socket:
