@@ -82,6 +82,7 @@ def commands_page() -> str:
 def man_page() -> str:
     """The manual in the format of man(7)."""
     from app import __version__
+    from app.cli.main import chat
     from app.cli.where import files_and_folders
 
     lines = [
@@ -96,13 +97,14 @@ def man_page() -> str:
         r"\fICOMMAND\fR [\fIARGUMENTS\fR]",
     ]
     for words, command, context in every_command():
-        is_first = words == "kvchat"
-        lines.append(".SH DESCRIPTION" if is_first else f'.SS "{_roff(words)}"')
-        lines += _manual(command, context)
-        if is_first:
-            lines.append(".SH COMMANDS")
-    lines += [".SH FILES", "Where each is, and whether it is there yet, says"]
-    lines += [r".BR " r'"kvchat where" .', *_entries((n, "") for n in files_and_folders())]
+        if words != "kvchat":
+            lines += [f'.SS "{_roff(words)}"', *_usage(command, context)]
+            lines += [*_meaning(command), *_options(command.get_params(context), context)]
+            continue
+        lines += [".SH DESCRIPTION", *_meaning(command), ".SH OPTIONS"]
+        lines += [*_options((*chat.params, *command.get_params(context)), context), ".SH COMMANDS"]
+    kept = ", ".join(files_and_folders())
+    lines += [".SH FILES", f"Where kvchat keeps its {kept} says", '.BR "kvchat where" .']
     lines += [".SH ENVIRONMENT", *_entries(ENVIRONMENT)]
     return "\n".join(lines) + "\n"
 
@@ -115,18 +117,21 @@ ENVIRONMENT = (
 )
 
 
-def _manual(command: click.Command, context: click.Context) -> Iterator[str]:
-    pieces = [piece.strip() for piece in command.collect_usage_pieces(context)]
-    yield rf"\fB{_roff(context.command_path)}\fR {_roff(' '.join(pieces))}"
-    yield ".PP"
+def _usage(command: click.Command, context: click.Context) -> Iterator[str]:
+    pieces = " ".join(piece.strip() for piece in command.collect_usage_pieces(context))
+    yield from (rf"\fB{_roff(context.command_path)}\fR {_roff(pieces)}", ".PP")
+
+
+def _meaning(command: click.Command) -> Iterator[str]:
     for paragraph in (command.help or "").split("\n\n"):
         is_example = paragraph.lstrip().startswith("\b")
         text = "\n".join(line.strip() for line in paragraph.replace("\b", "").strip().splitlines())
         yield from (".nf", _roff(text), ".fi", ".PP") if is_example else (_roff(text), ".PP")
-    for param in command.get_params(context):
-        record = param.get_help_record(context)
-        if record is not None:
-            yield from _entries([record])
+
+
+def _options(params: Iterable[click.Parameter], context: click.Context) -> Iterator[str]:
+    records = (param.get_help_record(context) for param in params)
+    return _entries(record for record in records if record is not None and record[1])
 
 
 def _entries(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
