@@ -15,6 +15,7 @@ pytest.importorskip("gguf")
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
+from engine.backends.torch.device import quickest_products
 from engine.configuration import (
     Adapter,
     ControllerName,
@@ -22,7 +23,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.errors import ModelLoadError
+from engine.errors import DecodeAborted, ModelLoadError
 from engine.events import Finished
 from engine.load import load_session
 from engine.requests import Cancellation, GenerationRequest
@@ -160,6 +161,19 @@ def test_weights_of_two_bytes_say_nearly_the_same(tmp_path: Path, log: NativeLog
     largest = np.abs(rows["f32"]).max()
     assert np.abs(rows["f16"] - rows["f32"]).max() < 0.01 * largest
     assert np.abs(rows["bf16"] - rows["f32"]).max() < 0.12 * largest
+
+
+def test_few_rows_go_without_onednn_and_it_is_back_behind_them_whatever_happens() -> None:
+    from torch.backends import mkldnn as products
+
+    with quickest_products(1):
+        assert not products.enabled
+    assert products.enabled
+    with quickest_products(8):
+        assert products.enabled
+    with pytest.raises(DecodeAborted), quickest_products(2):
+        raise DecodeAborted("stopped")
+    assert products.enabled
 
 
 def test_an_adapter_is_refused(tmp_path: Path, log: NativeLog) -> None:
