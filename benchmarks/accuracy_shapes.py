@@ -55,17 +55,20 @@ of llama.cpp its dry run, to the byte. Stand-in GPUs are described on the
 """
 
 REASONS = """\
-Layers of attention and one block behind it, dense or of experts, are walked tensor by tensor as
-llama.cpp's allocator goes (`engine/memory/layer_walk.py`): that is exact but for small holes. What
-is further off has other causes, and formulas of the widest place stay for it:
+Models of attention, of feed-forward blocks and experts, of Mamba and short convolutions are laid
+out as llama.cpp does it: their graph tensor by tensor (`engine/memory/layer_graph.py`,
+`recurrent_graph.py`), the scheduler that gives tensors to devices and copies what crosses
+(`scheduler.py`), the allocator (`allocator.py`). Equal layers are laid out some times and not all.
+What is further off has other causes, and formulas of the widest place stay for it:
 
-- Recurrent and hybrid layers, latent and sparse attention, hyper-connections, layers in loops, and
-  architectures whose layers differ: their order is not walked.
-- Logits behind small micro-batches: whether they fit where masks were depends on where the last
-  few rows went.
-- GPUs beside layers, caches or attention in main memory: each node's device comes from five passes
-  of the scheduler over the whole graph (`ggml_backend_sched_split_graph`), and what crosses lives
-  until its split ends. No formula of sizes alone knows these splits; llama.cpp's dry run does.
+- RWKV, delta nets, lightning attention, latent and sparse attention, hyper-connections, layers in
+  loops, and layers that share caches or embeddings: their graphs are not written down.
+- Small tensors around the choice of experts, which move others where they fit into a hole.
+
+llama.cpp's dry run forgets which tensors it had bound to a device by hand
+(`ggml_backend_sched_reserve_size` resets its scheduler): without flash attention and with a cache
+in main memory it counts scores on GPUs that a real load computes on the CPU. The planner agrees
+with the dry run.
 """
 
 

@@ -1,10 +1,19 @@
 """Room for the tensors of a graph, handed out as llama.cpp's graph allocator does.
 
-`ggml_dyn_tallocr` of `ggml/src/ggml-alloc.c` (llama.cpp 0c1e57098): a tensor takes the smallest
-hole that it fits, or else room at the end; freed neighbours become one hole.
+`ggml_dyn_tallocr` and `ggml_gallocr` of `ggml/src/ggml-alloc.c` (llama.cpp 0c1e57098): a tensor
+takes the room of a source that nobody else needs, the smallest hole that it fits, or room at the
+end; freed neighbours become one hole.
 """
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from engine.memory.scheduler import Schedule
+from engine.memory.tensor_graph import Kind, Size, Tensor
+
+Program = tuple[tuple[int, Size | None], ...]
+"""What happens in a buffer: a tensor by its number takes room of a size, or leaves it (None)."""
 
 
 class Block(NamedTuple):
@@ -42,23 +51,8 @@ class Allocator:
             self._holes[best] = Block(offset + nbytes, size - nbytes)
         return Block(offset, nbytes)
 
-    def free(self, *blocks: Block) -> None:
-        """Make holes of blocks, one after the other, or shorten the end by them."""
-        for block in blocks:
-            self._free(block)
-
-    def replace(self, block: Block, nbytes: int) -> Block:
-        """Room for a tensor that is made of another, which is freed then."""
-        taken = self.take(nbytes)
-        self._free(block)
-        return taken
-
-    @property
-    def state(self) -> tuple[int, tuple[Block, ...]]:
-        """What is free: where the end begins, and the holes before it."""
-        return self._end, tuple(self._holes)
-
-    def _free(self, block: Block) -> None:
+    def free(self, block: Block) -> None:
+        """Make a hole of a block, or shorten the end by it."""
         offset, nbytes = block
         if not nbytes:
             return
@@ -76,3 +70,75 @@ class Allocator:
             self._end = offset
         else:
             holes.insert(index, Block(offset, nbytes))
+
+
+def buffer_bytes(program: Program, sizes: Mapping[Size, int], alignment: int) -> int:
+    """How large a buffer has to be for what happens in it."""
+    room = Allocator(alignment)
+    blocks: dict[int, Block] = {}
+    for number, size in program:
+        if size is None:
+            room.free(blocks.pop(number))
+        else:
+            blocks[number] = room.take(sizes[size])
+    return room.peak
+
+
+def programs_of(plan: Schedule, n_devices: int) -> list[Program]:
+    """What happens in the buffer of each device while a graph is laid out."""
+    rooms = _Rooms(plan.steps, n_devices - 1)
+    for tensor in plan.leading:
+        rooms.take(tensor)
+    for step in plan.steps:
+        rooms.lay_out(step)
+    return [tuple(rooms.programs[device]) for device in range(n_devices)]
+
+
+class _Rooms:
+    """Who needs each tensor still, and whose room it has."""
+
+    def __init__(self, steps: list[Tensor], cpu: int) -> None:
+        self.programs: dict[int, list[tuple[int, Size | None]]] = defaultdict(list)
+        self._cpu = cpu
+        self._numbers: dict[Tensor, tuple[int, int]] = {}
+        """The device and the number of each tensor that has room."""
+        self._n_taken = 0
+        self._n_users: dict[Tensor, int] = defaultdict(int)
+        self._n_views: dict[Tensor, int] = defaultdict(int)
+        for step in steps:
+            if step.kind is Kind.VIEW:
+                self._n_views[step.sources[0]] += 1
+            for source in step.sources:
+                self._n_users[source] += 1
+
+    def lay_out(self, step: Tensor) -> None:
+        if step.size is not None and step.kind is Kind.COMPUTED and step not in self._numbers:
+            for source in step.replaces:
+                is_last = self._n_users[source] == 1 and not self._n_views[source]
+                if is_last and source in self._numbers and not source.is_kept:
+                    self._numbers[step] = self._numbers.pop(source)
+                    break
+            else:
+                self.take(step)
+        for source in step.sources:
+            self._n_users[source] -= 1
+            self._release(source)
+
+    def take(self, tensor: Tensor) -> None:
+        device = self._cpu if tensor.device is None else tensor.device
+        is_special = tensor.gpu_size is not None and device != self._cpu
+        size = tensor.gpu_size if is_special else tensor.size
+        self.programs[device].append((self._n_taken, size))
+        self._numbers[tensor] = device, self._n_taken
+        self._n_taken += 1
+
+    def _release(self, tensor: Tensor) -> None:
+        if self._n_users[tensor] or self._n_views[tensor]:
+            return
+        if tensor.kind is Kind.VIEW:
+            base = tensor.sources[0]
+            self._n_views[base] -= 1
+            self._release(base)
+        elif tensor in self._numbers and not tensor.is_kept:
+            device, number = self._numbers.pop(tensor)
+            self.programs[device].append((number, None))

@@ -1,12 +1,11 @@
 """The largest compute buffer, by formula.
 
 llama.cpp reserves one buffer for the largest graph, and lets tensors that are no longer needed
-make room for others. So the buffer is as large as the widest place of the graph: attention, a
-feed-forward block, the experts, a recurrent block, or the logits. Layers whose order is known are
-walked (`layer_walk.py`); for the others, and where several devices share a layer's work, the
-formulas here count what is alive there, in tensors of one micro-batch, as the graphs
-(`src/models/*.cpp`) and the allocator (`ggml/src/ggml-alloc.c`) of llama.cpp 0c1e57098 leave it;
-holes between tensors are in the ranges (`docs/accuracy.md` has the errors).
+make room for others. Models whose graph is known are laid out tensor by tensor (`layout.py`). For
+the others the formulas here count what is alive at the widest place of the graph (attention, a
+feed-forward block, the experts, a recurrent block, or the logits), in tensors of one micro-batch,
+as the graphs (`src/models/*.cpp`) and the allocator (`ggml/src/ggml-alloc.c`) of llama.cpp
+0c1e57098 leave it; holes between tensors are in the ranges (`docs/accuracy.md` has the errors).
 """
 
 from typing import Literal
@@ -14,15 +13,17 @@ from typing import Literal
 from engine.memory.cuda_kernels import cast_bytes
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.layer_tensors import (
+    CELL_BYTES,
     DENSE,
     FLOAT_BYTES,
     HALF_BYTES,
     TURNED_ELEMENTS,
     UNROTATED,
+    VALUE_TURN_BYTES,
     is_turned,
-    walked_layers,
+    is_value_turned,
+    key_turn_bytes,
 )
-from engine.memory.layer_walk import Start, walked_bytes
 from engine.memory.sparse_attention import (
     choices_bytes,
     sparse_attention_bytes,
@@ -53,9 +54,6 @@ UNUSUAL = frozenset(
     }
 )  # fmt: skip
 """Architectures whose layers differ from each other or run in loops, beside those with states."""
-CPU_ALIGNMENT = 32
-CELL_BYTES = 8
-"""The number of a cell, as an input of the graph."""
 HIDDEN_STATES = 3
 STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
@@ -72,17 +70,7 @@ def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int)
     """
     embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
     logits = embedded + logits_bytes(architecture, shape, n_outputs)
-    return max(cpu_layers_bytes(architecture, shape), logits)
-
-
-def cpu_layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The buffer of layers that the CPU runs: their inputs, and the walk through their tensors."""
-    layers = walked_layers(architecture, shape, on_gpu=False)
-    if not layers:
-        return layers_bytes(architecture, shape)
-    tokens = shape.n_graph_tokens * FLOAT_BYTES
-    walked = walked_bytes(layers, Start(tokens, is_above=True), CPU_ALIGNMENT, is_last=True)
-    return tokens * architecture.d_hidden + input_bytes(architecture, shape) + walked
+    return max(layers_bytes(architecture, shape), logits)
 
 
 def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -108,14 +96,9 @@ def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def turning_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The Hadamard matrices of a cache: as large as the keys' heads divide by, 64 for values."""
-    nbytes = 0
-    if is_turned(architecture, shape):
-        n_dims = max(architecture.k_head_dims)
-        nbytes += (n_dims & -n_dims) ** 2 * FLOAT_BYTES
-    if is_quantized(shape.type_v) and not max(architecture.v_head_dims) % TURNED_ELEMENTS:
-        nbytes += TURNED_ELEMENTS**2 * FLOAT_BYTES
-    return nbytes
+    """The Hadamard matrices of a cache."""
+    nbytes = key_turn_bytes(architecture) if is_turned(architecture, shape) else 0
+    return nbytes + VALUE_TURN_BYTES * is_value_turned(architecture, shape)
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:

@@ -14,7 +14,6 @@ from engine.memory.compute import (
     attention_bytes,
     compute_bounds,
     compute_bytes,
-    cpu_layers_bytes,
     decay_bytes,
     input_bytes,
     is_unrotated,
@@ -36,18 +35,16 @@ from engine.memory.cuda_kernels import (
 )
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
-from engine.memory.layer_tensors import (
-    FLOAT_BYTES,
-    HALF_BYTES,
-    UNROTATED,
-    is_turned,
-    walked_layers,
+from engine.memory.layer_tensors import FLOAT_BYTES, HALF_BYTES, UNROTATED, is_turned
+from engine.memory.layout import LEAST_TOKENS, Devices, laid_out_bytes
+from engine.memory.placement import (
+    Placement,
+    device_named,
+    offloaded_tensor_bytes,
 )
-from engine.memory.layer_walk import Start, walked_bytes
-from engine.memory.placement import LEAST_TOKENS, Placement, offloaded_tensor_bytes
 from engine.memory.sparse_attention import transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
-from engine.memory.weights import learns_positions, splits_biases
+from engine.memory.weights import learns_positions, moved_tensors, splits_biases
 from engine.model.architecture import Architecture, Model
 
 SHARED_COPIES = 4
@@ -58,7 +55,6 @@ MASKS_CROSS = frozenset({"minimax-m3"})
 """Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
 MASKS_APART = frozenset({"glm5-next"})
 """Architectures whose sparse layers each take a copy of the mask, all from the start."""
-GPU_ALIGNMENT = 128
 PIPELINE_COPIES = 4
 """`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
 
@@ -143,9 +139,13 @@ def add_graph(
 ) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
     graph = Graph(model, configuration, shape, where)
+    if laid_out := _laid_out(graph, ledger.cpu, n_outputs):
+        for device, nbytes in laid_out.items():
+            _add_buffer(ledger, graph, device, nbytes)
+        _add_output_rows(ledger, graph, n_outputs)
+        return
     visited = where.gpus[:1] if graph.is_offloaded else ()
     for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
-        note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
         layers, crossing = _layers_on_device_bytes(graph, device)
         logits = 0
         if device == where.output_device:
@@ -154,24 +154,52 @@ def add_graph(
         if not where.gpus:
             nbytes = compute_bytes(graph.architecture, shape, n_outputs)
         if nbytes:
-            place: Place = "cpu"
-            if device.kind == "gpu":
-                place = "gpu" if graph.is_whole else "visited gpu"
-            elif where.gpus:
-                place = "visited host"
-            bounds = compute_bounds(graph.architecture, shape, nbytes, place)
-            ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
+            _add_buffer(ledger, graph, device, nbytes)
     _add_host_buffers(ledger, graph)
+    _add_output_rows(ledger, graph, n_outputs)
+
+
+def _add_buffer(ledger: Ledger, graph: Graph, device: Device, nbytes: int) -> None:
+    note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
+    place: Place = "cpu"
+    if device.kind == "gpu":
+        place = "gpu" if graph.is_whole else "visited gpu"
+    elif graph.where.gpus:
+        place = "visited host"
+    bounds = compute_bounds(graph.architecture, graph.shape, nbytes, place)
+    ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
+
+
+def _add_output_rows(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
     rows = output_bytes(graph.architecture, n_outputs)
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
+
+
+def _laid_out(graph: Graph, cpu: Device, n_outputs: int) -> dict[Device, int]:
+    """The buffers of a graph whose order is known."""
+    where, configuration = graph.where, graph.configuration
+    numbers = {device: number for number, device in enumerate((*where.gpus, cpu))}
+    moved = moved_tensors(graph.model.file, configuration.tensor_overrides, configuration.n_cpu_moe)
+    devices = Devices(
+        len(numbers),
+        tuple(n for first, end, on in where.spans for n in (numbers[on],) * (end - first)),
+        numbers[where.output_device],
+        is_cache_on_cpu=not configuration.offload_kqv,
+        n_copies=graph.n_copies,
+        attends_on_cpu=graph.attends_on_cpu,
+        scans_on_cpu=graph.scan is not None,
+        moved=tuple((n, numbers[device_named(to, where.gpus, cpu)]) for n, to in moved),
+    )
+    found = laid_out_bytes(graph.model, graph.shape, devices, n_outputs, is_late=graph.is_turned)
+    return {device: nbytes for device, nbytes in zip(numbers, found, strict=False) if nbytes}
 
 
 def _layers_on_device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
     """The buffer of a device's layers, and the copies of what crosses to it that are in it."""
     if device.kind == "cpu":
         is_idle = graph.is_offloaded or device not in graph.where.distinct_devices
-        return (0 if is_idle else cpu_layers_bytes(graph.architecture, graph.shape)), 0
-    layers = _walked_gpu_bytes(graph, device) or _gpu_layers_bytes(graph, device)
+        return (0 if is_idle else layers_bytes(graph.architecture, graph.shape)), 0
+    layers = _gpu_layers_bytes(graph, device)
     own = graph.layers_on(device)
     if not own:
         return layers, 0
@@ -218,22 +246,6 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
     elif device == graph.where.output_device:
         layers += _shared_cache_bytes(graph)
     return layers
-
-
-def _walked_gpu_bytes(graph: Graph, device: Device) -> int:
-    """The buffer of a GPU's layers, walked tensor by tensor; 0 where others compute for it."""
-    own = graph.layers_on(device)
-    if not own or graph.attends_on_cpu or graph.is_turned or not graph.is_whole:
-        return 0
-    part = graph.part(own)
-    layers = walked_layers(part, graph.shape, on_gpu=True)
-    if not layers:
-        return 0
-    embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
-    start = Start(0 if graph.is_pipelined else embedded, is_above=False)
-    is_last = own[-1] == part.n_layers - 1 and part.n_blocks == part.n_layers
-    walked = walked_bytes(layers, start, GPU_ALIGNMENT, is_last=is_last)
-    return walked + _input_bytes(graph, part) - (0 if graph.is_pipelined else embedded)
 
 
 def _without_attention(shape: CacheShape) -> CacheShape:

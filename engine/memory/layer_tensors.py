@@ -1,22 +1,32 @@
-"""The tensors of each layer that take room in a compute buffer, in bytes for a micro-batch.
+"""What the layers of a model are made of: which tensors they have, and their bytes.
 
 Read off `build_qkv`, `build_attn`, `build_ffn` and `build_moe_ffn` (`src/llama-graph.cpp` of
-llama.cpp 0c1e57098). What is computed in place takes no room of its own: norms of heads, rotation,
-biases, activations without a gate, residual sums.
+llama.cpp 0c1e57098).
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from engine.memory.cuda_kernels import attending_layers
-from engine.memory.kv_cache import CacheShape, is_quantized
+from engine.memory.kv_cache import CacheShape, is_quantized, kv_type
 from engine.model.architecture import Architecture
+from engine.model.gguf_header import TensorInfo
 from engine.model.layers import Layer
 
 FLOAT_BYTES = 4
+CELL_BYTES = 8
+"""The number of a cell, as an input of the graph."""
+SPANS = ("dense", "sliding")
 HALF_BYTES = 2
 TURNED_ELEMENTS = 64
 """Heads of multiples of so many elements are turned for a quantised cache."""
-UNROTATED = frozenset({"bloom", "gpt2", "jais", "mpt", "refact", "starcoder"})
+VALUE_TURN_BYTES = TURNED_ELEMENTS**2 * FLOAT_BYTES
+UNROTATED = frozenset(
+    {
+        "bloom", "gpt2", "jais", "jamba", "mpt", "nemotron_h", "nemotron_h_moe", "refact",
+        "starcoder",
+    }
+)  # fmt: skip
 """Architectures that know positions by other means than rotation."""
 UNROTATED_DENSE = frozenset(
     {"afmoe", "cohere2", "cohere2moe", "exaone4", "exaone-moe", "llama4", "muse-glimmer"}
@@ -24,127 +34,118 @@ UNROTATED_DENSE = frozenset(
 """Architectures that rotate in sliding layers alone."""
 COPIED_ROWS = frozenset({"minimax-m2", "olmo2", "olmoe"})
 """Architectures that copy queries, keys and values out of one row (`build_qkv`)."""
-NORMED_RESULTS = frozenset({"bitnet"})
-"""Architectures that norm the result of attention before its projection."""
 PROJECTED_FIRST = frozenset({"phi2"})
 """Architectures that project attention before the block beside it."""
+HIDDEN_FIRST = frozenset({"jamba", "lfm2", "lfm2moe"})
+"""Architectures that add what a layer took from other tokens to the hidden states."""
 HIDDEN_LAST = frozenset({"falcon", "plamo"})
 """Architectures that add hidden states behind attention and the block beside it."""
-UNROTATED_EVERY = {"smollm3": 4}
-"""Architectures that leave every n-th layer as it is."""
-DENSE = frozenset({"refact"})
-"""Architectures that load experts and run none."""
-UNWALKED = frozenset(
+MIXED = frozenset(
     {
-        "arctic", "deci", "dots1", "gemma4", "grok", "laguna", "mimo2", "openelm",
-        "smallthinker", "spark2_5", "step35", "talkie",
+        "falcon-h1", "granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2", "nemotron_h",
+        "nemotron_h_moe",
     }
 )  # fmt: skip
-"""Architectures whose layers hold more than attention and one block behind it, or differ."""
+"""Architectures with states whose layers are walked."""
+NO_ATTENTION = Layer(0, 0, 0)
+UNROTATED_EVERY = {"smollm3": 4}
+"""Architectures that leave every n-th layer as it is."""
+PARALLEL_RESIDUAL = frozenset({"gptneox"})
+"""Architectures that add attention and block of hidden states that are normed apart."""
+HEAD_GATES = frozenset({"spark2_5", "step35"})
+"""Architectures that gate heads of attention, and not elements."""
+UNUSED_FACTORS = frozenset({"pangu-embedded"})
+"""Architectures that load factors of rotation and use none."""
+UNTURNED = frozenset({"lfm2", "lfm2moe"})
+"""Architectures whose quantised caches are not turned."""
+NORMED_WEIGHTS = frozenset(
+    {
+        "afmoe", "arctic", "bailingmoe2", "cohere2moe", "gpt-oss", "laguna", "lfm2moe", "mellum",
+    }
+)  # fmt: skip
+"""Architectures whose weights of chosen experts are made to sum up to one."""
+DENSE = frozenset({"refact"})
+"""Architectures that load experts and run none."""
+UNWALKED = frozenset({"deci", "deepseek2", "gemma4", "hrm_text", "minicpm3", "nanbeige"})
+"""Architectures whose layers run in loops, share parts or are latent without saying so."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionTensors:
-    """Bytes of the tensors of one kind of attention, for all tokens of a micro-batch."""
+class LayerKind:
+    """What a layer does that its tensor table does not tell."""
 
-    query: int
-    key: int
-    value: int
-    result: int
-    kernel_copies: int = 0
-    """Copies of a cache that a kernel makes behind its result."""
-    scores: int = 0
-    """0 with flash attention."""
-    stored_value: int = 0
-    """Values padded to the widest layer, for a cache that holds them transposed."""
-    copied: tuple[int, ...] = ()
-    """Copies of keys and values: f16 ones of f32 caches, or transposed values."""
-    is_key_first: bool = False
-    """Whether keys are made before values: so where some layers slide."""
+    span: str = "dense"
+    """Which mask and cache it takes: `dense`, or `sliding`."""
     is_in_batch: bool = False
     """Whether keys and values are read as they were made, and no cache."""
-    is_fused: bool = False
-    """Whether one matrix gives queries, keys and values."""
+    is_flash: bool = True
+    """Whether attention is one tensor, and scores are none."""
+    is_transposed_late: bool = False
+    """Whether values are transposed after they were read, and not as they are stored."""
+    is_padded: bool = False
+    """Whether values are padded to those of the widest layer."""
+    casts_keys: bool = False
+    """Whether f32 keys are cast for a kernel."""
+    casts_values: bool = False
+    is_key_first: bool = False
+    """Whether keys are made before values: so where some layers slide."""
     is_copied: bool = False
-    """Whether the three are copied out of that row."""
-    is_remade: bool = True
-    """Whether queries and keys are rotated or normed head by head: tensors of their own."""
-    is_normed: bool = False
-    """Whether the result is normed before its projection."""
+    """Whether queries, keys and values are copied out of the row that one matrix gives."""
+    is_rotated: bool = True
     is_key_turned: bool = False
     """Whether queries and keys are turned by a Hadamard matrix, for a quantised cache."""
     is_value_turned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertTensors:
-    """Bytes of the tensors of a block of experts."""
-
-    router: int
-    """A number for each expert."""
-    weights: int
-    """A number for each expert that is used."""
-    inner: int
-    outer: int
-    is_gated: bool = True
-    is_biased: bool = False
-    """Whether experts are chosen by other numbers than those they are weighted with."""
-    is_single: bool = False
-    shared: int = 0
-    """Inner elements of the experts that every token passes through."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTensors:
-    """Bytes of the tensors of one kind of layer."""
-
-    hidden: int
-    attention: AttentionTensors | None
-    inner: int = 0
-    """Inner elements of a dense block."""
-    is_gated: bool = True
-    experts: ExpertTensors | None = None
-    is_normed_behind: bool = False
-    """Whether results are normed, and not what attention and the dense block take."""
-    is_parallel: bool = False
-    """Whether the dense block takes what attention took, and runs before its projection."""
     is_projected_first: bool = False
-    """Whether attention is projected before that block, and not behind it."""
+    """Whether attention is projected before the block beside it, and not behind it."""
     is_hidden_last: bool = False
     """Whether hidden states are added behind both."""
+    is_hidden_first: bool = False
+    """Whether what a layer took is added to its hidden states, and not these to it."""
+    is_gated_at_once: bool = False
+    """Whether one matrix gives both activations of a gated block."""
+    is_parallel_residual: bool = False
+    """Whether attention and block each take the hidden states, normed apart."""
+    gates_heads: bool = False
+    """Whether results of attention are gated head by head."""
+    has_factors: bool = False
+    """Whether rotation takes a tensor of factors."""
+    norms_weights: bool = False
+    """Whether weights of chosen experts are made to sum up to one."""
+    runs_experts: bool = True
 
 
 def walked_layers(
-    architecture: Architecture, shape: CacheShape, *, on_gpu: bool
-) -> tuple[LayerTensors, ...]:
-    """The tensors of each layer; empty where their order is not known."""
+    architecture: Architecture, shape: CacheShape, *, is_late: bool
+) -> tuple[tuple[LayerKind, Layer], ...]:
+    """The layers of a model; empty where their order is not known."""
     if not _is_walked(architecture):
         return ()
     layers = architecture.layers
     if architecture.attends_in_batch:
         layers = dict(enumerate(attending_layers(architecture)))
-    n_dense = architecture.n_layers if architecture.name in DENSE else architecture.widths.n_dense
     period = UNROTATED_EVERY.get(architecture.name, architecture.n_layers + 1)
-    kinds: dict[tuple[int, bool, bool], LayerTensors] = {}  # equal layers are one object
+    kinds: dict[tuple[int, bool], tuple[LayerKind, Layer]] = {}
     found = []
-    for index, layer in layers.items():
-        is_dense, may_rotate = index < n_dense, (index + 1) % period > 0
-        kind = (id(layer), is_dense, may_rotate)
-        if kind not in kinds:
-            tensors = (layer, is_dense, may_rotate)
-            kinds[kind] = _layer_tensors(architecture, shape, tensors, on_gpu=on_gpu)
-        found.append(kinds[kind])
+    for index in range(architecture.n_layers):
+        layer, may_rotate = layers.get(index, NO_ATTENTION), (index + 1) % period > 0
+        key = (id(layer), may_rotate)
+        if key not in kinds:
+            kind = _layer_kind(architecture, shape, layer, is_late=is_late)
+            kind = replace(kind, is_rotated=may_rotate and kind.is_rotated)
+            kinds[key] = kind, layer  # equal layers are one object
+        found.append(kinds[key])
     return tuple(found)
 
 
 def _is_walked(architecture: Architecture) -> bool:
-    return bool(architecture.layers or architecture.attends_in_batch) and not (
+    attends = len(architecture.layers) == architecture.n_layers or architecture.attends_in_batch
+    return (attends or architecture.name in MIXED) and not (
         architecture.is_latent
         or architecture.indexer
         or architecture.n_streams
         or architecture.side_width
         or architecture.has_position_bias
-        or architecture.states
+        or (architecture.states and architecture.name not in MIXED)
         or architecture.n_sharing
         or architecture.name in UNWALKED
     )
@@ -156,80 +157,181 @@ def _is_rotated(architecture: Architecture, layer: Layer) -> bool:
     return architecture.name not in UNROTATED
 
 
-def _attention_tensors(
-    architecture: Architecture, layer: Layer, shape: CacheShape, *, on_gpu: bool
-) -> AttentionTensors:
-    row = shape.n_graph_tokens * FLOAT_BYTES
-    cells = shape.attended_cells(layer) * shape.streams(layer)
-    key, value = layer.k_width, layer.v_width
-    n_attended = shape.attended_cells(layer)
-    if architecture.attends_in_batch:
-        n_attended = shape.n_graph_tokens
-    copied: tuple[int, ...] = ()
-    behind = 0
-    if shape.flash_attention and not architecture.attends_in_batch:
-        copied = tuple(
-            cells * width * HALF_BYTES * (name == "f32")
-            for width, name in ((key, shape.type_k), (value, shape.type_v))
-        )
-        if on_gpu:
-            behind = sum(
-                cells * width * HALF_BYTES
-                for width, name in ((key, shape.type_k), (value, shape.type_v))
-                if name not in ("f16", "f32")
-            )
-    return AttentionTensors(
-        query=row * layer.n_heads * layer.k_head_dim,
-        key=row * key,
-        value=row * value,
-        result=row * layer.n_heads * layer.v_head_dim,
-        kernel_copies=behind,
-        scores=0 if shape.flash_attention else row * layer.n_heads * n_attended,
-        stored_value=0 if shape.flash_attention else row * architecture.v_width_max,
-        is_key_first=any(other.window is not None for other in architecture.distinct_layers),
-        is_in_batch=architecture.attends_in_batch,
-        copied=copied,
-        is_fused=architecture.widths.is_fused,
+def _layer_kind(
+    architecture: Architecture, shape: CacheShape, layer: Layer, *, is_late: bool
+) -> LayerKind:
+    in_batch, is_flash = architecture.attends_in_batch, shape.flash_attention
+    widths = architecture.widths
+    return LayerKind(
+        span=span_of(layer),
+        is_in_batch=in_batch,
+        is_flash=is_flash,
+        is_transposed_late=not is_flash and (in_batch or is_late),
+        is_padded=not (is_flash or in_batch or is_late)
+        and layer.v_width < architecture.v_width_max,
+        casts_keys=is_flash and (in_batch or shape.type_k == "f32"),
+        casts_values=is_flash and (in_batch or shape.type_v == "f32"),
+        is_key_first=in_batch
+        or any(other.window is not None for other in architecture.distinct_layers),
         is_copied=architecture.name in COPIED_ROWS,
-        is_remade=architecture.widths.is_query_normed or _is_rotated(architecture, layer),
-        is_normed=architecture.name in NORMED_RESULTS,
-        is_key_turned=is_turned(architecture, shape) and not architecture.attends_in_batch,
-        is_value_turned=is_quantized(shape.type_v)
-        and not architecture.attends_in_batch
-        and not max(architecture.v_head_dims, default=1) % TURNED_ELEMENTS,
+        is_rotated=_is_rotated(architecture, layer),
+        is_key_turned=not in_batch and is_turned(architecture, shape),
+        is_value_turned=not in_batch and is_value_turned(architecture, shape),
+        is_projected_first=architecture.name in PROJECTED_FIRST,
+        is_hidden_last=architecture.name in HIDDEN_LAST,
+        is_hidden_first=architecture.name in HIDDEN_FIRST,
+        is_gated_at_once=widths.is_gated,
+        is_parallel_residual=architecture.name in PARALLEL_RESIDUAL,
+        gates_heads=architecture.name in HEAD_GATES,
+        has_factors=architecture.name not in UNUSED_FACTORS,
+        norms_weights=architecture.name in NORMED_WEIGHTS,
+        runs_experts=architecture.name not in DENSE,
     )
 
 
-def _layer_tensors(
-    architecture: Architecture, shape: CacheShape, kind: tuple[Layer, bool, bool], *, on_gpu: bool
-) -> LayerTensors:
-    layer, is_dense, may_rotate = kind
-    widths, row = architecture.widths, shape.n_graph_tokens * FLOAT_BYTES
-    hidden = row * architecture.d_hidden
-    attention = _attention_tensors(architecture, layer, shape, on_gpu=on_gpu)
-    if not may_rotate:
-        attention = replace(attention, is_remade=widths.is_query_normed)
-    if is_dense:
-        return LayerTensors(
-            hidden, attention, row * widths.feed_forward, widths.is_gated,
-            is_normed_behind=widths.is_normed_behind, is_parallel=widths.is_parallel,
-            is_projected_first=architecture.name in PROJECTED_FIRST,
-            is_hidden_last=architecture.name in HIDDEN_LAST,
-        )  # fmt: skip
-    n_used = architecture.n_experts_used
-    experts = ExpertTensors(
-        router=row * architecture.n_experts,
-        weights=row * n_used,
-        inner=row * n_used * widths.expert,
-        outer=row * n_used * widths.expert_output,
-        is_gated=widths.is_expert_gated,
-        is_biased=widths.has_expert_bias,
-        shared=row * widths.shared_expert,
-    )
-    return LayerTensors(hidden, attention, experts=experts)
+def layer_sizes(
+    architecture: Architecture,
+    shape: CacheShape,
+    layer: Layer,
+    weights: Mapping[str, TensorInfo],
+    n_tokens: int,
+) -> dict[str, int]:
+    """The bytes of a layer's tensors, for some tokens of a micro-batch."""
+
+    def width(name: str, side: int) -> int:
+        found = weights.get(f"{name}.weight")
+        return 0 if found is None or len(found.shape) <= side else found.shape[side]
+
+    row, n_used = n_tokens * FLOAT_BYTES, architecture.n_experts_used
+    in_batch = architecture.attends_in_batch
+    n_attended = n_tokens if in_batch else shape.attended_cells(layer)
+    cells = n_tokens if in_batch else n_attended * shape.streams(layer)
+    key, value = layer.k_width, layer.v_width
+    query, result = (layer.n_heads * dim for dim in (layer.k_head_dim, layer.v_head_dim))
+    whole = query + key + value
+    caches = ((key, shape.type_k), (value, shape.type_v))
+    copied = sum(n for n, name in caches if name not in ("f16", "f32") and not in_batch)
+    inner, expert = width("ffn_down", 0), n_used * width("ffn_down_exps", 0)
+    stored = [cells * kv_type(name).row_bytes(n) for n, name in caches]
+    return {
+        "hidden": row * architecture.d_hidden,
+        "row": row * whole,
+        "biases": FLOAT_BYTES * whole,
+        "first biases": FLOAT_BYTES * (query + key),
+        "head gates": row * layer.n_heads,
+        "query": row * query,
+        "key": row * key,
+        "value": row * value,
+        "query of row": row * whole - FLOAT_BYTES * (whole - query),
+        "key of row": row * whole - FLOAT_BYTES * (whole - key),
+        "value of row": row * whole - FLOAT_BYTES * (whole - value),
+        "stored value": row * architecture.v_width_max,
+        "key cache": stored[0],
+        "value cache": stored[1],
+        "cast key": cells * key * HALF_BYTES,
+        "cast value": cells * value * HALF_BYTES,
+        "transposed": row * value if in_batch else stored[1],
+        "scores": row * layer.n_heads * n_attended,
+        "result": row * result,
+        "kernel result": row * result + cells * copied * HALF_BYTES,
+        "inner": row * inner,
+        "both inner": 2 * row * inner,
+        "router": row * architecture.n_experts,
+        "weights": row * n_used,
+        "weights sum": row,
+        "inner experts": row * expert,
+        "both experts": 2 * row * expert,
+        "outer": row * n_used * width("ffn_down_exps", 1),
+        "shared": row * width("ffn_down_shexp", 0),
+        "logits": row * architecture.n_vocab,
+        **(_state_sizes(architecture, shape, width, n_tokens) if architecture.states else {}),
+    }
+
+
+def _state_sizes(
+    architecture: Architecture, shape: CacheShape, width: Callable[[str, int], int], n_tokens: int
+) -> dict[str, int]:
+    """The bytes of tensors around a state; a matrix has `width` elements on a side."""
+    state, row = next(iter(architecture.states.values())), n_tokens * FLOAT_BYTES
+    n_slots = max(1, shape.n_slots)
+    convolution = "shortconv.conv" if width("shortconv.conv", 0) else "ssm_conv1d"
+    n_taps, n_convolved = width(convolution, 0), width(convolution, 1)
+    columns = (n_taps - 1) * n_slots + n_tokens
+    n_inner = width("ssm_out", 0) or width("shortconv.out_proj", 0)
+    n_ranks, n_choices = width("ssm_dt", 0), width("ssm_x", 1)
+    states = state.n_state * n_slots * (1 + shape.n_rollback)
+    return {
+        "projected": row * (width("ssm_in", 1) or width("shortconv.in_proj", 1)),
+        "conv states": state.n_convolution * n_slots * FLOAT_BYTES,
+        "conv input": columns * n_convolved * FLOAT_BYTES,
+        "convolved": row * n_convolved,
+        "mixed": row * n_inner,
+        "choices": row * n_choices,
+        "step inputs": row * n_ranks,
+        "gates": row * (n_choices - n_ranks) // 2,
+        "steps": row * max(0, width("ssm_in", 1) - n_inner - n_convolved),
+        "scanned": row * n_inner + states * FLOAT_BYTES,
+        "nothing": 0,
+        "last states": states * FLOAT_BYTES,
+        "states": (state.n_state + state.n_convolution) * n_slots * FLOAT_BYTES,
+    }
+
+
+def span_of(layer: Layer) -> str:
+    """Which mask and cache a layer takes."""
+    return "dense" if layer.window is None else "sliding"
 
 
 def is_turned(architecture: Architecture, shape: CacheShape) -> bool:
     """Whether queries and keys are turned by a Hadamard matrix, for a quantised cache."""
     is_even = not max(architecture.k_head_dims, default=0) % TURNED_ELEMENTS
-    return is_quantized(shape.type_k) and is_even
+    return is_quantized(shape.type_k) and is_even and architecture.name not in UNTURNED
+
+
+def is_value_turned(architecture: Architecture, shape: CacheShape) -> bool:
+    """Whether values are turned by one."""
+    is_even = not max(architecture.v_head_dims, default=1) % TURNED_ELEMENTS
+    return is_quantized(shape.type_v) and is_even and architecture.name not in UNTURNED
+
+
+def graph_inputs(
+    architecture: Architecture, shape: CacheShape, n_rows: int, *, is_late: bool
+) -> dict[str, int]:
+    """The bytes of each input of a graph, by its name.
+
+    Args:
+        architecture: The model.
+        shape: The cache.
+        n_rows: The rows with logits.
+        is_late: Whether values are transposed after they were read, and not as they are stored.
+    """
+    n_tokens = shape.n_graph_tokens
+    tokens = n_tokens * FLOAT_BYTES
+    is_whole = shape.flash_attention or is_late
+    inputs = {
+        "tokens": tokens,
+        "embeddings": tokens * architecture.d_hidden,
+        "positions": tokens,
+        "rows": n_rows * FLOAT_BYTES,
+        "all state rows": max(1, shape.n_slots) * FLOAT_BYTES,
+        "state rows": max(1, shape.n_slots) * FLOAT_BYTES,
+        "other state rows": 0,
+    }
+    mask = HALF_BYTES if shape.flash_attention else FLOAT_BYTES
+    in_batch = architecture.attends_in_batch
+    for layer in attending_layers(architecture)[:1] if in_batch else architecture.distinct_layers:
+        cells = n_tokens if in_batch else shape.attended_cells(layer)
+        inputs[f"mask {span_of(layer)}"] = n_tokens * cells * mask
+    places = n_tokens * CELL_BYTES
+    for span in SPANS:
+        inputs[f"key places {span}"] = places
+        inputs[f"value places {span}"] = places * (1 if is_whole else architecture.v_width_max)
+        inputs[f"key turn {span}"] = key_turn_bytes(architecture)
+        inputs[f"value turn {span}"] = VALUE_TURN_BYTES
+    return inputs
+
+
+def key_turn_bytes(architecture: Architecture) -> int:
+    """The Hadamard matrix of queries and keys: as large as the keys' heads divide by."""
+    n_dims = max(architecture.k_head_dims, default=0)
+    return (n_dims & -n_dims) ** 2 * FLOAT_BYTES

@@ -21,7 +21,6 @@ from engine.memory.weights import CPU, Weights, layer_of, overridden, override_r
 from engine.model.architecture import Model, layer_counts
 from engine.model.gguf import GgufFile, HeaderKeys
 
-LEAST_TOKENS = 32
 LOOPED = frozenset({"hrm_text"})
 """Architectures that run their layers several times, as Nanbeige may."""
 UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})

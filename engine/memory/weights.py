@@ -203,6 +203,16 @@ def layer_of(name: str, n_blocks: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
+def moved_tensors(
+    file: GgufFile, overrides: tuple[TensorOverride, ...], n_cpu_moe: int
+) -> tuple[tuple[str, str], ...]:
+    """The tensors that overrides put on a device of their own, and its name."""
+    rules = override_rules(overrides, n_cpu_moe)
+    found = {tensor.name: overridden(tensor.name, rules) for tensor in file.tensors if rules}
+    return tuple((name, device) for name, device in found.items() if device is not None)
+
+
+@lru_cache(maxsize=256)
 def learns_positions(file: GgufFile) -> bool:
     """Whether a model adds embeddings of positions to those of tokens."""
     return any(tensor.name == "position_embd.weight" for tensor in file.tensors)

@@ -35,7 +35,7 @@ from engine.model.layers import (
 from engine.model.tensor_table import Widths, widths_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
     """What the memory of a model depends on.
 

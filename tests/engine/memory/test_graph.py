@@ -5,13 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, KVTypeName, TensorOverride
+from engine.configuration import Configuration, KVTypeName
 from engine.memory.compute import (
     attention_bytes,
-    cpu_layers_bytes,
-    input_bytes,
-    layers_bytes,
-    logits_bytes,
 )
 from engine.memory.cuda_kernels import Scan, cast_bytes, cuda_copy_bytes, has_cuda_kernel, scan_of
 from engine.memory.estimate import Estimate, estimate, shape_for
@@ -86,39 +82,6 @@ def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them
     assert cast_bytes(architecture, shape) == 2 * 32768 * (576 + 512)
 
 
-def test_the_f16_copy_lives_beside_attention_and_not_beside_the_feed_forward_block() -> None:
-    short = {"n_ctx": 4096, "type_k": "bf16", "type_v": "bf16"}
-    plain = compute(planned("llama-3.1-8b", GPU, n_ctx=4096), GPU)
-    assert compute(planned("llama-3.1-8b", GPU, **short), GPU) <= plain
-    long = {**short, "n_ctx": 131072}
-    model = find_entry("llama-3.1-8b").model()
-    shape = shape_for(model.architecture, replace(BASE, **long), "kvchat", (GPU, CPU))  # type: ignore[arg-type]
-    n_states = 5  # hidden, normed, queries before and after rotation, the result
-    expected = input_bytes(model.architecture, shape) + n_states * 512 * 4096 * 4 + 512 * MIB
-    assert compute(planned("llama-3.1-8b", GPU, **long), GPU) == expected
-
-
-def test_two_gpus_keep_four_copies_of_the_inputs() -> None:
-    one = compute(planned("llama-3.1-8b", GPU), GPU)
-    two = planned("llama-3.1-8b", GPU, SECOND)
-    embedded, mask = 512 * 4096 * 4, 512 * 8192 * 2
-    inputs = mask + CELLS
-    assert compute(two, GPU) - one == 4 * embedded + 3 * inputs, "no copy makes room for others"
-    assert compute(two, SECOND) - one == 8 * embedded + 3 * inputs, "hidden states cross normed"
-    alone = planned("llama-3.1-8b", GPU)
-    assert compute(two, CPU) - compute(alone, CPU) == 3 * (embedded + inputs)
-    for changes in ({"offload_kqv": False}, {"n_gpu_layers": 20}, {"split_mode": "none"}):
-        other = planned("llama-3.1-8b", GPU, SECOND, **changes)
-        assert compute(other, CPU) < compute(two, CPU)
-
-
-def test_a_cache_in_main_memory_is_copied_for_one_layer(llama: Model) -> None:
-    shape = shape_for(llama.architecture, replace(BASE, n_ctx=131072), "kvchat", (GPU, CPU))
-    beside = attention_bytes(llama.architecture, shape) + layers_bytes(llama.architecture, shape)
-    found = planned("llama-3.1-8b", GPU, n_ctx=131072, offload_kqv=False)
-    assert compute(found, GPU) == beside // 2 + 512 * MIB
-
-
 def test_gpus_that_share_a_cache_across_hold_copies_of_it() -> None:
     split = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(3.0, 1.0))
     shape = shape_for(find_entry("gemma-3n-e4b").model().architecture, BASE, "kvchat", (GPU, CPU))
@@ -127,57 +90,12 @@ def test_gpus_that_share_a_cache_across_hold_copies_of_it() -> None:
     assert compute(split, SECOND) - compute(ends_before, SECOND) == 8 * layer
 
 
-def test_weights_of_main_memory_visit_the_first_gpu(llama: Model) -> None:
-    partial = compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20), GPU)
-    shape = shape_for(llama.architecture, BASE, "kvchat", (GPU, CPU))
-    largest = max(t.nbytes for t in llama.file.tensors if t.name.startswith("blk.0."))
-    assert partial == layers_bytes(llama.architecture, shape) + largest
-    few = {"n_ubatch": 16, "n_batch": 16}
-    assert compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20, **few), GPU) < partial - largest
-
-
-def test_experts_in_main_memory_visit_the_gpu_one_tensor_at_a_time() -> None:
-    on_gpu, moved = planned("gpt-oss-20b", GPU), planned("gpt-oss-20b", GPU, n_cpu_moe=-1)
-    experts = [
-        t for t in find_entry("gpt-oss-20b").model().file.tensors if "_exps.weight" in t.name
-    ]
-    model = find_entry("gpt-oss-20b").model()
-    shape = shape_for(model.architecture, BASE, "kvchat", (GPU, CPU))
-    largest = max(t.nbytes for t in experts)
-    assert compute(moved, GPU) == layers_bytes(model.architecture, shape) + largest
-    assert compute(moved, CPU) == compute(on_gpu, CPU)
-    overridden = TensorOverride("ffn_.*_exps", "CPU")
-    same = planned("gpt-oss-20b", GPU, tensor_overrides=(overridden,))
-    weights = [d.term(TermKind.WEIGHTS).nbytes for d in same.devices]
-    assert weights == [d.term(TermKind.WEIGHTS).nbytes for d in moved.devices]
-
-
 def test_layers_that_differ_leave_holes_beside_visiting_experts() -> None:
     model = find_entry("qwen3-next-80b-a3b").model()
     experts = max(t.nbytes for t in model.file.tensors if "_exps.weight" in t.name)
     on_gpu = planned("qwen3-next-80b-a3b", GPU)
     moved = planned("qwen3-next-80b-a3b", GPU, n_cpu_moe=-1)
     assert compute(moved, GPU) - compute(on_gpu, GPU) == round(1.85 * experts)
-
-
-def test_layers_of_main_memory_are_computed_there_for_small_batches_only() -> None:
-    small = {"n_ubatch": 16, "n_batch": 16, "n_gpu_layers": 20}
-    model = find_entry("llama-3.1-8b").model()
-    shape = shape_for(model.architecture, replace(BASE, n_ubatch=16), "kvchat", (GPU, CPU))
-    rows = 17 * 128_256 * 4
-    found = compute(planned("llama-3.1-8b", GPU, **small), CPU)
-    assert found == cpu_layers_bytes(model.architecture, shape) + rows
-    large = compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20), CPU)
-    inputs = 512 * 2 * 4096 * 4 + 512 * 8192 * 2 + CELLS
-    assert large == inputs + rows, "the first GPU computes them"
-
-
-def test_a_gpu_with_the_output_layer_alone_needs_its_logits(llama: Model) -> None:
-    shape = shape_for(llama.architecture, BASE, "llama-server", (CPU,))
-    found = estimate(llama, replace(BASE, n_gpu_layers=1, n_ubatch=8), (GPU, CPU))
-    at_8 = replace(shape, n_ubatch=8)
-    assert compute(found, GPU) == logits_bytes(llama.architecture, at_8, 17)
-    assert layers_bytes(llama.architecture, at_8) > 0
 
 
 def test_estimates_come_with_a_range_and_exact_numbers_without() -> None:
@@ -301,32 +219,3 @@ def test_a_scan_of_the_cpu_takes_views_of_all_its_input_and_gives_states_back() 
     states = 4096 * 64 * 4
     assert scan.input_bytes(row, shape) == 512 * 3 * 4608 * 4 + states
     assert scan.result_bytes(row, shape) == 512 * 4096 * 4 + states
-
-
-def test_values_are_transposed_where_auto_ends_without_flash_attention(llama: Model) -> None:
-    odd = replace(llama.architecture, k_head_dims=(100,), v_head_dims=(100,), layers={
-        i: replace(layer, k_head_dim=100, v_head_dim=100)
-        for i, layer in llama.architecture.layers.items()
-    })  # fmt: skip
-    model = replace(llama, architecture=odd)
-
-    now = replace(BASE, n_ctx=32768, flash_attention="auto")
-    off = shape_for(odd, replace(now, flash_attention="off"), "kvchat", (GPU, CPU))
-    transposed = 32768 * 8 * 100 * 2
-    found = compute(estimate(model, now, (GPU, CPU)), GPU)
-    assert found == attention_bytes(odd, off) + transposed
-
-
-def test_keys_and_values_come_to_a_cache_in_main_memory_with_all_of_a_fused_row() -> None:
-    model = find_entry("phi-3-mini-4k").model()
-    assert model.architecture.widths.is_fused
-    row, hidden, rows = 512 * 3 * 3072 * 4, 512 * 3072 * 4, 17 * model.architecture.n_vocab * 4
-    found = planned("phi-3-mini-4k", GPU, n_ctx=2048, offload_kqv=False)
-    keys = hidden
-    assert compute(found, CPU) == hidden + 512 * 2048 * 2 + CELLS + keys + row + rows
-
-
-def test_learned_positions_cross_like_the_embeddings() -> None:
-    found = planned("gpt2", GPU, n_ctx=1024)
-    rows = 17 * find_entry("gpt2").model().architecture.n_vocab * 4
-    assert compute(found, CPU) == 3 * 512 * 768 * 4 + 512 * 1024 * 2 + CELLS + rows

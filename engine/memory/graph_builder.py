@@ -1,0 +1,147 @@
+"""Tensors of a graph for a placement: what each takes, whose size it has, which device its weight.
+
+Names of sizes and inputs are those of `layer_tensors.py`; names of weights those of a file, without
+their layer.
+"""
+
+from dataclasses import dataclass
+
+from engine.memory.layer_tensors import LayerKind
+from engine.memory.tensor_graph import Kind, Size, Tensor, TensorGraph
+
+INPUTS, ROWS = -1, -2
+"""Whose sizes: inputs of the graph, and tensors of the few rows that give logits."""
+PREFIX = "weight "
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLayer:
+    """One layer, and the devices of its weights and of its cache."""
+
+    kind: LayerKind
+    weights: frozenset[str]
+    """Their names without the layer's."""
+    device: int
+    cache_device: int
+    moved: tuple[tuple[str, int], ...] = ()
+    """Weights that lie on another device."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """Layers of a model on devices by number, the CPU last."""
+
+    layers: tuple[PlacedLayer, ...]
+    beside: PlacedLayer
+    """Weights of the input and, on its device, of the output."""
+    n_devices: int
+    offloads: bool = False
+    """Whether weights of main memory visit the first GPU."""
+    offloads_rows: bool = False
+    """Whether they do so for the rows that give logits."""
+    cuts_rows: bool = True
+    """Whether the last layer goes on with few rows behind its attention."""
+    has_rows: bool = True
+    """Whether few rows give logits, and not all."""
+    attends_on_cpu: bool = False
+    """Whether no GPU has a kernel for attention."""
+    scans_on_cpu: bool = False
+    """Whether no GPU has a kernel for the scan of a state."""
+
+
+class GraphBuilder:
+    """Makes the tensors of one layer after the other."""
+
+    def __init__(self, model: PlacedModel) -> None:
+        self.model = model
+        self.graph = TensorGraph()
+        self.expand = self.graph.expand
+        self.cpu = model.n_devices - 1
+        self._inputs: dict[str, Tensor] = {}
+        self.rotating: dict[int, Tensor] = {}
+        self.index = INPUTS
+        """The layer that is built."""
+        self.owner = 0
+        """Whose sizes tensors have: the layer's, or those of few rows."""
+
+    def begin_layer(self, index: int) -> None:
+        """Make tensors of a layer from here on."""
+        self.index = self.owner = index
+
+    @property
+    def here(self) -> PlacedLayer:
+        return self.model.beside if self.index == INPUTS else self.model.layers[self.index]
+
+    def input(self, name: str) -> Tensor:
+        if name not in self._inputs:
+            self._inputs[name] = Tensor((INPUTS, name), kind=Kind.INPUT, device=self.cpu)
+        return self._inputs[name]
+
+    def part(self, name: str) -> Tensor:
+        """A part of the rows of states, the same tensor for all layers."""
+        if name not in self._inputs:
+            rows = (self.input("all state rows"),)
+            self._inputs[name] = Tensor((INPUTS, name), rows, Kind.VIEW)
+        return self._inputs[name]
+
+    def weight(self, name: str) -> Tensor:
+        here = self.here
+        device = dict(here.moved).get(name, here.device)
+        return Tensor((self.index, PREFIX + name), kind=Kind.WEIGHT, device=device)
+
+    def has(self, name: str) -> bool:
+        return name in self.here.weights
+
+    def size(self, name: str) -> Size:
+        """All layers have hidden states of one size."""
+        is_common = name == "hidden" and self.owner != ROWS
+        return (0 if is_common else self.owner), name
+
+    def new(self, name: str, *sources: Tensor) -> Tensor:
+        return Tensor(self.size(name), sources)
+
+    def same(self, tensor: Tensor, *others: Tensor) -> Tensor:
+        """A tensor of the same layout: it may take the room of those it is made of."""
+        sources = (tensor, *others)
+        taken = [s for s in sources if s.kind is Kind.COMPUTED and s.size == tensor.size]
+        return Tensor(tensor.size, sources, replaces=tuple(taken))
+
+    def view(self, tensor: Tensor, name: str = "") -> Tensor:
+        """The same data in another shape, or a part of each row."""
+        if tensor.kind is Kind.VIEW:
+            return tensor
+        size = self.size(name) if name else tensor.size
+        return Tensor(size, (tensor,), kind=Kind.VIEW)
+
+    def with_weight(self, node: Tensor, weight: Tensor) -> Tensor:
+        """A node whose device follows its weight: with many rows it is computed on a GPU."""
+        node.device = weight.device
+        is_large = self.model.offloads_rows if self.owner == ROWS else self.model.offloads
+        if weight.device == self.cpu and is_large:
+            node.device = 0
+        return node
+
+    def product(self, name: str, weight: str, *sources: Tensor) -> Tensor:
+        """A matrix times its input; a bias is added in place."""
+        matrix = self.weight(f"{weight}.weight")
+        return self.biased(self.with_weight(self.new(name, matrix, *sources), matrix), weight)
+
+    def biased(self, tensor: Tensor, weight: str) -> Tensor:
+        if not self.has(f"{weight}.bias"):
+            return tensor
+        bias = self.weight(f"{weight}.bias")
+        return self.with_weight(self.same(tensor, bias), bias)
+
+    def norm(self, tensor: Tensor, weight: str, name: str = "") -> Tensor:
+        """A norm, times its weight where it has one."""
+        tensor = self.same(tensor)
+        tensor.size = self.size(name) if name else tensor.size
+        if not self.has(f"{weight}.weight"):
+            return tensor
+        scale = self.weight(f"{weight}.weight")
+        return self.biased(self.with_weight(self.same(tensor, scale), scale), weight)
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The rows that give logits."""
+        self.owner = ROWS
+        return self.new("hidden", tensor, self.input("rows"))

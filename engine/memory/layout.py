@@ -1,0 +1,239 @@
+"""The compute buffers of models whose graph is known, as llama.cpp lays them out on its devices.
+
+The graph for a placement (`layer_graph.py`), what the scheduler makes of it (`scheduler.py`) and
+what then happens in each buffer (`allocator.py`) depend on no size: they are made once, and every
+context asks them for its own sizes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from engine.configuration import KVTypeName
+from engine.memory.allocator import Program, buffer_bytes, programs_of
+from engine.memory.graph_builder import INPUTS, PREFIX, ROWS, PlacedLayer, PlacedModel
+from engine.memory.kv_cache import PAD, CacheShape
+from engine.memory.layer_graph import model_graph
+from engine.memory.layer_tensors import LayerKind, graph_inputs, layer_sizes, walked_layers
+from engine.memory.scheduler import schedule
+from engine.memory.tensor_graph import Size
+from engine.model.architecture import Architecture, Model
+from engine.model.gguf import GgufFile
+from engine.model.gguf_header import TensorInfo
+from engine.model.layers import Layer
+
+LEADING_EQUALS, LAST_LAYERS = 3, 2
+"""Equal layers that are laid out, and the last of all: others find the room of those before."""
+GPU_ALIGNMENT, CPU_ALIGNMENT = 128, 32
+ROW_MULTIPLE = 512
+"""Elements that CUDA pads rows of quantised weights to (`MATRIX_ROW_PADDING`)."""
+LEAST_TOKENS = 32
+"""From how many tokens on weights of main memory visit the first GPU (`op_offload`)."""
+NAMED_WITHOUT_SUFFIX = {"ffn_norm": "ffn_norm.weight"}
+"""Names of Falcon H1."""
+ON_FIRST_LAYER = ("token_embd_norm.weight", "token_embd_norm.bias")
+"""Weights of the input that lie where the first layer does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Where a model's parts are computed, by number: GPUs first, the CPU last."""
+
+    n_devices: int
+    layers: tuple[int, ...]
+    output: int
+    is_cache_on_cpu: bool = False
+    n_copies: int = 1
+    """How often each input is kept."""
+    attends_on_cpu: bool = False
+    """Whether no GPU has a kernel for attention."""
+    scans_on_cpu: bool = False
+    moved: tuple[tuple[str, int], ...] = ()
+    """The devices of tensors that lie on another than their layer's, by name."""
+
+
+def laid_out_bytes(
+    model: Model,
+    shape: CacheShape,
+    devices: Devices,
+    n_outputs: int,
+    *,
+    is_late: bool = False,
+) -> list[int]:
+    """The buffer of each device; empty where the order of a model's tensors is not known.
+
+    Args:
+        model: The model.
+        shape: The cache.
+        devices: Where its parts lie.
+        n_outputs: The most rows with logits.
+        is_late: Whether values are transposed after they were read, and not as they are stored.
+    """
+    architecture, n_tokens = model.architecture, shape.n_graph_tokens
+    n_rows = n_tokens if architecture.gives_all_logits else min(n_tokens, n_outputs)
+    plan = _plan(
+        architecture, model.file, (shape.flash_attention, shape.type_k, shape.type_v, is_late),
+        devices, (n_tokens >= LEAST_TOKENS, n_rows >= LEAST_TOKENS),
+    )  # fmt: skip
+    if plan is None:
+        return []
+    own = [layer_sizes(architecture, shape, *each, n_tokens) for each in plan.kinds]
+    few = layer_sizes(architecture, shape, *plan.kinds[plan.owners[-1]], n_rows)
+    inputs = graph_inputs(architecture, shape, n_rows, is_late=is_late)
+
+    def size(key: Size) -> int:
+        owner, name = key
+        if name.startswith(PREFIX):
+            return plan.weights[key]
+        if owner == INPUTS:
+            return inputs[name]
+        return few[name] if owner == ROWS else own[plan.owners[owner]][name]
+
+    found = []
+    for device, program in enumerate(plan.programs):
+        alignment = CPU_ALIGNMENT if device == devices.n_devices - 1 else GPU_ALIGNMENT
+        sizes = {key: size(key) for key in plan.sizes[device]}
+        found.append(buffer_bytes(program, sizes, alignment))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What happens in the buffers of a placement, and whose sizes that asks for."""
+
+    programs: tuple[Program, ...]
+    sizes: tuple[frozenset[Size], ...]
+    weights: dict[Size, int]
+    kinds: tuple[tuple[Layer, dict[str, TensorInfo]], ...]
+    owners: tuple[int, ...]
+    """The kind of each layer that is laid out."""
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    architecture: Architecture,
+    file: GgufFile,
+    cache: tuple[bool, KVTypeName, KVTypeName, bool],
+    devices: Devices,
+    is_large: tuple[bool, bool],
+) -> _Plan | None:
+    is_flash, type_k, type_v, is_late = cache
+    shape = CacheShape(PAD, PAD, type_k, type_v, flash_attention=is_flash)
+    walked = walked_layers(architecture, shape, is_late=is_late)
+    table, cpu = _table(file), devices.n_devices - 1
+    if not walked or len(table.layers) < len(walked):
+        return None
+    moved = dict(devices.moved)
+    placed = []
+    for index, (kind, _) in enumerate(walked):
+        device = devices.layers[index]
+        others = tuple(
+            (name, moved[whole])
+            for name in table.layers[index]
+            if moved and (whole := f"blk.{index}.{name}") in moved
+        )
+        cached_on = cpu if devices.is_cache_on_cpu else device
+        names = frozenset(table.layers[index])
+        placed.append(PlacedLayer(kind, names, device, cached_on, others))
+    signatures = [
+        (layer, walked[i][1], table.shapes[i], table.types[i] if _visits(layer, cpu) else ())
+        for i, layer in enumerate(placed)
+    ]
+    is_whole = devices.n_copies > 1 and (devices.attends_on_cpu or devices.scans_on_cpu)
+    chosen = (
+        list(range(len(placed)))
+        if is_whole
+        else _standing_for_all(signatures, pairs=bool(architecture.states))
+    )
+    sized = [(walked[index][1], table.shapes[index]) for index in chosen]
+    distinct = list(dict.fromkeys(sized))
+    owners = tuple(map(distinct.index, sized))
+    first = [chosen[owners.index(number)] for number in range(len(distinct))]
+    n_heads = architecture.n_blocks - architecture.n_layers
+    outline = PlacedModel(
+        tuple(placed[index] for index in chosen),
+        _beside(table, devices),
+        devices.n_devices,
+        offloads=cpu > 0 and is_large[0],
+        offloads_rows=cpu > 0 and is_large[1],
+        cuts_rows=not n_heads and not architecture.gives_all_logits,
+        has_rows=not architecture.gives_all_logits,
+        attends_on_cpu=devices.attends_on_cpu,
+        scans_on_cpu=devices.scans_on_cpu,
+    )
+    laid_out = schedule(model_graph(outline), devices.n_devices, devices.n_copies)
+    programs = tuple(programs_of(laid_out, devices.n_devices))
+    sizes = tuple(frozenset(key for _, key in program if key) for program in programs)
+    weights = {}
+    for owner, name in frozenset().union(*sizes):
+        if name.startswith(PREFIX):
+            tensors = table.others if owner == INPUTS else table.layers[chosen[owner]]
+            weights[owner, name] = _copied_bytes(tensors.get(name.removeprefix(PREFIX)))
+    kinds = tuple((walked[index][1], table.layers[index]) for index in first)
+    return _Plan(programs, sizes, weights, kinds, owners)
+
+
+def _visits(layer: PlacedLayer, cpu: int) -> bool:
+    """Whether weights of a layer lie in main memory beside GPUs."""
+    return cpu > 0 and cpu in (layer.device, *dict(layer.moved).values())
+
+
+def _standing_for_all(signatures: Sequence[object], *, pairs: bool) -> list[int]:
+    """Layers that stand for all: some of each kind on each device, and the last.
+
+    With `pairs` of each kind before each other: states are read before the layer before is done.
+    """
+    seen: Counter[object] = Counter()
+    chosen = []
+    for index, signature in enumerate(signatures):
+        key = tuple(signatures[index : index + 2]) if pairs else signature
+        seen[key] += 1
+        is_near_end = index >= len(signatures) - LAST_LAYERS
+        if seen[key] <= LEADING_EQUALS or is_near_end:
+            chosen.append(index)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The tensors of a file by layer, by their names without it."""
+
+    layers: list[dict[str, TensorInfo]]
+    shapes: Sequence[tuple[object, ...]]
+    """Names and shapes of a layer's tensors, which tell its sizes."""
+    types: Sequence[tuple[object, ...]]
+    """Their types, which tell what visits a GPU."""
+    others: dict[str, TensorInfo]
+
+
+@lru_cache(maxsize=256)
+def _table(file: GgufFile) -> _Table:
+    layers: dict[int, dict[str, TensorInfo]] = {}
+    others = {}
+    for tensor in file.tensors:
+        parts = tensor.name.split(".", 2)
+        if parts[0] == "blk" and len(parts) > 2 and parts[1].isdigit():
+            name = NAMED_WITHOUT_SUFFIX.get(parts[2], parts[2])
+            layers.setdefault(int(parts[1]), {})[name] = tensor
+        else:
+            others[tensor.name] = tensor
+    if "output.weight" not in others and "token_embd.weight" in others:
+        others["output.weight"] = others["token_embd.weight"]
+    ordered = [layers.get(index, {}) for index in range(max(layers, default=-1) + 1)]
+    shapes = [tuple((name, t.shape) for name, t in each.items()) for each in ordered]
+    types = [tuple(t.type for t in each.values()) for each in ordered]
+    return _Table(ordered, shapes, types, others)
+
+
+def _copied_bytes(weight: TensorInfo | None) -> int:
+    """A tensor on a GPU, with the padding of its last row; 0 where a file lacks it."""
+    if weight is None:
+        return 0
+    rest = weight.shape[0] % ROW_MULTIPLE if weight.shape and weight.type.block_size > 1 else 0
+    return weight.nbytes + (weight.type.row_bytes(ROW_MULTIPLE - rest) if rest else 0)
+
+
+def _beside(table: _Table, devices: Devices) -> PlacedLayer:
+    moved = tuple((name, devices.layers[0]) for name in ON_FIRST_LAYER)
+    return PlacedLayer(LayerKind(), frozenset(table.others), devices.output, devices.output, moved)
