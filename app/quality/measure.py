@@ -159,7 +159,10 @@ def measure_due(options: Options, settings: Settings) -> int:
 
 
 def _again(options: Options, plan: SavedPlan, configuration: Configuration) -> Options:
-    """What to measure of a plan's model, as it was measured before."""
+    """What to measure of a plan's model, as it was measured before.
+
+    In a context as long as the longest text of before, texts and questions are those of before.
+    """
     report, subject = plan.report, plan.report.subject
     names = {text.name for text in own_texts()}
     is_own = all(PART.sub("", text.name) in names for text in report.texts)
@@ -168,7 +171,12 @@ def _again(options: Options, plan: SavedPlan, configuration: Configuration) -> O
     if not kinds or plan.kind == subject.reference:
         kinds = tuple(each.kind for each in report.candidates)
     return replace(
-        options, kinds=kinds, reference=subject.reference.type_k, n_chunk=subject.n_chunk
+        options,
+        kinds=kinds,
+        reference=subject.reference.type_k,
+        n_ctx=options.n_ctx or subject.n_ctx,
+        n_chunk=subject.n_chunk,
+        asks=options.asks and any(row.needle or row.reasoning for row in report.measurements),
     )
 
 

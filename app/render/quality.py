@@ -67,13 +67,12 @@ class QualityTable:
         return clipped((sign, *self._line(self._cells[index], self._shown(width), style)), width)
 
     def _line(self, cells: dict[str, str], names: Sequence[str], style: str) -> Line:
-        runs = []
+        texts = []
         for name in names:
             room = self._widths[name]
             is_left = name == "K/V"
-            text = f"{cells[name]:<{room}}" if is_left else f"{cells[name]:>{room}}"
-            runs.append(Run(f"{text}{' ' * GAP}", style))
-        return tuple(runs)
+            texts.append(f"{cells[name]:<{room}}" if is_left else f"{cells[name]:>{room}}")
+        return (Run((" " * GAP).join(texts), style),)
 
     def _shown(self, width: int) -> tuple[str, ...]:
         room, chosen = width - GAP, set()

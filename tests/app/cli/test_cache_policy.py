@@ -297,7 +297,12 @@ def test_of_the_same_texts_and_settings_the_chosen_kind_alone_is_measured_again(
             replace(found, subject=subject, texts=texts), CacheKind(*MIXED), is_guess=False,
             sentence="", saved="2026-01-01T00:00:00+00:00",
         )  # fmt: skip
-        assert len(_again(USUAL, plan, configuration).kinds) == n_kinds
+        again = _again(USUAL, plan, configuration)
+        assert len(again.kinds) == n_kinds
+        assert (again.n_ctx, again.asks) == (8192, True)
+        silent = tuple(replace(row, needle=(), reasoning=()) for row in found.measurements)
+        unasked = replace(plan, report=replace(plan.report, measurements=silent))
+        assert not _again(USUAL, unasked, configuration).asks
         other = replace(configuration, flash_attention="off")
         assert len(_again(USUAL, plan, other).kinds) == 3
     assert not asked

@@ -13,6 +13,7 @@ from app.cli.cache_quality import DEFAULT_KINDS, MOST_TOKENS
 from app.quality.kept import KeptReport, Measurement, earlier_report, report_path, rows_path
 from app.quality.measure import USUAL
 from app.render.lines import plain
+from app.render.quality import QualityTable
 from app.screens.dialogs import AskYes
 from app.screens.laboratory import STOPPED, STOPPING, LaboratoryScreen
 from app.screens.planner import PlannerScreen
@@ -151,6 +152,13 @@ async def test_the_table_grows_and_ends_in_one_sentence(
     asked = scripted.requests[0]
     assert (asked.plan.kinds, asked.n_most) == (USUAL.kinds, USUAL.n_tokens)
     assert scripted.is_closed
+
+
+def test_a_column_of_the_table_is_whole_or_not_there_at_any_width() -> None:
+    table = QualityTable(REPORT, ())
+    for width in range(40, 220):
+        lines = [table.head(width), *(table.line(index, width) for index in range(4))]
+        assert not any("…" in plain(line) for line in lines), width
 
 
 async def test_the_marked_kind_has_its_chart_by_position_and_what_the_gates_say(
