@@ -156,5 +156,8 @@ def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
         read_model(configuration.model_path), configuration, usable_devices(), draft=draft
     )
     total = sum(device.total_bytes for device in planned.devices)
-    overhead = sum(device.term(TermKind.OVERHEAD).nbytes for device in planned.devices)
+    beside = [TermKind.OVERHEAD]
+    if configuration.backend == "torch":  # whose buffers are the tensors that stay
+        beside.append(TermKind.COMPUTE)
+    overhead = sum(device.term(kind).nbytes for device in planned.devices for kind in beside)
     return PlannedBytes(buffers=total - overhead, overhead=overhead)

@@ -53,13 +53,14 @@ def quickest_products(n_rows: int) -> Iterator[None]:
 
     One row times bfloat16 matrices that lie in memory reads 13 GB/s with torch's own product and 7
     with oneDNN's; from four rows on oneDNN's is ahead (torch 2.13, one thread of an EPYC with
-    AVX512-BF16 beside other programs). Other types have one product only.
+    AVX512-BF16 beside other programs). Other types have one product only. The choice is the whole
+    process's, and oneDNN's is what stands outside, whoever else chooses meanwhile.
     """
-    before = torch.backends.mkldnn.set_flags(n_rows > MOST_NATIVE_ROWS, _fp32_precision=None)
+    torch.backends.mkldnn.set_flags(n_rows > MOST_NATIVE_ROWS, _fp32_precision=None)
     try:
         yield
     finally:
-        torch.backends.mkldnn.set_flags(before[0], _fp32_precision=None)
+        torch.backends.mkldnn.set_flags(_enabled=True, _fp32_precision=None)
 
 
 def free_bytes(device: torch.device) -> int:
