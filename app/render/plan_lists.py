@@ -24,8 +24,12 @@ SPILLS = "partly"
 NEED_WIDTH = 28
 NAME_WIDTH = 26
 SPEED_WIDTH = 15
-WITH_SPEED = NAME_WIDTH + SPEED_WIDTH + NEED_WIDTH + 1
-"""Cells from which a row has room for tokens per second."""
+VERDICT_WIDTH = 9
+SIZE_WIDTH = 9
+WITH_SPEED = NAME_WIDTH + SPEED_WIDTH + VERDICT_WIDTH + SIZE_WIDTH + 8
+"""Cells from which a row has room for tokens per second; what is free is left out then."""
+WIDE = NAME_WIDTH + SPEED_WIDTH + NEED_WIDTH + 13
+"""Cells from which it has room for what is free, too."""
 
 
 def model_option_line(offer: ModelOption, width: int, *, is_now: bool) -> Line:
@@ -34,8 +38,9 @@ def model_option_line(offer: ModelOption, width: int, *, is_now: bool) -> Line:
     name = Run(visible(offer.name), "strong" if not offer.problem else "muted")
     if offer.problem:
         return clipped((marker, name, Run(f"  {visible(offer.problem)}", "bad")), width)
-    right = () if offer.verdict is None else _need(offer)
-    if width >= WITH_SPEED:
+    has_speed = width >= WITH_SPEED
+    right = () if offer.verdict is None else _need(offer, is_short=has_speed and width < WIDE)
+    if has_speed:
         right = (*_speed(offer), *right)
     left = padded((marker, name), NAME_WIDTH)
     room = width - width_of(right) - width_of(left) - 3
@@ -53,15 +58,18 @@ def _facts(offer: ModelOption, room: int) -> str:
     return text
 
 
-def _need(offer: ModelOption) -> Line:
+def _need(offer: ModelOption, *, is_short: bool) -> Line:
     verdict = offer.verdict
     assert verdict is not None
     sign = VERDICT_SIGNS[verdict]
     word = SPILLS if offer.spills else WORDS[verdict]
-    size = f"{fmt.nbytes(offer.needed_bytes)} of {fmt.nbytes(offer.free_bytes)}"
+    size = fmt.nbytes(offer.needed_bytes)
+    size_width = SIZE_WIDTH if is_short else NEED_WIDTH - VERDICT_WIDTH
+    if not is_short:
+        size += f" of {fmt.nbytes(offer.free_bytes)}"
     style = "warn" if offer.spills else sign.style
     shape = "◐" if offer.spills else sign.text
-    return padded((Run(f"{shape} {word:<7}", style), Run(f"{size:>20}")), NEED_WIDTH)
+    return (Run(f"{shape} {word:<7}", style), Run(f"{size:>{size_width}}"))
 
 
 def _speed(offer: ModelOption) -> Line:

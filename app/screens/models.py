@@ -210,7 +210,9 @@ class ModelsScreen(PickScreen[str]):
             if worker.is_cancelled:
                 return
             found.append(option)
-            if len(found) % BATCH == 0 and not is_ranked:
+            if len(found) % BATCH == 0 and is_ranked:
+                call_if_open(self, self.show_note, f"judging … {len(found)}")
+            elif len(found) % BATCH == 0:
                 call_if_open(self, self._show, list(found), f"{note} · reading …")
         if is_ranked:
             found = ranked(found)
@@ -236,6 +238,7 @@ class ModelsScreen(PickScreen[str]):
             for option in options
         ]
         self.show_all(rows, note=note)
+        self.on_select_list_marked()
 
     # --- the marked model ---
 

@@ -25,7 +25,9 @@ FREE_SHARE = 0.25
 MEASURE_S = 0.25
 """What other programs take meanwhile lowers a pass, and nothing raises one: the best counts."""
 N_MEASURES = 3
-"""Processes that measure before a figure is settled: the first may have run beside others."""
+"""Measurements on an idle machine before a figure is settled; those on a busy one only raise it."""
+BUSY_SHARE = 0.5
+"""Load of the last minute over cores, from which on a measurement does not count as one."""
 SANE = (1e8, 1e13)
 """Bytes per second between which a kept figure is believed."""
 
@@ -62,7 +64,7 @@ class Bandwidths:
             best, n_measured = _kept(self._entries.read().get(_machine()))
             if n_measured < N_MEASURES:
                 best = max(best, measure_main_memory())
-                self._entries.add(_machine(), [best, n_measured + 1])
+                self._entries.add(_machine(), [best, n_measured + (not _is_busy())])
             self._main = Bandwidth(best, "measured here")
         return self._main
 
@@ -95,6 +97,14 @@ def _kept(entry: object) -> tuple[float, int]:
             return float(best), n_measured
         case _:
             return 0.0, 0
+
+
+def _is_busy() -> bool:
+    """Whether others compute here, so that a figure is too low to be settled."""
+    try:
+        return os.getloadavg()[0] > BUSY_SHARE * usable_cores()[0]
+    except OSError:
+        return False  # the system does not say
 
 
 def _machine() -> str:

@@ -11,6 +11,7 @@ from engine.memory.cards import card_of, find_card, planned_devices
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 
+IS_BUSY = bandwidth._is_busy
 CPU = Device("CPU", "cpu", 8 * GIB, 8 * GIB)
 
 
@@ -23,6 +24,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What each measurement gives, the last first."""
     left = [3e10, 1e10, 2e10]
     monkeypatch.setattr(bandwidth, "measure_main_memory", left.pop)
+    monkeypatch.setattr(bandwidth, "_is_busy", lambda: False)
     return left
 
 
@@ -38,6 +40,18 @@ def test_the_best_of_the_first_processes_is_kept_and_then_nobody_measures(
     assert [each.bytes_per_s for each in told if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
     assert {each.basis for each in told if each} == {"measured here"}
     assert passes == []
+
+
+def test_on_a_busy_machine_nothing_is_settled(
+    tmp_path: Path, passes: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (64.0, 64.0, 64.0))
+    monkeypatch.setattr(bandwidth, "_is_busy", IS_BUSY)
+    passes[:0] = [1e10] * N_MEASURES
+    path = tmp_path / "bandwidths.json"
+    told = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
+    assert [each.bytes_per_s for each in told if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
+    assert len(passes) == 1, "each process measured"
 
 
 def test_one_process_measures_once(passes: list[float]) -> None:
