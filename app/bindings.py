@@ -28,8 +28,7 @@ def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
 ) -> Binding:
     # A text area has own meanings for some of these keys; on this screen ours come first.
-    last = key.split(",")[-1]
-    is_first = last == "ctrl+f" or (last[0] == "f" and last[1:].isdecimal())
+    is_first = key == "ctrl+f" or (key[0] == "f" and key[1:].isdecimal())
     return Binding(key, action, text, id=name, tooltip=tooltip, show=show, priority=is_first)
 
 
@@ -57,9 +56,11 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
     _key("ctrl+s", "chat_settings", "This chat", "chat-settings",
          "System prompt and sampling of this chat", show=True),
-    _key("alt+comma,f11", "app.settings", "Settings", "settings-open",
+    _key("f11", "app.settings", "Settings", "settings-open",
          "All settings: what each is, where it comes from; themes, system prompts and keys",
          show=True),
+    _key("alt+comma", "app.settings", "Settings", "settings-open",
+         "All settings: what each is, where it comes from; themes, system prompts and keys"),
     _key("f10", "next_controller", "Switch rule", "speculation-rule",
          "Switch what sets the draft length: a fixed number, the band rule or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",

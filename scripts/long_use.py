@@ -42,7 +42,8 @@ QUESTIONS = (
     "Say it again, please, in other words.",
 )
 SETTINGS = "[chat]\nmax_tokens = 48\ntemperature = 0.7\n"
-REPLYING = "esc stops the reply"
+BUSY = ("esc stops the reply", "esc takes", "· loading")
+"""In sight while a reply comes, something waits to be asked, or a model is loaded."""
 MIB = 1024 * 1024
 SHOWN_LINES = 15
 
@@ -85,7 +86,8 @@ class Terminal:
             ";", "set-option", "-g", "remain-on-exit", "on",
             ";", "pipe-pane", "-o", painted,
         )  # fmt: skip
-        self.wait_for("ctx 0/")
+        self.wait_for("ctx ")
+        self.wait_for(*BUSY, absent=True)
 
     def press(self, *keys: str) -> None:
         """Press keys by tmux's names."""
@@ -176,7 +178,7 @@ class User:
         self._terminal.type(self._rng.choice(QUESTIONS))
         self._terminal.press("Enter")
         time.sleep(SETTLE_S)
-        self._terminal.wait_for(REPLYING, absent=True)
+        self._terminal.wait_for(*BUSY, absent=True)
 
     def new_chat(self) -> None:
         """Begin a new chat and ask in it."""
@@ -257,7 +259,7 @@ class User:
     def _wait_for_load(self) -> None:
         """Wait until a model is loaded; esc would stop it."""
         time.sleep(LOAD_BEGINS_S)
-        self._terminal.wait_for("loading", absent=True)
+        self._terminal.wait_for(*BUSY, absent=True)
         self._terminal.wait_for("ctx ")
 
     def _leave(self) -> None:

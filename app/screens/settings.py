@@ -23,7 +23,8 @@ from app.widgets.select_list import Row, SelectList
 Place = tuple[str, str]
 """Table and key of a setting."""
 
-HEIGHTS = [(0, "-low"), (32, "-tall")]
+LOW = 32
+"""Rows of the terminal under which the list needs the room around it."""
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
 PROMPT_MEANING = "A system prompt of the library: ctrl+s takes it into a chat."
@@ -33,7 +34,6 @@ HINT = "enter changes · del takes the default · type to search · esc closes"
 class SettingsScreen(PickScreen[Place]):
     """Every setting in its table, and below them what there is to say of the marked one."""
 
-    VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete", "reset", "Default", id="settings-default",
                 tooltip="Take the setting out of the file: its default counts again"),
@@ -72,9 +72,12 @@ class SettingsScreen(PickScreen[Place]):
             yield Static(HINT, classes="hint", markup=False)
 
     def on_mount(self) -> None:
+        self.set_class(self.app.size.height < LOW, "-low")
         super().on_mount()
         self._read()
-        self.call_after_refresh(self._describe)
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < LOW, "-low")
 
     def on_select_list_marked(self) -> None:
         self._describe()
