@@ -23,6 +23,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
     Temperature,
+    Thinking,
     TopP,
     Verification,
 )
@@ -109,6 +110,10 @@ class ChatDefaults(_Section):
     """Drop tokens below this share of the likeliest one's probability; 0 drops none."""
     repetition_penalty: RepetitionPenalty = 1.0
     """Makes recent tokens less likely; 1 is off."""
+    thinking: Thinking = "auto"
+    """Whether a reasoning model thinks before it answers: as its template has it, or off."""
+    thinking_budget: Count = 0
+    """Most tokens of a reply's thinking, which is closed then; 0 does not bound it."""
     system_prompt: str = ""
     """Instruction at the start of a new chat; empty is none."""
     max_tokens: int | None = Field(default=None, gt=0)
@@ -129,6 +134,8 @@ class ChatDefaults(_Section):
             top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
+            thinking=self.thinking,
+            thinking_budget=self.thinking_budget,
         )
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from app import format as fmt
 from app.chat.spans import TokenSpan
 from app.store.records import StoredMessage
-from engine.events import FinishReason
+from engine.events import FinishReason, Thinking
 from engine.requests import Message
 
 SUMMARY_BEGINS = "Summary of the conversation before this point:"
@@ -118,6 +118,8 @@ class Entry:
     is_live: bool = False
     spans: tuple[TokenSpan, ...] = ()
     """The content by where its tokens came from; empty where that is not known any more."""
+    thinking: str = ""
+    """How long a reply thought, where that was measured."""
 
 
 def divider(summary: str | None) -> Entry:
@@ -144,6 +146,7 @@ def entry_of(message: StoredMessage, variants: list[int]) -> Entry:
         variant=variants.index(message.id) + 1,
         n_variants=len(variants),
         ending=ending_of(message) if is_reply else "",
+        thinking=thinking_of(message.stats or {}),
     )
 
 
@@ -161,6 +164,21 @@ def hint_of(last: StoredMessage) -> str:
 def ending_of(message: StoredMessage) -> str:
     """How a reply ended and how fast it was, such as `stopped · 412 tokens · 74 tok/s`."""
     return " · ".join([*_ending(message.finish_reason), *_figures(message)])
+
+
+def thinking_of(stats: dict[str, object]) -> str:
+    """How long a reply thought, such as `thought for 12 s, 412 tokens`; empty if it did not."""
+    n_tokens, elapsed_s = stats.get("n_thinking"), _number(stats, "thinking_s")
+    if not isinstance(n_tokens, int) or not n_tokens or elapsed_s is None:
+        return ""
+    return f"thought for {fmt.seconds(elapsed_s)}, {fmt.counted(n_tokens, 'token')}"
+
+
+def thinking_text(thinking: Thinking) -> str:
+    """How far the thinking of a reply is, and why it was closed if the model did not do that."""
+    what = "thought for" if thinking.is_over else "thinking:"
+    text = f"{what} {fmt.seconds(thinking.elapsed_s)}, {fmt.counted(thinking.n_tokens, 'token')}"
+    return f"{text}; closed, {thinking.note}" if thinking.note else text
 
 
 def _ending(reason: str | None) -> list[str]:

@@ -224,7 +224,7 @@ class ChatHistory:
                 entries.append(divider(self.chat.summary if self.chat else None))
             entry = self._entry(message)
             if message.id == live_id:
-                entry = replace(entry, content=live_text, ending="", is_live=True)
+                entry = replace(entry, content=live_text, ending="", thinking="", is_live=True)
             elif message is last:
                 hint = hint_of(message)
                 entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))

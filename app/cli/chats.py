@@ -40,7 +40,7 @@ class NoSuchChatError(EngineError):
 @click.group(name="chats", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List, search, show, rename, archive, delete, export and import chats.
+    """List, search, show, fork, rename, archive, delete, export and import chats.
 
     CHAT is a number from `kvchat chats list`, a title, or a part of one that only one title has.
 
@@ -107,6 +107,20 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
             tell(f"the first {limit}: -n {2 * limit} shows more, if there are more")
     else:
         tell("No chat holds that.")
+
+
+@command.command(name="fork", help=f"Copy a chat as it is shown into a new one. {CHAT_HELP}")
+@click.argument("chat", metavar="CHAT")
+@click.option("--at", "place", type=Count(1), help="Number of the last message that is copied.")
+def fork(chat: str, *, place: int | None) -> None:
+    """Copy a chat as it is shown into a new one."""
+    with _store() as store:
+        found = find_chat(store, chat)
+        path = [] if found.head_id is None else store.path_to(found.head_id)
+        if not path or (place or 1) > len(path):
+            raise click.UsageError(f"this chat shows {_counted(len(path))}: fork at one of them")
+        copied = store.fork_chat(path[(place or len(path)) - 1].id)
+    tell(f"{_called(copied)}, is a copy of {_called(found)}")
 
 
 @command.command(name="rename", help=f"Change the title of a chat. {CHAT_HELP}")

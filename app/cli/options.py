@@ -18,6 +18,7 @@ from engine.configuration import (
     BackendName,
     KVTypeName,
     SamplingSettings,
+    Thinking,
     sampling_bounds,
 )
 from engine.errors import EngineError, shown
@@ -284,6 +285,17 @@ answer_options = joined(
         type=Count(0),
         multiple=True,
         help="End the reply at this token; may be repeated.",
+    ),
+    click.option(
+        "--thinking",
+        type=click.Choice(get_args(Thinking)),
+        help="Whether a reasoning model thinks: as its template has it, or off.",
+    ),
+    click.option(
+        "--thinking-budget",
+        type=Count(0),
+        metavar="TOKENS",
+        help="Close the thinking after so many tokens; 0 does not.",
     ),
 )
 """What a reply may be and where it ends."""

@@ -10,6 +10,7 @@ from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown import MarkdownDocument
 from app.sanitize import visible
 from engine.events import TokenKind
+from engine.model.reasoning import Thought
 
 TintMode = Literal["off", "source", "verdict"]
 TINT_MODES: tuple[TintMode, ...] = get_args(TintMode)
@@ -42,6 +43,10 @@ _SPEAKERS = {
     Speaker.NOTE: "note",
     Speaker.DIVIDER: "",
 }
+FOLDED = ("▾", "▸")
+"""Before the thinking of a reply: open, folded."""
+MARKER_CHARS = 64
+"""Characters of a reply from which on it is known whether it begins with thinking."""
 UNSEEN = "the model no longer sees what is above"
 SUMMARISED = "the model sees what is above as this summary"
 
@@ -148,7 +153,12 @@ class EntryLines:
         self._tint: TintMode = tint
         self._spans = list(entry.spans)
         self._tinted = self._tinted_text()
-        self._document = MarkdownDocument(entry.content) if _is_markdown(entry) else None
+        self._content = entry.content
+        self._thought: Thought | None = None
+        self._is_open = False
+        self._progress = ""
+        self._document = MarkdownDocument("") if _is_markdown(entry) else None
+        self._read()
         self._width = 0
         self._lines: list[Line] | None = None
 
@@ -156,11 +166,10 @@ class EntryLines:
         """Show another state of the same entry."""
         if entry == self.entry:
             return
-        if self._document is not None and (
-            entry.content != self._document.source or self.entry.is_live
-        ):
+        if entry.content != self._content or self.entry.is_live:
             # The whole text once at the end: an append only reads from its last block on.
-            self._document.replace(entry.content)
+            self._content = entry.content
+            self._read()
         self.entry = entry
         self._spans = list(entry.spans)
         self._tinted = self._tinted_text()
@@ -170,7 +179,12 @@ class EntryLines:
         """Add text to a reply that streams, and the same by where its tokens came from."""
         if self._document is None:
             return
-        self._document.append(text)
+        self._content += text
+        is_decided = self._thought.is_over if self._thought else len(self._content) > MARKER_CHARS
+        if is_decided:
+            self._document.append(text)
+        else:
+            self._read()
         added = list(spans)
         self._spans += added
         if self._tinted is not None:
@@ -178,6 +192,27 @@ class EntryLines:
         else:
             self._tinted = self._tinted_text()
         self._lines = None
+
+    def _read(self) -> None:
+        """Part the thinking of a reply from its answer."""
+        if self._document is not None:
+            self._thought = Thought.of(self._content)
+            self._document.replace(self._thought.answer if self._thought else self._content)
+
+    def set_open(self, *, is_open: bool) -> None:
+        """Show the thinking of a reply, or fold it."""
+        if is_open is not self._is_open:
+            self._is_open, self._lines = is_open, None
+
+    def set_progress(self, text: str) -> None:
+        """How far the thinking of a reply is that streams."""
+        if text != self._progress:
+            self._progress, self._lines = text, None
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether there is thinking to show or to fold."""
+        return self._thought is not None
 
     def set_hint(self, hint: str) -> None:
         """The keys that apply to it."""
@@ -208,11 +243,28 @@ class EntryLines:
             colours = self._tinted.legend
             return [*self._tinted.lines(width), *(wrapped(colours, width) if colours else [])]
         if self._document is not None:
-            return self._document.lines(width) or [(Run("…", "muted"),)]
+            said = self._document.lines(width)
+            if self._thought is not None:
+                return [*self._thinking(self._thought, width), *said]
+            return said or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
             return divider_lines(self.entry.content, width)
         style = "aside" if self.entry.speaker is Speaker.NOTE else ""
         return question_lines(self.entry.content, width, style)
+
+    def _thinking(self, thought: Thought, width: int) -> list[Line]:
+        """A line that says how long it thought; below it what, or where it is while it thinks."""
+        what = (
+            self.entry.thinking or self._progress or ("thought" if thought.is_over else "thinking")
+        )
+        mark = FOLDED[0] if self._is_open else FOLDED[1]
+        key = "t folds it" if self._is_open else "tab, then t opens it"
+        head = clipped((Run(f"{mark} {what}", "note"), Run(f" · {key}", "muted")), width)
+        if self._is_open:
+            return [head, *question_lines(thought.text, width, "aside"), EMPTY]
+        if thought.is_over or not thought.text:
+            return [head]
+        return [head, *wrapped((Run(visible(thought.text[-2 * width :]), "aside"),), width)[-2:]]
 
     def _footer(self, width: int) -> list[Line]:
         parts = [self.entry.ending] if self.entry.ending else []

@@ -17,7 +17,7 @@ from textual.widgets import Static
 from app.bindings import CHAT_KEYS
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
-from app.chat.entries import Speaker
+from app.chat.entries import Speaker, thinking_text
 from app.chat.snapshot import NO_MODEL, Phase
 from app.chat.spans import TokenSpan
 from app.chat.update import ChatUpdate
@@ -43,6 +43,7 @@ from app.widgets.transcript import Transcript
 from engine.clock import Pacer
 from engine.configuration import ControllerName, PredictorName
 from engine.errors import EngineError
+from engine.model.reasoning import answer_of
 
 FRAME_S = 0.08
 TEXT_S = 0.16
@@ -240,6 +241,8 @@ class ChatScreen(Screen[None]):
         """Show the counters in every panel that is in sight."""
         snapshot = replace(self.controller.snapshot(), n_written=self.drafts.n_tokens)
         self.transcript.set_invitation(INVITATION if snapshot.phase is Phase.EMPTY else "")
+        if snapshot.thinking is not None and snapshot.background_title is None:
+            self.transcript.set_progress(thinking_text(snapshot.thinking))
         self.query_one("#status", TitleBar).present(partial(status_line, snapshot))
         for panel in self.query(Panel):
             panel.present(snapshot)
@@ -296,11 +299,29 @@ class ChatScreen(Screen[None]):
         self.asking.regenerate(self.transcript.selected)
 
     def action_edit(self) -> None:
-        """Take the selected question, or the last, into the composer."""
-        message = message_of(self.controller, Speaker.USER, self.transcript.selected)
+        """Take the selected message, or the last question, into the composer."""
+        selected = self.transcript.selected
+        message = self.controller.history.shown(selected) if selected is not None else None
+        message = message or self.controller.history.last(Speaker.USER)
         self.asking.edit(message)
         if message is not None:
             self.composer.focus()
+
+    def action_fork(self) -> None:
+        """Copy the chat up to the selected message, or to its end, into a new chat."""
+        chosen = self.transcript.selected or self.controller.history.head_id
+        if chosen is None or chosen < 0:
+            self.notify("There is no message to fork at yet.")
+            return
+        try:
+            self.controller.fork(chosen)
+        except StoreError as error:
+            report(self, error)
+            return
+        self._follow_chat()
+        self.transcript.action_follow()
+        self.composer.focus()
+        self.notify("This is a new chat: the other one stays as it was.")
 
     def action_stop(self) -> None:
         """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
@@ -504,12 +525,12 @@ class ChatScreen(Screen[None]):
         if message is None:
             self.notify("There is no reply to copy yet.")
         else:
-            copy(self.app, message.content)
+            copy(self.app, answer_of(message.content))
 
     def action_copy_code(self) -> None:
         """Copy the last code block of a reply; the one before when pressed again."""
         message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
-        blocks = code_blocks(message.content) if message else []
+        blocks = code_blocks(answer_of(message.content)) if message else []
         if message is None or not blocks:
             self.notify("There is no code block in this reply.")
             return

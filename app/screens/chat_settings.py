@@ -17,13 +17,14 @@ from engine.configuration import (
     MOST_COUNT,
     SamplingSettings,
     SpeculationSettings,
+    Thinking,
     Verification,
     sampling_bounds,
 )
 from engine.grammar.source import SCHEMA_SUFFIX, GrammarError, read_grammar
 from engine.planning.values import KnobError, parse_count
 
-Choice = TypeVar("Choice", bound=Verification | bool)
+Choice = TypeVar("Choice", bound=Verification | Thinking | bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ _KNOBS = (
     _Knob("top_p", "top p", "share of probability kept; 1: all"),
     _Knob("min_p", "min p", "least share of the likeliest; 0: off"),
     _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off"),
+    _Knob("thinking_budget", "thinking budget", "most tokens of thinking; 0: no bound", True),
 )
 
 
@@ -60,6 +62,10 @@ _JUDGED: dict[Verification, str] = {
     "match": "match: the same, fewer accepted",
     "rejection": "rejection: more accepted, another text",
     "block": "block: most accepted, another text",
+}
+_THINKS: dict[Thinking, str] = {
+    "auto": "auto: as the template has it",
+    "off": "off: answers at once",
 }
 _BONUS = {True: "on: one behind a draft accepted whole", False: "off: saves a row of each batch"}
 _STRICT = {False: "off", True: "on: batches that round as plain decoding"}
@@ -117,6 +123,8 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
     def _verification(self) -> ComposeResult:
         speculation = self._settings.speculation
         with Grid(id="choices"):
+            yield Label("thinking", classes="label")
+            yield _choice("thinking", _THINKS, self._settings.sampling.thinking)
             yield Label("drafts judged by", classes="label")
             yield _choice("verification", _JUDGED, speculation.verification)
             yield Label("bonus token", classes="label")
@@ -155,6 +163,8 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
         if problems:
             self.query_one("#problem", Static).update("\n".join(problems))
             return
+        chosen = self.query_one("#thinking", Select).value
+        values["thinking"] = next(name for name in _THINKS if name == chosen)
         changed = replace(self._settings.sampling, **values).with_absolute_paths()
         prompt = self.query_one("#system-prompt", TextArea).text
         self.dismiss(ChatSettings(prompt, changed, self._judged()))

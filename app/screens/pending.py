@@ -173,7 +173,7 @@ def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
 def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> str:
     """The upper edge: how much waits and for what, or that a question is edited."""
     if not waiting:
-        return "editing a question: enter asks it anew" if is_edit else ""
+        return "editing: enter asks it anew, or goes on behind a reply" if is_edit else ""
     n = f"{len(waiting)} wait, the last " if len(waiting) > 1 else ""
     return f"{n}{_BEGINS[waiting[-1].kind]} when {awaited}"
 

@@ -26,7 +26,7 @@ from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter
 from app.widgets.ink import FRAME_INKS, Ink, highlighted, ink_classes
 
-AGAIN = "ctrl+g again · tab selects: r again, e edit, y copy"
+AGAIN = "ctrl+g again · tab selects: r again, e edit, f fork, y copy"
 """Said behind the last reply: these keys have no other place where they could be found."""
 WINDOW = 20
 """Messages that are laid out when a chat is opened, and how many more at a time."""
@@ -62,6 +62,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         super().__init__(id=id)
         self._all: list[Entry] = []
         self._shown: list[EntryLines] = []
+        self._opened: set[int] = set()
+        """Replies whose thinking is shown."""
         self._tops: list[int] = []
         """First line of each shown entry."""
         self._lines: list[Line] = []
@@ -120,6 +122,25 @@ class Transcript(ScrollView, Ink, can_focus=True):
             self._shown[-1].append(text, spans)
             self._lay_out_from(len(self._shown) - 1)
 
+    def set_progress(self, text: str) -> None:
+        """Say how far the thinking of the reply is that streams."""
+        last = self._shown[-1] if self._shown else None
+        if last is not None and last.entry.is_live and last.has_thinking:
+            last.set_progress(text)
+            self._lay_out_from(len(self._shown) - 1)
+
+    def action_thinking(self) -> None:
+        """Show or fold the thinking of the selected reply, or of the last that thought."""
+        thought = [shown for shown in self._shown if shown.has_thinking]
+        chosen = next((shown for shown in thought if shown.entry.key == self.selected), None)
+        if chosen is None and not thought:
+            self.app.notify("No reply here thought before it answered.")
+            return
+        chosen = chosen or thought[-1]
+        self._opened ^= {chosen.entry.key}
+        chosen.set_open(is_open=chosen.entry.key in self._opened)
+        self._lay_out_from(self._shown.index(chosen))
+
     def set_tint(self, tint: TintMode) -> None:
         """Colour tokens in another way."""
         self.tint = tint
@@ -146,7 +167,9 @@ class Transcript(ScrollView, Ink, can_focus=True):
 
     def _updated(self, known: EntryLines | None, entry: Entry) -> EntryLines:
         if known is None:
-            return EntryLines(entry, self.tint)
+            known = EntryLines(entry, self.tint)
+            known.set_open(is_open=entry.key in self._opened)
+            return known
         known.update(entry)
         return known
 

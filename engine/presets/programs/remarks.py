@@ -7,7 +7,7 @@ from engine.configuration import Configuration, ControllerName, PredictorName, T
 from engine.model.ggml_types import TYPES_BY_NAME
 
 _PLAIN = Configuration(Path("model.gguf"), 1)
-_ANSWER_RULES = ("json_schema", "grammar", "stop_tokens")
+_ANSWER_RULES = ("json_schema", "grammar", "stop_tokens", "thinking_budget")
 """Fields of the sampling that no file but llama-server's has."""
 
 
