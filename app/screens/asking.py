@@ -101,7 +101,7 @@ class Asking:
     def edit(self, message: StoredMessage | None) -> None:
         """Take a question into the composer."""
         if message is None:
-            self._screen.notify("There is no question to edit yet.")
+            self._screen.notify("There is nothing to edit yet.")
         else:
             self._drafts.edit(message)
             self.describe()

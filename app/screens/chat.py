@@ -299,10 +299,15 @@ class ChatScreen(Screen[None]):
         self.asking.regenerate(self.transcript.selected)
 
     def action_edit(self) -> None:
-        """Take the selected message, or the last question, into the composer."""
-        selected = self.transcript.selected
-        message = self.controller.history.shown(selected) if selected is not None else None
-        message = message or self.controller.history.last(Speaker.USER)
+        """Take the selected question, or the last, into the composer."""
+        self._take_into_composer(Speaker.USER)
+
+    def action_edit_reply(self) -> None:
+        """Take the selected reply, or the last, into the composer: the model goes on behind it."""
+        self._take_into_composer(Speaker.MODEL)
+
+    def _take_into_composer(self, speaker: Speaker) -> None:
+        message = message_of(self.controller, speaker, self.transcript.selected)
         self.asking.edit(message)
         if message is not None:
             self.composer.focus()

@@ -26,7 +26,7 @@ from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter
 from app.widgets.ink import FRAME_INKS, Ink, highlighted, ink_classes
 
-AGAIN = "ctrl+g again · tab selects: r again, e edit, f fork, y copy"
+AGAIN = "ctrl+g again · tab selects: r again, e edit, E change, f fork, y copy"
 """Said behind the last reply: these keys have no other place where they could be found."""
 WINDOW = 20
 """Messages that are laid out when a chat is opened, and how many more at a time."""
