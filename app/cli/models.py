@@ -1,7 +1,7 @@
 """`kvchat models`: models on this machine and in the catalogue, cards, and the starter."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import click
 from app import paths
 from app.cli.console import SlowReading, note, print_json, say, tell, tell_over
 from app.cli.downloads import favourite, get, remove, where
-from app.format import context_size, nbytes, rate
+from app.format import context_size, nbytes
 from app.planning import user_speeds
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
@@ -20,7 +20,10 @@ from engine.model.library import MAX_VISITED, ModelEntry, scan
 if TYPE_CHECKING:
     from engine.memory.cards import Card
     from engine.model.catalog import CatalogEntry
+    from engine.planning.models import ModelOption
 
+JUDGED = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
+"""What JSON has of a verdict, beside the file's own facts."""
 PART_HELP = "PART lists only those whose name, or an alias, contains it."
 
 
@@ -67,12 +70,25 @@ def _list(*, as_json: bool) -> None:
     entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
         note(f"{folder} holds more than the {MAX_VISITED:,} entries that are looked at")
+    options = _judged(entries)
     if as_json:
-        print_json([_as_json(entry) for entry in entries])
+        print_json([_as_json(entry, options.get(entry.path)) for entry in entries])
     elif entries:
-        _print_models(entries)
+        _print_models(entries, options)
     else:
         _print_where_to_put_models()
+
+
+def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
+    """The verdict on each model that can be loaded, with the usual context on this machine."""
+    from app.planning import user_planner
+    from engine.planning.models import fit_context, library_options
+
+    models = [each for each in entries if each.kind is ModelKind.MODEL and not each.problem]
+    if not models:
+        return {}
+    options = library_options(models, [()] * len(models), fit_context(None, user_planner()))
+    return {entry.path: option for entry, option in zip(models, options, strict=True)}
 
 
 @command.command(name="catalogue", help=f"List models that need no file to be planned. {PART_HELP}")
@@ -141,10 +157,9 @@ def _tell(line: str, *, is_terminal: bool) -> None:
         tell(line)
 
 
-def _print_models(entries: Sequence[ModelEntry]) -> None:
-    speeds = ("tok/s",) if any(entry.speed for entry in entries) else ()
-    titles = ("name", "kind", "quant", "context", "size", *speeds, "folder")
-    _print_table(titles, [_cells(entry, has_speed=bool(speeds)) for entry in entries])
+def _print_models(entries: Sequence[ModelEntry], options: "Mapping[Path, ModelOption]") -> None:
+    titles = ("name", "kind", "quant", "context", "size", "fits", "tok/s", "folder")
+    _print_table(titles, [_cells(entry, options.get(entry.path)) for entry in entries])
     for entry in entries:
         for copy in entry.copies:
             say((f"{copy}: the same model as {entry.path}", "yellow"))
@@ -197,15 +212,25 @@ def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
     )
 
 
-def _cells(entry: ModelEntry, *, has_speed: bool) -> tuple[str, ...]:
+def _cells(entry: ModelEntry, option: "ModelOption | None") -> tuple[str, ...]:
+    from app.cli.plan_output import symbols_for
+    from app.render.plan import speed_text
+    from app.render.plan_lists import WORDS
+
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
+    verdict = None if option is None else option.verdict
+    bound = None if option is None else option.bound
+    speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
+    if symbols_for(sys.stdout.encoding) != "block":
+        speed = speed.replace("\N{LESS-THAN OR EQUAL TO}", "<")
     return (
         entry.name,
         "-" if entry.architecture is None and entry.problem else str(entry.kind),
         "broken" if entry.problem else entry.file_type or "-",
         context,
         f"{entry.nbytes / 2**20:,.0f} MiB",
-        *([("-" if entry.speed is None else rate(entry.speed.decode_tps))] if has_speed else []),
+        "-" if verdict is None else "partly" if option and option.spills else WORDS[verdict],
+        speed,
         _short(entry.path.parent),
     )
 
@@ -227,7 +252,15 @@ def _print_where_to_put_models() -> None:
     )
 
 
-def _as_json(entry: ModelEntry) -> dict[str, object]:
+def _as_json(entry: ModelEntry, option: "ModelOption | None") -> dict[str, object]:
+    from engine.planning.as_json import option_json
+
     of_pairs = ("vocabulary", "reads")
     shown = {name: value for name, value in asdict(entry).items() if name not in of_pairs}
-    return {**shown, "path": str(entry.path), "copies": [str(path) for path in entry.copies]}
+    judged = {} if option is None else option_json(option)
+    return {
+        **{name: judged.get(name) for name in JUDGED},
+        **shown,
+        "path": str(entry.path),
+        "copies": [str(path) for path in entry.copies],
+    }

@@ -99,7 +99,7 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     assert speed.decode_tps == pytest.approx(60 * 1.08, rel=0.02)
     run(["models"])
     listed = capsys.readouterr().out.splitlines()
-    assert listed[0].split()[5] == "tok/s"
+    assert listed[0].split()[6] == "tok/s"
     assert "65" in listed[1].split()
 
 

@@ -20,9 +20,19 @@ def test_models_lists_name_quant_context_and_size(
     (home / "models").mkdir()
     (home / "models" / "a-very-long-name-of-a-broken-model-that-is-not-cut.gguf").write_text("x")
     lines = kvchat("models").stdout.splitlines()
-    assert lines[0].split() == ["name", "kind", "quant", "context", "size", "folder"]
+    assert lines[0].split() == [
+        "name",
+        "kind",
+        "quant",
+        "context",
+        "size",
+        "fits",
+        "tok/s",
+        "folder",
+    ]
     starter_line = next(line for line in lines if line.startswith(starter_path.stem))
-    assert starter_line.split()[1:6] == ["model", "Q4_1", "8,192", "94", "MiB"]
+    assert starter_line.split()[1:8] == ["model", "Q4_1", "8,192", "94", "MiB", "fits", "≤"]
+    assert float(starter_line.split()[8]) > 1
     broken = next(line for line in lines if line.startswith("a-very-long"))
     name = "a-very-long-name-of-a-broken-model-that-is-not-cut"
     assert broken.split()[:3] == [name, "-", "broken"]
@@ -33,7 +43,12 @@ def test_models_lists_name_quant_context_and_size(
 def test_models_gives_json(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     entries = {entry["name"]: entry for entry in json.loads(kvchat("models", "--json").stdout)}
-    assert entries[starter_path.stem] == {
+    entry = entries[starter_path.stem]
+    assert entry.pop("verdict") == "fits"
+    assert entry.pop("needed_bytes") < entry.pop("free_bytes")
+    assert entry.pop("speed_bound")["reads"][0]["bandwidth"]["basis"] == "measured here"
+    assert (entry.pop("n_ctx"), entry.pop("spills")) == (8192, False)
+    assert entry == {
         "path": str(starter_path),
         "name": starter_path.stem,
         "architecture": "llama",
