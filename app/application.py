@@ -407,6 +407,7 @@ class KvchatApp(App[None]):
                 self.use_animation(settings.ui.animation)
                 if self.is_running:
                     self.chat.transcript.set_tint(settings.ui.tint)
+                    self.chat.show_sidebar(is_on=settings.ui.sidebar)
                 return self._show_theme(theme or settings.ui.theme)
             case "chat":
                 self.controller.limits = settings.chat
@@ -462,7 +463,8 @@ class KvchatApp(App[None]):
 
     def complete(self, typed: str) -> Sequence[Command]:
         """The commands of the chat that what is typed behind a slash may become."""
-        return completions([*self.commands(self.chat)], typed)
+        found = completions([*self.commands(self.chat)], typed)
+        return found if typed else [command for command in found if command.is_named]
 
     def named(self, typed: str) -> Command | None:
         """The command of the chat with a name or an alias."""

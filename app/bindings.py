@@ -72,6 +72,9 @@ CHAT_KEYS: list[BindingType] = [
     _key("f9", "next_tab", "Next tab", "screen-tab", "Chat, speculation, memory when narrow"),
     _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
          "Answer once more and keep the old reply as a variant"),
+    _key("ctrl+b", "sidebar", "Sidebar", "chat-sidebar",
+         "Show the chats beside the transcript, or hide them; on a narrow screen, list them"),
+    _key("alt+f", "find", "Find", "chat-find", "Find in this chat and go from place to place"),
     _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Start the engine again"),
 ]  # fmt: skip
 
@@ -100,6 +103,7 @@ MESSAGE_KEYS: list[BindingType] = [
          "Show the variant before"),
     _key("right_square_bracket", "screen.variant(1)", "Next variant", "message-variant-next",
          "Show the next variant"),
+    _key("slash", "screen.find", "Find", "message-find", "Find in this chat"),
     _key("k", "select(-1)", "Message above", "message-above", "Select the message above"),
     _key("j", "select(1)", "Message below", "message-below", "Select the message below"),
     _key("g", "load_earlier", "Earlier messages", "transcript-earlier",

@@ -31,10 +31,12 @@ SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
     "app-quit": ("quit", "exit"),
     "cache-open": ("cache",),
     "cache-types": ("types", "laboratory"),
+    "chat-find": ("find",),
     "chat-list": ("chats", "history"),
     "chat-new": ("new", "clear"),
     "chat-search": ("search",),
     "chat-settings": ("system", "sampling"),
+    "chat-sidebar": ("sidebar",),
     "compare-open": ("compare",),
     "composer-open-paste": ("paste",),
     "engine-restart": ("restart",),
@@ -72,6 +74,8 @@ class Command:
     """As it is bound now."""
     obstacle: str = ""
     """Why it can do nothing now; empty where it can."""
+    run_with: Callable[[str], object] | None = None
+    """Does it with the words behind the name; None where it takes none."""
 
     @property
     def is_named(self) -> bool:
@@ -146,6 +150,7 @@ def key_sections(app: App[Any], screen: Screen[Any], keymap: Keys) -> list[KeySe
 def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Command]:
     """Every action that has a key on a screen, then the choices of the chat without one."""
     obstacles = screen.obstacles() if isinstance(screen, ChatScreen) else {}
+    with_words = {"chat-find": screen.find_text} if isinstance(screen, ChatScreen) else {}
     seen: set[str] = set()
     for node in (*own_nodes(screen), app):
         for binding in own_bindings(node, keymap):
@@ -161,14 +166,34 @@ def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Co
                 tuple(aliases),
                 app.get_key_display(binding),
                 obstacles.get(binding.id, ""),
+                with_words.get(binding.id),
             )
     if isinstance(screen, ChatScreen):
         yield from _chat_commands(screen)
 
 
 def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
-    """Predictors, rules and token colours, each by its name."""
+    """What is done with the shown chat; predictors, rules and token colours by their names."""
     loaded = chat.controller.loaded
+    unsaved = "" if chat.controller.history.chat else "the chat is saved with its first question"
+    for name, title, what, run, run_with in (
+        ("rename", "chat: Rename", "Give this chat a title", chat.action_rename, chat.rename),
+        (
+            "folder",
+            "chat: Folder",
+            "Put this chat into a folder",
+            chat.action_folder,
+            chat.put_into,
+        ),
+    ):
+        yield Command(name, title, what, run, obstacle=unsaved, run_with=run_with)
+    yield Command(
+        "pin",
+        "chat: Pin",
+        "Keep this chat at the top, or let it go",
+        chat.action_pin,
+        obstacle=unsaved,
+    )
     for name in map(PredictorName, loaded.predictors if loaded else ()):
         yield Command(
             f"predictor {name.value}",

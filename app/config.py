@@ -93,6 +93,8 @@ class UISettings(_Section):
     """What graphs are drawn with; `ascii` suits screen readers and poor fonts."""
     tint: Literal["off", "source", "verdict"] = "off"
     """Colours of a reply's tokens: by who drafted them, by what became of the draft, or none."""
+    sidebar: bool = True
+    """Whether the chats stand beside the transcript where the screen is wide."""
     animation: Literal["full", "basic", "none"] = "basic"
     """How much moves on the screen; `none` holds cursors still too."""
 

@@ -25,6 +25,7 @@ MAX_FILE_BYTES = 1 << 20
 """A larger file is more than any context of a local model holds."""
 MAX_NAMES = 4000
 """Names of files that completion looks at: a folder of a project, not a disk."""
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
 IGNORED = ("node_modules", "__pycache__", "venv", "target", "build", "dist")
 """Folders that hold no text of a person; those whose name begins with a dot neither."""
 
@@ -146,6 +147,8 @@ def read_file(name: str, folder: Path) -> Attachment:
         data = read_bytes(path, limit=MAX_FILE_BYTES)
     except (OSError, RuntimeError) as error:
         raise AttachmentError(_why_not(shown, path, error)) from error
+    if path.suffix.lower() in IMAGES:
+        raise AttachmentError(f"@{shown} is an image: only text goes with a message")
     if b"\0" in data:
         raise AttachmentError(f"@{shown} is no text but binary: only text files go with a message")
     try:

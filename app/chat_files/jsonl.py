@@ -64,6 +64,8 @@ class ChatLine(Line):
     summary: str | None = None
     head: Int64 | None = None
     kept_from: Int64 | None = None
+    folder: str = ""
+    is_pinned: bool = False
 
     def tree(self, messages: Mapping[int, StoredMessage], line: int) -> ChatTree:
         """The chat with its messages, in the order of their ids.

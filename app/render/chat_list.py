@@ -38,7 +38,8 @@ def chat_row(row: ChatRow, now: datetime, width: int) -> Line:
     when = Run(f"{when_text(row.chat.updated_at, now):<{WHEN_WIDTH}}", "muted")
     counts = _counts(row) if width >= MIN_WIDTH else ()
     room = width - 2 - WHEN_WIDTH - width_of(counts) - 1
-    note = Run(" answering" if row.is_answered else "", "accent")
+    said = " answering" if row.is_answered else " pinned" if row.chat.is_pinned else ""
+    note = Run(said, "accent")
     title = clipped((Run(_one_line(row.chat.title)),), max(room - width_of((note,)), 8))
     return (sign, when, *padded((*title, note), room + 1), *counts)
 

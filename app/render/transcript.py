@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 from app import format as fmt
+from app.chat.attachments import Attachment, attached_to
 from app.chat.entries import Entry, Speaker
 from app.chat.spans import TokenSpan
 from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
@@ -249,8 +250,10 @@ class EntryLines:
             return said or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
             return divider_lines(self.entry.content, width)
-        style = "aside" if self.entry.speaker is Speaker.NOTE else ""
-        return question_lines(self.entry.content, width, style)
+        if self.entry.speaker is Speaker.NOTE:
+            return question_lines(self.entry.content, width, "aside")
+        text, files = attached_to(self.entry.content)
+        return [*question_lines(text, width), *(_file_line(file, width) for file in files)]
 
     def _thinking(self, thought: Thought, width: int) -> list[Line]:
         """A line that says how long it thought; below it what, or where it is while it thinks."""
@@ -289,6 +292,13 @@ def divider_lines(summary: str, width: int) -> list[Line]:
     if summary:
         lines += question_lines(summary, width, "aside")
     return lines
+
+
+def _file_line(file: Attachment, width: int) -> Line:
+    """A file that went with a question: its name and size, not its text."""
+    n_lines = file.text.count("\n") + 1
+    said = Run(f"  {fmt.counted(n_lines, 'line')} attached", "note")
+    return clipped((Run(f"@{visible(file.name)}", "accent"), said), width)
 
 
 def question_lines(text: str, width: int, style: str = "") -> list[Line]:

@@ -4,6 +4,7 @@ One timer drives everything: it polls the conversation, appends text at a reader
 panels sample the counters.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -18,7 +19,7 @@ from app.bindings import CHAT_KEYS
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, thinking_text
-from app.chat.snapshot import NO_MODEL, Phase
+from app.chat.snapshot import NO_MODEL, CockpitSnapshot, Phase
 from app.chat.spans import TokenSpan
 from app.chat.update import ChatUpdate
 from app.clipboard import copy
@@ -28,12 +29,16 @@ from app.render.status import status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
 from app.screens.asking import READ_ONLY, Asking, message_of
+from app.screens.beginning import N_RECENT, BeginningList, Example
 from app.screens.completion import Commands, Completion
-from app.screens.dialogs import report
+from app.screens.dialogs import ask_line, report
 from app.screens.drafts import Drafts, shown_chat_id
+from app.screens.find import FindBar
+from app.screens.sidebar import FOLDER_QUESTION, ChatSidebar
 from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
 from app.store.errors import StoreError
+from app.store.records import ChatChanges
 from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.ink import InkLines
@@ -92,6 +97,11 @@ class ChatScreen(Screen[None]):
         self.context = ContextFull(controller)
         self.speculation = SpeculationSwitch(controller, services.settings)
         self.beside = InkLines(id="beside")
+        self.sidebar = ChatSidebar(controller, id="sidebar")
+        self.find = FindBar(self.transcript, id="find")
+        self.beginning = BeginningList(
+            id="beginning", title="begin with", note="down goes here, enter takes one"
+        )
         self.choices = SelectList(click_picks=True, id="completion")
         self.choices.can_focus = False
         self.completion = Completion(self.composer, self.choices, commands)
@@ -111,6 +121,8 @@ class ChatScreen(Screen[None]):
         self._unpainted_spans: list[TokenSpan] = []
         self._jump: tuple[int, str] | None = None
         """A message to scroll to, and a text in it, once the chat is shown."""
+        self._n_told: int | None = 0
+        """Tokens of what is written, as the status line has them."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
@@ -121,8 +133,11 @@ class ChatScreen(Screen[None]):
         yield TitleBar(id="status")
         yield TabStrip(TABS, "F9 next", id="tabs")
         with Horizontal(id="main"):
+            yield self.sidebar
             with Vertical(id="chat-column"):
+                yield self.find
                 yield self.transcript
+                yield self.beginning
                 yield self.choices
                 yield self.beside
                 yield self.composer
@@ -143,9 +158,12 @@ class ChatScreen(Screen[None]):
             report(self, error)
         self.asking.describe()
         self.composer.focus()
-        self.transcript.set_tint(self.services.settings.settings.ui.tint)
-        self.composer.move_in_list = self.completion.move
-        self.choices.display = False
+        ui = self.services.settings.settings.ui
+        self.transcript.set_tint(ui.tint)
+        self._offer_beginning()
+        self.composer.move_in_list = self._move_in_list
+        self.choices.display = self.beginning.display = self.find.display = False
+        self.show_sidebar(is_on=ui.sidebar)
         self.set_interval(FRAME_S, self._tick)
         self.call_after_refresh(self._tick)
 
@@ -158,6 +176,7 @@ class ChatScreen(Screen[None]):
     def _keep_focus(self) -> None:
         """Focus the composer again after a window too small for the chat took the focus away."""
         self.asking.describe()
+        self.sidebar.look()
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
 
@@ -174,6 +193,9 @@ class ChatScreen(Screen[None]):
             self.asking.ask_next()
         if self.drafts.n_tokens is None:
             self.asking.describe()
+        if self.drafts.n_tokens != self._n_told:
+            self._n_told = self.drafts.n_tokens
+            self._tell_status(self._snapshot())
         had_text = self.has_unpainted_text and self._text_pacer.is_due()
         if had_text:
             with self._text_pacer.work():
@@ -226,6 +248,8 @@ class ChatScreen(Screen[None]):
         self.transcript.show(self.controller.entries())
         self.transcript.set_frame(title=visible(history.title.replace("\n", " ")))
         self._follow_chat()
+        self._offer_beginning()
+        self.sidebar.look()
         self.composer.set_class(history.is_read_only, "-read-only")
         self.composer.read_only = history.is_read_only
         self.composer.placeholder = (
@@ -233,19 +257,35 @@ class ChatScreen(Screen[None]):
         )
         self.present()
 
+    def _offer_beginning(self) -> None:
+        """Show what a chat without messages can begin with."""
+        is_empty = not self.transcript.has_messages
+        if is_empty and not self.beginning.display:
+            with suppress(StoreError):  # the sidebar tells it
+                self.beginning.offer(self.controller.history.store.list_chats(N_RECENT))
+        if self.beginning.has_focus and not is_empty:
+            self.composer.focus()
+        self.beginning.display = is_empty
+
     def _follow_chat(self) -> None:
         self.drafts.follow_chat()
         self.asking.describe()
 
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
-        snapshot = replace(self.controller.snapshot(), n_written=self.drafts.n_tokens)
+        snapshot = self._snapshot()
         self.transcript.set_invitation(INVITATION if snapshot.phase is Phase.EMPTY else "")
         if snapshot.thinking is not None and snapshot.background_title is None:
             self.transcript.set_progress(thinking_text(snapshot.thinking))
-        self.query_one("#status", TitleBar).present(partial(status_line, snapshot))
+        self._tell_status(snapshot)
         for panel in self.query(Panel):
             panel.present(snapshot)
+
+    def _snapshot(self) -> CockpitSnapshot:
+        return replace(self.controller.snapshot(), n_written=self.drafts.n_tokens)
+
+    def _tell_status(self, snapshot: CockpitSnapshot) -> None:
+        self.query_one("#status", TitleBar).present(partial(status_line, snapshot))
 
     def on_text_area_changed(self) -> None:
         """Keep what is written, say how long a long text is, and what a word may become."""
@@ -261,7 +301,7 @@ class ChatScreen(Screen[None]):
     def action_complete(self) -> None:
         """Write the marked completion; without any, go to the messages."""
         if not self.completion.complete():
-            self.focus_next()
+            self.transcript.focus()
 
     def obstacles(self) -> dict[str, str]:
         """Why some of the keys can do nothing now, by their ids."""
@@ -330,7 +370,9 @@ class ChatScreen(Screen[None]):
 
     def action_stop(self) -> None:
         """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
-        if self.completion.close():
+        if self.completion.close() or self.find.close():
+            return
+        if self.sidebar.has_focus_within and self.sidebar.end_search():
             return
         if self.asking.stop(is_composer_focused=self.composer.has_focus):
             self.composer.focus()
@@ -521,6 +563,104 @@ class ChatScreen(Screen[None]):
         except EngineError as error:
             report(self, error)
         self.notify(text, title="Speculation", timeout=2)
+
+    # --- beside the messages ---
+
+    def _move_in_list(self, step: int) -> bool:
+        """Move in the completions, or from an empty composer to what an empty chat offers."""
+        if self.completion.move(step):
+            return True
+        is_offered = step > 0 and self.beginning.display and not self.composer.text
+        if is_offered:
+            self.beginning.focus()
+        return is_offered
+
+    def action_sidebar(self) -> None:
+        """Show the sidebar or hide it, and remember that; on a narrow screen, list the chats."""
+        if self.has_class("-narrow"):
+            self.action_chats()
+            return
+        is_on = not self.sidebar.display
+        self.show_sidebar(is_on=is_on)
+        self.set_class(is_on, "-asked")
+        try:
+            self.services.settings.change("ui", "sidebar", is_on)
+        except EngineError as error:
+            report(self, error)
+        shown = self.sidebar.chats if is_on else self.composer
+        self.call_after_refresh(shown.focus)
+
+    def show_sidebar(self, *, is_on: bool) -> None:
+        """Show the chats beside the transcript where the screen is wide, or hide them."""
+        self.set_class(is_on, "-sidebar")
+        self.call_after_refresh(self.sidebar.look)
+
+    def on_screen_resume(self) -> None:
+        self.sidebar.look()
+
+    def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:
+        place = message.place
+        shown = self.controller.history.chat
+        if shown is None or shown.id != place.chat_id:
+            self.open_chat(place.chat_id)
+        if place.message_id is not None:
+            self._go_to_message(place.message_id, place.found)
+
+    def on_beginning_list_chosen(self, message: BeginningList.Chosen) -> None:
+        match message.key:
+            case Example(text):
+                self.composer.put(text)
+                self.composer.focus()
+            case int(chat_id):
+                self.open_chat(chat_id)
+
+    def action_to_list(self) -> None:
+        """Go from the search of the sidebar to its list."""
+        self.sidebar.chats.focus()
+
+    def action_find(self) -> None:
+        """Find in this chat."""
+        self.find.open()
+
+    def find_text(self, text: str) -> None:
+        """Find a text in this chat."""
+        self.find.open(text)
+
+    def action_find_next(self, step: int) -> None:
+        """Go to the next place with the text, or the one before."""
+        self.find.next(step)
+
+    def action_pin(self) -> None:
+        """Keep the shown chat at the top of the lists, or let it go."""
+        if (chat := self.controller.history.chat) is not None:
+            self.sidebar.pin(chat.id)
+
+    def action_folder(self) -> None:
+        """Ask for the folder of the shown chat."""
+        if (chat := self.controller.history.chat) is not None:
+            ask_line(self, FOLDER_QUESTION, chat.folder, self.put_into)
+
+    def put_into(self, folder: str) -> None:
+        """Put the shown chat into a folder."""
+        if (chat := self.controller.history.chat) is not None:
+            self.sidebar.put_into(chat.id, folder)
+            self._is_still_there()
+
+    def action_rename(self) -> None:
+        """Ask for another title of the shown chat."""
+        if (chat := self.controller.history.chat) is not None:
+            ask_line(self, "Title of the chat", chat.title, self.rename)
+
+    def rename(self, title: str) -> None:
+        """Give the shown chat a title."""
+        if (chat := self.controller.history.chat) is None:
+            return
+        try:
+            changes = ChatChanges(title=title, title_locked=True)
+            self.controller.history.store.update_chat(chat.id, changes)
+        except StoreError as error:
+            report(self, error)
+        self._is_still_there()
 
     # --- messages ---
 

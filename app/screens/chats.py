@@ -140,7 +140,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
     def _fill(self, marked: int | None) -> None:
         """Read the chats again and show them, or what was found."""
         try:
-            self._chats = self._store.list_chats(self._limit, archived=self._is_archive)
+            self._chats = self._store.list_chats(
+                self._limit, archived=self._is_archive, pinned_first=True
+            )
             self._n_chats = self._store.count_chats(archived=self._is_archive)
         except StoreError as error:
             report(self, error)

@@ -21,6 +21,7 @@ NAMES_AGE_S = 5.0
 """How long the names of files are taken from memory: reading a large folder takes a moment."""
 NAME_WIDTH = 24
 _COMMAND = re.compile(r"/([a-z-]*(?: [\w.-]*)?)", re.IGNORECASE)
+_WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
 _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
 
@@ -37,6 +38,8 @@ class SlashCommand(Protocol):
     def obstacle(self) -> str: ...
     @property
     def run(self) -> Callable[[], object]: ...
+    @property
+    def run_with(self) -> Callable[[str], object] | None: ...
 
 
 class Commands(Protocol):
@@ -138,14 +141,19 @@ class Completion:
             if choice.command is None:
                 self._write(choice)
             else:
-                self._run(choice.command)
+                self._run(choice.command, choice.command.run)
+            return True
+        words = _WITH_WORDS.fullmatch(self._composer.text.strip())
+        command = self._commands.named(words[1]) if words is not None else None
+        if words is not None and command is not None and command.run_with is not None:
+            self._run(command, partial(command.run_with, words[2]))
             return True
         match = _COMMAND.fullmatch(self._composer.text.strip())
         if match is None or not match[1]:
             return False
         command = self._commands.named(match[1])
         if command is not None:
-            self._run(command)
+            self._run(command, command.run)
         else:
             hint = did_you_mean(match[1], self._commands.names()) or ""
             self._composer.notify(
@@ -155,14 +163,14 @@ class Completion:
             )
         return True
 
-    def _run(self, command: SlashCommand) -> None:
+    def _run(self, command: SlashCommand, run: Callable[[], object]) -> None:
         if command.obstacle:
             self._composer.notify(command.obstacle, title=f"/{command.name}")
             return
         self._hide()
         self._composer.put("")
         # Behind the key: a screen that a command opens takes the next ones.
-        self._composer.call_later(command.run)
+        self._composer.call_later(run)
 
     def _write(self, choice: _Choice) -> None:
         composer = self._composer

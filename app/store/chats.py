@@ -111,12 +111,21 @@ class ChatStore:
     def on_error(self, handler: Callable[[StoreError], None] | None) -> None:
         self._writer.on_error = handler
 
-    def list_chats(self, limit: int = 500, *, archived: bool | None = False) -> list[Chat]:
-        """The chats outside the archive, those in it, or all (None), last used first."""
+    def list_chats(
+        self, limit: int = 500, *, archived: bool | None = False, pinned_first: bool = False
+    ) -> list[Chat]:
+        """The chats outside the archive, those in it, or all (None), last used first.
+
+        Args:
+            limit: How many at most.
+            archived: Which.
+            pinned_first: Whether the pinned ones come before all others.
+        """
         where = {None: "", False: "WHERE archived_at IS NULL", True: "WHERE archived_at NOT NULL"}
+        first = "is_pinned DESC, " if pinned_first else ""
         rows = self._read(
             f"SELECT {CHAT_COLUMNS} FROM chats {where[archived]}"
-            " ORDER BY updated_at DESC, id DESC LIMIT ?",
+            f" ORDER BY {first}updated_at DESC, id DESC LIMIT ?",
             limit,
         )
         return [chat_of(row) for row in rows]

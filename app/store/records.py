@@ -39,6 +39,10 @@ class Chat:
     """First message that the model still sees, where it lies on the shown path; None for all."""
     summary: str | None = None
     """What the model sees in place of the messages before `kept_from`."""
+    folder: str = ""
+    """The folder that it is in, empty for none."""
+    is_pinned: bool = False
+    """It stays at the top of the lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,8 @@ class ChatChanges:
     system_prompt: str | None = None
     sampling: SamplingSettings | None = None
     model_path: str | None = None
+    folder: str | None = None
+    is_pinned: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,11 @@ def chat_of(row: sqlite3.Row) -> Chat:
     """Read a row of `CHAT_COLUMNS`."""
     return Chat(
         **dict(row)
-        | {"title_locked": bool(row["title_locked"]), "sampling": load_sampling(row["sampling"])}
+        | {
+            "title_locked": bool(row["title_locked"]),
+            "is_pinned": bool(row["is_pinned"]),
+            "sampling": load_sampling(row["sampling"]),
+        }
     )
 
 

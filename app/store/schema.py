@@ -114,6 +114,12 @@ CREATE TABLE drafts (
 # Each kvchat that is open has a new chat of its own, whose number it locks.
 NUMBERS_OF_NEW_CHATS = "ALTER TABLE drafts ADD COLUMN place INTEGER NOT NULL DEFAULT 0"
 
+# A chat is in one folder at most; an empty name is none.
+FOLDERS_AND_PINS = """
+ALTER TABLE chats ADD COLUMN folder TEXT NOT NULL DEFAULT '';
+ALTER TABLE chats ADD COLUMN is_pinned INTEGER NOT NULL DEFAULT 0
+"""
+
 STEPS: tuple[str, ...] = (
     CHATS_AND_MESSAGES,
     WHO_DRAFTED,
@@ -121,6 +127,7 @@ STEPS: tuple[str, ...] = (
     SEARCH,
     DRAFTS,
     NUMBERS_OF_NEW_CHATS,
+    FOLDERS_AND_PINS,
 )
 """Step i takes a database from version i to version i + 1."""
 

@@ -36,7 +36,7 @@ INKS = (
     "muted", "strong", "accent", "warn", "you", "model", "aside", "note", "emphasis", "struck",
     "link", "heading", "heading-minor", "quote", "quote-bar", "rule", "marker", "code",
     "code-inline", "code-label", "code-comment", "code-keyword", "code-string", "code-number",
-    "code-name", "code-builtin", "accepted", "refuted", "selected", *TINT_STYLES,
+    "code-name", "code-builtin", "accepted", "refuted", "selected", "found", *TINT_STYLES,
 )  # fmt: skip
 
 
@@ -72,9 +72,13 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._outer: dict[tuple[int, str, bool], Strip] = {}
         """The same with the frame beside it, by line, edge and focus."""
         self._thumb = (0, 0)
+        self._laid_width = 0
+        """For which the lines were wrapped last."""
         self._n_window = WINDOW
         self.tint: TintMode = "off"
         """How the tokens of replies are coloured; `set_tint` changes it."""
+        self._marked_text = ""
+        """What is marked wherever it stands, in small letters."""
         self._invitation = ""
         self.is_read_only = False
         """Nothing can be asked here."""
@@ -87,6 +91,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         """Show these entries; those that are shown already keep their layout."""
         if entries[:1] != self._all[:1]:
             self._n_window = WINDOW
+        self.is_following = self.is_following or not entries
         self._all = entries
         known = {shown.entry.key: shown for shown in self._shown}
         first = max(len(entries) - self._n_window, 0)
@@ -154,6 +159,11 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if text != self._invitation:
             self._invitation = text
             self._lay_out_from(0)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether somebody has said something."""
+        return any(entry.speaker in (Speaker.USER, Speaker.MODEL) for entry in self._all)
 
     @property
     def n_hidden(self) -> int:
@@ -230,7 +240,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         anchor = self._index_of(self.scroll_offset.y)
         self.forget_strips()
         self._lay_out_from(0)
-        if not self.is_following and anchor < len(self._tops):
+        is_wrapped_anew, self._laid_width = self.size.width != self._laid_width, self.size.width
+        if is_wrapped_anew and not self.is_following and 0 <= anchor < len(self._tops):
             self.scroll_to(y=self._tops[anchor], animate=False)
 
     # --- painting ---
@@ -276,7 +287,9 @@ class Transcript(ScrollView, Ink, can_focus=True):
             entry = self._shown[index].entry
             is_selected = entry.key == self.selected
             prefix = gutter(entry, is_first=y == self._tops[index], is_selected=is_selected)
-        return self.strip((*prefix, *self._lines[y]), width)
+        strip = self.strip((*prefix, *self._lines[y]), width)
+        text = plain(self._lines[y]).lower() if self._marked_text else ""
+        return self._with_marks(strip, text) if self._marked_text in text and text else strip
 
     def _with_selection(self, strip: Strip, y: int) -> Strip:
         selection = self.text_selection
@@ -349,11 +362,47 @@ class Transcript(ScrollView, Ink, can_focus=True):
 
     def _line_of(self, shown: int, found: str) -> int:
         """The line of a shown entry that holds a text, its first one where none does."""
+        return next(iter(self._lines_with(shown, found)), self._tops[shown])
+
+    def _lines_with(self, shown: int, text: str) -> list[int]:
         start = self._tops[shown]
         end = self._tops[shown + 1] if shown + 1 < len(self._tops) else len(self._lines)
-        wanted = found.casefold()
+        wanted = text.lower()
         lines = range(start, end) if wanted else ()
-        return next((y for y in lines if wanted in plain(self._lines[y]).casefold()), start)
+        return [y for y in lines if wanted in plain(self._lines[y]).lower()]
+
+    # --- finding ---
+
+    def keys_with(self, text: str) -> list[int]:
+        """The messages that hold a text, in whatever case, oldest first."""
+        wanted = text.lower()
+        return [e.key for e in self._all if wanted and wanted in e.content.lower()]
+
+    def lines_with(self, key: int, text: str) -> list[int]:
+        """The lines of a message that hold a text; none where it is not laid out."""
+        shown = next((i for i, s in enumerate(self._shown) if s.entry.key == key), None)
+        return [] if shown is None or shown >= len(self._tops) else self._lines_with(shown, text)
+
+    def show_line(self, y: int) -> None:
+        """Bring a line into sight, a third of the way down."""
+        self.is_following = False
+        self.scroll_to(y=max(y - self.size.height // 3, 0), animate=False)
+
+    def mark_text(self, text: str) -> None:
+        """Mark a text wherever it stands; an empty one marks nothing."""
+        if text.lower() != self._marked_text:
+            self._marked_text = text.lower()
+            self.forget_strips()
+            self.refresh()
+
+    def _with_marks(self, strip: Strip, text: str) -> Strip:
+        style = self.ink("found")
+        at = text.find(self._marked_text)
+        while at >= 0:
+            end = at + len(self._marked_text)
+            strip = highlighted(strip, at + GUTTER, end + GUTTER, style)
+            at = text.find(self._marked_text, end)
+        return strip
 
     def action_load_earlier(self) -> None:
         """Lay out more messages above."""

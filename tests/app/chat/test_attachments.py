@@ -86,10 +86,12 @@ def test_a_long_message_comes_back_as_one_line_and_a_short_one_as_it_was() -> No
 
 def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path) -> None:
     (folder / "b.bin").write_bytes(b"a\0b")
+    (folder / "photo.PNG").write_bytes(b"\x89PNG\0")
     (folder / "latin.txt").write_bytes(b"caf\xe9")
     (folder / "huge.txt").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     os.mkfifo(folder / "pipe")
     assert "binary" in refusal("@b.bin", folder)
+    assert "is an image" in refusal("@photo.PNG", folder)
     assert "no text in UTF-8 (byte 3)" in refusal("@latin.txt", folder)
     assert "at most 1 MiB" in refusal("@huge.txt", folder)
     assert "a pipe or a device is no file" in refusal("@pipe", folder)

@@ -81,7 +81,8 @@ def test_a_wrong_field_is_named(line: int, changes: dict[str, object], message: 
 
 OPTIONAL = {
     "archived_at", "model_path", "summary", "head", "kept_from", "parent", "model_name", "seed",
-    "finish_reason", "predictor", "controller", "stats", "vocabulary_id", "token_ids",
+    "finish_reason", "predictor", "controller", "stats", "vocabulary_id", "token_ids", "folder",
+    "is_pinned",
 }  # fmt: skip
 
 

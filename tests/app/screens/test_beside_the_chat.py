@@ -1,0 +1,167 @@
+"""What stands beside the messages: the sidebar, what an empty chat offers, and find."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from app.render.lines import plain
+from app.screens.chat import ChatScreen
+from app.screens.chats import ChatsScreen
+from app.screens.sidebar import Place, chat_rows, folder_named
+from app.store.chats import ChatStore
+from app.store.records import ChatChanges, NewChat
+from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.fakes_client import Script
+
+HUGE = (180, 50)
+
+
+def listed(screen: ChatScreen) -> list[str]:
+    return [plain(line).strip() for line in screen.sidebar.chats.lines]
+
+
+async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=HUGE) as pilot:
+        screen = await ready(pilot)
+        assert screen.sidebar.display
+        await answered(pilot, screen, "first")
+        await pilot.press("ctrl+n")
+        await answered(pilot, screen, "second")
+        await wait_until(pilot, lambda: len(screen.sidebar.chats.rows) == 2)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: not screen.sidebar.display)
+        assert screen.composer.has_focus
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: screen.sidebar.chats.has_focus)
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: screen.controller.history.title == "first")
+        assert screen.composer.has_focus
+
+
+async def test_where_columns_are_few_the_key_takes_those_of_the_panels_or_lists_the_chats(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        assert not screen.sidebar.display
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: screen.sidebar.display)
+        assert not screen.query_one("#cockpit").display
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: screen.query_one("#cockpit").display)
+        await pilot.resize_terminal(*NARROW)
+        await pilot.pause()
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+
+
+async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("a lighthouse stands here",)))
+    async with app.run_test(size=HUGE) as pilot:
+        screen = await ready(pilot)
+        for text in ("first", "second", "third"):
+            await pilot.press("ctrl+n")
+            await answered(pilot, screen, text)
+        for command in ("/folder work", "/rename the third"):
+            screen.composer.put(command)
+            await pilot.press("enter")
+        await wait_until(pilot, lambda: "the third" in " ".join(listed(screen)))
+        screen.sidebar.chats.focus()
+        screen.sidebar.chats.mark(screen.sidebar.chats.rows[-1].key)
+        await pilot.press("p")
+        await wait_until(pilot, lambda: "pinned" in listed(screen))
+        rows = [row.split()[0] if row else "" for row in listed(screen)]
+        assert rows[0] == "pinned"
+        assert "work" in rows
+        assert rows[-2] == "others"
+        await pilot.press("slash", *"lighthouse")
+        await wait_until(pilot, lambda: len(listed(screen)) == 6)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "pinned" in listed(screen))
+
+
+def test_groups_have_headings_only_where_there_are_several(tmp_path: Path) -> None:
+    now = datetime.now()
+    with ChatStore(tmp_path / "chats.db") as store:
+        chats = [store.create_chat(NewChat(title=title)) for title in ("a", "b", "c")]
+        assert len(chat_rows(chats, now, None, set())) == 3
+        store.update_chat(chats[0].id, ChatChanges(is_pinned=True))
+        store.update_chat(chats[1].id, ChatChanges(folder="x\x1b[31m"))
+        store.update_chat(chats[2].id, ChatChanges(is_pinned=False))
+        chats = store.list_chats(pinned_first=True)
+        assert [chat.title for chat in chats] == ["a", "c", "b"]
+        rows = chat_rows(chats, now, chats[0], set())
+        assert [row.is_enabled for row in rows] == [False, True] * 3
+        assert all(plain(row.line(30)).isprintable() for row in rows)
+        assert rows[1].key == Place(chats[0].id)
+        store.update_chat(chats[0].id, ChatChanges(is_pinned=False))
+        assert not store.chat(chats[0].id).is_pinned
+
+
+def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
+    assert folder_named(" . ") == ""
+    assert folder_named(" my\n work ") == "my work"
+
+
+async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await ready(pilot)
+        assert screen.beginning.display
+        assert len(screen.beginning.rows) == 3
+        await answered(pilot, screen, "earlier question")
+        assert not screen.beginning.display
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: screen.beginning.display)
+        assert "earlier question" in plain(screen.beginning.lines[0])
+        await pilot.press("down", "down", "enter")
+        assert screen.composer.text.startswith("Explain what a KV cache is")
+        assert screen.composer.has_focus
+        await pilot.press("ctrl+c", "down", "up", "enter")
+        await wait_until(pilot, lambda: screen.controller.history.title == "earlier question")
+
+
+async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:
+    script = Script(replies=("a Needle here\n\nhay\n\nand a needle there", "only hay"))
+    app, _ = make_app(tmp_path, script)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "the needle?")
+        await answered(pilot, screen, "more")
+        screen.composer.put("/find needle")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.find.display)
+        count = screen.query_one("#find-count")
+        await wait_until(pilot, lambda: "2 of 2 messages" in str(count.render()))
+        question, reply = screen.transcript.keys_with("NEEDLE")
+        assert screen.transcript.selected == reply
+        assert len(screen.transcript.lines_with(reply, "needle")) == 2
+        await pilot.press("up")
+        assert screen.transcript.selected == reply, "the first place in the same message"
+        await pilot.press("up")
+        assert screen.transcript.selected == question
+        await pilot.press("down")
+        assert screen.transcript.selected == reply
+        await pilot.press("escape")
+        assert not screen.find.display
+        await pilot.press("slash")
+        await wait_until(pilot, lambda: screen.find.display)
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: screen.beginning.display)
+        assert screen.transcript.is_following, "the new chat has no place to stay at"
+
+
+@pytest.mark.parametrize("text", ["", "not there"])
+async def test_find_says_so_where_nothing_is_found(tmp_path: Path, text: str) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await ready(pilot)
+        screen.find_text(text)
+        await pilot.pause()
+        told = str(screen.query_one("#find-count").render())
+        assert told == ("nothing found" if text else "enter, up, down · esc closes")
+        await pilot.press("up", "down", "enter", "escape")
+        assert not screen.find.display
