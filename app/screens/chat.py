@@ -162,7 +162,7 @@ class ChatScreen(Screen[None]):
         self.transcript.set_tint(ui.tint)
         self._offer_beginning()
         self.composer.move_in_list = self._move_in_list
-        self.choices.display = self.beginning.display = self.find.display = False
+        self.choices.display = self.find.display = False
         self.show_sidebar(is_on=ui.sidebar)
         self.set_interval(FRAME_S, self._tick)
         self.call_after_refresh(self._tick)
@@ -260,12 +260,12 @@ class ChatScreen(Screen[None]):
     def _offer_beginning(self) -> None:
         """Show what a chat without messages can begin with."""
         is_empty = not self.transcript.has_messages
-        if is_empty and not self.beginning.display:
+        if is_empty and not self.has_class("-begin"):
             with suppress(StoreError):  # the sidebar tells it
                 self.beginning.offer(self.controller.history.store.list_chats(N_RECENT))
         if self.beginning.has_focus and not is_empty:
             self.composer.focus()
-        self.beginning.display = is_empty
+        self.set_class(is_empty, "-begin")
 
     def _follow_chat(self) -> None:
         self.drafts.follow_chat()

@@ -110,10 +110,14 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
     app, _ = make_app(tmp_path)
     async with app.run_test(size=NARROW) as pilot:
         screen = await ready(pilot)
-        assert screen.beginning.display
+        await wait_until(pilot, lambda: screen.beginning.display)
         assert len(screen.beginning.rows) == 3
+        await pilot.press("f9")
+        await pilot.pause()
+        assert not screen.beginning.region.height, "the panels have the room on their tab"
+        await pilot.press("f9", "f9")
         await answered(pilot, screen, "earlier question")
-        assert not screen.beginning.display
+        await wait_until(pilot, lambda: not screen.beginning.display)
         await pilot.press("ctrl+n")
         await wait_until(pilot, lambda: screen.beginning.display)
         assert "earlier question" in plain(screen.beginning.lines[0])
