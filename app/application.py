@@ -252,7 +252,7 @@ class KvchatApp(App[None]):
             self.services.scan,
             self.services.folders,
             self.services.fit_context,
-            loaded.model_path if loaded else None,
+            loaded.model_path if loaded and loaded.server is None else None,
             purpose="load",
             add=lambda: self._add_model("add a model" if loaded else WELCOME),
             tab=tab,
@@ -506,6 +506,7 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
         opened.controller,
         opened.services,
         model=opened.model,
+        configuration=opened.configuration,
         theme=theme,
         notices=opened.notices,
     )

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from app import paths
 from app.config import Settings
 from engine.configuration import BackendName, Configuration, PredictorName, SamplingSettings
-from engine.errors import ModelFileError
+from engine.errors import ModelFileError, PresetError
 from engine.model.library import ModelNotFoundError, find_model, scan
+from engine.model.server_address import kept_server
 from engine.model.starter import STARTER
 from engine.presets.library import find_preset
 from engine.presets.preset import Preset
@@ -46,6 +47,8 @@ class ModelRequest:
     """Where the operations of its caches are written."""
     decode_plan: str | None = None
     """What each token sees with it, as `EngineSettings.decode_plan`."""
+    server: str | None = None
+    """Address of a server that makes the replies; `model` is its name there then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,18 @@ class ChosenModel:
     """The model; None where none was named."""
     draft: Path | None
     rules: Preset | None
+
+    @property
+    def server(self) -> str | None:
+        """Address of the server that makes the replies, where one was named."""
+        return self.request.server or (self.rules.server if self.rules else None)
+
+    def at_server(self, settings: Settings) -> Configuration | None:
+        """The configuration of the named server; None where none was named."""
+        if self.server is None:
+            return None
+        name = self.request.model or (self.rules.model if self.rules else None)
+        return Configuration.at_server(self.server, name, self.sampling(settings))
 
     def sampling(self, settings: Settings) -> SamplingSettings:
         """How tokens are drawn: as the preset says, else the settings."""
@@ -112,6 +127,9 @@ def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
         PresetError: the named preset is not there or not valid.
     """
     rules = find_preset(request.preset, paths.presets_dir()) if request.preset else None
+    if request.server or (rules and rules.server):
+        _check_server(request)
+        return ChosenModel(request, None, None, rules)
     draft = request.draft or (rules.draft.model if rules and rules.draft else None)
     name = request.model or (rules.model if rules else None)
     return ChosenModel(
@@ -122,6 +140,29 @@ def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
     )
 
 
+def _check_server(request: ModelRequest) -> None:
+    """Refuse what a server was started with.
+
+    Raises:
+        PresetError: something was asked for that only a model here can be opened with.
+    """
+    named = {
+        "--draft": request.draft,
+        "--ctx": request.n_ctx,
+        "--threads": request.n_threads,
+        "--kv": request.kv,
+        "--kv-budget": request.kv_budget,
+        "--backend": request.backend,
+        "--kv-cache": request.kv_cache,
+    }
+    asked = [option for option, value in named.items() if value is not None]
+    if asked:
+        raise PresetError(
+            f"{', '.join(asked)} is for models here: a server has the settings that it was started "
+            "with; leave it out, or start the server so"
+        )
+
+
 def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
     """The named model, else the usual one, as the chat would open it.
 
@@ -130,7 +171,11 @@ def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
     """
     folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
-    last = None if chosen.path or settings.models.default else last_model()
+    is_named = chosen.path or chosen.server or settings.models.default
+    last = None if is_named else last_model()
+    served = chosen.at_server(settings) or last_server(last, chosen.sampling(settings))
+    if served is not None:
+        return OpenedModel(served, chosen.system_prompt(settings), settings.chat.max_tokens)
     path = chosen.path or usual_model(settings, folders, last)
     if path is None:
         raise ModelNotFoundError(
@@ -146,8 +191,14 @@ def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
     )
 
 
+def last_server(last: str | None, sampling: SamplingSettings) -> Configuration | None:
+    """The server of the chat used last; None where that chat was with a model here."""
+    kept = None if last is None else kept_server(last)
+    return None if kept is None else Configuration.at_server(*kept, sampling)
+
+
 def last_model() -> str | None:
-    """The path of the model of the chat used last; None where there is no chat.
+    """The address of the model of the chat used last; None where there is no chat.
 
     Raises:
         StoreError: the chats cannot be read.

@@ -10,7 +10,7 @@ from app.cache import forget_on_disk
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, UserSettings
-from app.opening import ModelRequest, choose_model, new_client, usual_model
+from app.opening import ModelRequest, choose_model, last_server, new_client, usual_model
 from app.planning import user_planner, user_speeds
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
@@ -60,8 +60,10 @@ class AppParts:
     controller: Conversation
     services: Services
     model: Path | None
-    """The model to open; None asks the user."""
+    """The model to open; None asks the user, unless there is a configuration."""
     notices: tuple[str, ...]
+    configuration: Configuration | None = None
+    """A server, which needs no model here."""
 
     def close(self) -> None:
         """Save the running reply, end the engine, close the database."""
@@ -85,9 +87,12 @@ def prepare(request: ModelRequest) -> AppParts:
     folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     store = ChatStore(paths.database_path(), patience_s=SCREEN_PATIENCE_S)
-    model, no_default = (
-        (chosen.path, None) if chosen.path else _usual_model(settings, folders, store)
-    )
+    served = chosen.at_server(settings)
+    model, no_default = chosen.path, None
+    if model is None and served is None:
+        last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
+        served = last_server(None if settings.models.default else last, chosen.sampling(settings))
+        model, no_default = _usual_model(settings, folders, last)
     controller = Conversation(
         new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
@@ -110,14 +115,13 @@ def prepare(request: ModelRequest) -> AppParts:
         forget_kept=forget_on_disk,
     )
     problems = filter(None, (live.loaded.problem, no_default))
-    return AppParts(store, controller, services, model, (*problems, *store.notices))
+    return AppParts(store, controller, services, model, (*problems, *store.notices), served)
 
 
 def _usual_model(
-    settings: Settings, folders: Sequence[Path], store: ChatStore
+    settings: Settings, folders: Sequence[Path], last: str | None
 ) -> tuple[Path | None, str | None]:
     """The model to open, and what is wrong with the one that the settings name."""
-    last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
     try:
         return usual_model(settings, folders, last), None
     except ModelFileError as error:
@@ -146,6 +150,8 @@ def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
     Raises:
         EngineError: If a model file cannot be read.
     """
+    if configuration.server is not None:
+        return None
     from engine.memory.estimate import estimate
     from engine.memory.hardware import usable_devices
     from engine.memory.terms import TermKind

@@ -369,7 +369,10 @@ class Configuration(EngineSettings):
     """
 
     model_path: Path
+    """File of the model; with `server`, its name there, and `Path()` is the one it serves."""
     n_ctx: int
+    server: str | None = None
+    """Address of the server that makes the replies; None makes them here."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""
     type_v: KVTypeName = "f16"
@@ -385,6 +388,26 @@ class Configuration(EngineSettings):
     kv_trace: Path | None = None
     """Where each operation of the torch backend's caches is appended as a line of JSON."""
     sampling: SamplingSettings = SamplingSettings()
+
+    @classmethod
+    def at_server(
+        cls, url: str, model: str | None = None, sampling: SamplingSettings | None = None
+    ) -> "Configuration":
+        """Replies of a server, which was started with settings of its own."""
+        return cls(
+            model_path=Path(model or ""),
+            n_ctx=0,
+            server=url,
+            speculation=SpeculationSettings(predictor=PredictorName.OFF),
+            sampling=sampling or SamplingSettings(),
+        )
+
+    @property
+    def address(self) -> str:
+        """What opens the model again: the path of its file, or the server and its name there."""
+        if self.server is None:
+            return str(self.model_path)
+        return f"{self.server}#{self.model_path}" if self.model_path.name else self.server
 
     @property
     def lora_paths(self) -> tuple[Path, ...]:

@@ -18,6 +18,7 @@
     ├── PresetError             a preset or a configuration with bad keys or values
     ├── HardwareError           a device that is not there or cannot be read
     ├── InstallError            the starter model could not be fetched or verified
+    ├── ServerError             a server that is not there, refuses, or sends what is no reply
     └── WorkerError             the engine's process died, hung or could not start
 
 Messages are fit for the user: what is, what was asked, what to change.
@@ -139,6 +140,12 @@ class InstallError(EngineError):
     """The starter model could not be fetched or did not match its checksum."""
 
     title = "The starter model could not be installed"
+
+
+class ServerError(EngineError):
+    """A server that is not there, refuses what it is asked, or sends what is no reply."""
+
+    title = "The server failed"
 
 
 class WorkerError(EngineError):

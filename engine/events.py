@@ -7,6 +7,7 @@ first miss); accepted; emitted. Refuted is verified minus accepted.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from engine.cache.report import CacheReport
 from engine.configuration import Configuration
@@ -58,10 +59,11 @@ class Loaded:
 
     model_name: str
     file_type: str
-    """Quantisation as llama.cpp names it, such as `Q4_1`."""
-    n_vocab: int
-    n_ctx: int
-    n_ctx_train: int
+    """Quantisation as llama.cpp names it, such as `Q4_1`; empty where a server does not tell."""
+    n_vocab: int | None
+    """None where a server does not tell, as of both contexts."""
+    n_ctx: int | None
+    n_ctx_train: int | None
     can_crop: bool
     has_chat_template: bool
     vocabulary_id: str
@@ -125,6 +127,8 @@ class TokensCommitted:
     lengths: tuple[int, ...] = ()
     """Characters of the text that became showable with each token; less than all of it where text
     was held back to the end."""
+    n_unnamed: int = 0
+    """Tokens beside `tokens`, whose ids a server does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +209,8 @@ class CacheChanged:
 
     n_used: int
     n_cells: int
-    kv_bytes: int
-    """Bytes of the whole KV cache as allocated."""
+    kv_bytes: int | None
+    """Bytes of the whole KV cache as allocated; None where a server does not tell."""
     n_reused: int
     """Tokens of the current prompt that were not computed again."""
     n_prompt: int
@@ -225,6 +229,25 @@ class TiersChanged:
     """The cache's tiers, behind a change and at most a few times a second."""
 
     report: CacheReport
+
+
+PanelName = Literal["speculation", "throughput", "cache", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFigure:
+    """A line that a server's own counters give, or that says what it does not tell."""
+
+    panel: PanelName
+    """The group of figures that it belongs to."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTold:
+    """What a server tells beside its replies, and what it does not; takes the place of the last."""
+
+    figures: tuple[ServerFigure, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +402,7 @@ Event = (
     | ThreadsChanged
     | CacheChanged
     | TiersChanged
+    | ServerTold
     | Finished
     | SpeculationChanged
     | Failed
@@ -387,5 +411,5 @@ Event = (
     | TokensCounted
 )
 
-ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged)
+ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged, ServerTold)
 """Events of the engine itself, whoever asked for the reply that runs."""

@@ -45,7 +45,7 @@ class ContextFull:
         if last is None or loaded is None or not is_out_of_room(last):
             return False
         visible = self._history.visible()
-        return sum(map(n_tokens_of, visible)) > (1 + MAX_KEPT) / 2 * loaded.n_ctx
+        return sum(map(n_tokens_of, visible)) > (1 + MAX_KEPT) / 2 * self._n_ctx
 
     def options(self) -> ContextFullOptions:
         """What can be done."""
@@ -82,7 +82,7 @@ class ContextFull:
             system_prompt=self._history.system_prompt,
             kept_from=chat.kept_from,
             summary=chat.summary,
-            n_ctx=loaded.n_ctx,
+            n_ctx=self._n_ctx,
             owner=owner_of(chat.id),
         )
         if n_left_out:
@@ -122,7 +122,7 @@ class ContextFull:
     @property
     def _n_ctx(self) -> int:
         loaded = self._conversation.loaded
-        return loaded.n_ctx if loaded else 0
+        return (loaded.n_ctx or 0) if loaded else 0
 
     def _trim(self) -> Trim | None:
         return self._history.trim(self._n_ctx)

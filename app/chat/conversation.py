@@ -192,7 +192,7 @@ class Conversation:
     @property
     def n_free(self) -> int | None:
         """Cells that the shown chat leaves free; None before a model is loaded."""
-        if self.loaded is None:
+        if self.loaded is None or self.loaded.n_ctx is None:
             return None
         cache = self.meters.snapshot().cache
         is_held = self._is_of_chat and self.background_title is None
@@ -210,7 +210,7 @@ class Conversation:
         self._remove_engine_note()
         self.configuration, self.replies.loaded = configuration, None
         self.replies.speculation = configuration.speculation
-        self.history.use_model(str(configuration.model_path))
+        self.history.use_model(configuration.address)
         self.meters.start_load(configuration)
         self.client.load(configuration)
 

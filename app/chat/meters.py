@@ -28,6 +28,7 @@ from engine.events import (
     PromptProgress,
     PromptReady,
     RoundFinished,
+    ServerTold,
     SpeculationChanged,
     Thinking,
     ThreadsChanged,
@@ -35,7 +36,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.model.ollama import model_name
+from engine.model.server_address import model_title
 
 BIN_S = 0.5
 """Time that one column of a history stands for, in seconds."""
@@ -161,8 +162,9 @@ class ReplyMeter:
         if self._first_token_s is None:
             self._first_token_s = now - self._asked_at
             self._bin.start = now
-        self._recent.append((now, len(event.tokens)))
-        self._bin.n_emitted += len(event.tokens)
+        n_tokens = len(event.tokens) + event.n_unnamed
+        self._recent.append((now, n_tokens))
+        self._bin.n_emitted += n_tokens
 
     def _end(self, tally: Tally | None = None) -> None:
         """Close it; a reply that was cut counts as far as it came."""
@@ -244,7 +246,7 @@ class Meters:
         self._last.is_running = False
         self._engine = CockpitSnapshot(
             phase=Phase.LOADING,
-            model_name=model_name(configuration.model_path),
+            model_name=model_title(configuration.address),
             n_ctx=configuration.n_ctx,
             n_slots=configuration.n_slots,
             cache_log=tuple(self._notes),
@@ -292,6 +294,8 @@ class Meters:
                 self._engine = replace(self._engine, costs=event)
             case ThreadsChanged():
                 self._engine = replace(self._engine, threads=event)
+            case ServerTold(figures):
+                self._engine = replace(self._engine, server=figures)
             case SpeculationChanged(predictor, controller, note):
                 self._engine = replace(
                     self._engine, predictor=predictor, controller=controller, fault=note
@@ -326,7 +330,7 @@ class Meters:
         self._engine = replace(
             self._engine,
             phase=Phase.READY,
-            model_name=model_name(event.configuration.model_path),
+            model_name=model_title(event.configuration.address),
             file_type=event.file_type,
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,

@@ -25,7 +25,7 @@ from engine.events import (
     Loaded,
     TokensCommitted,
 )
-from engine.model.ollama import model_name
+from engine.model.server_address import model_title
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
@@ -131,7 +131,7 @@ class Replies:
         message = history.add_turn(
             question,
             parent_id=parent_id,
-            model_name=model_name(loaded.configuration.model_path) if loaded else None,
+            model_name=model_title(loaded.configuration.address) if loaded else None,
             vocabulary_id=loaded.vocabulary_id if loaded else None,
         )
         reply = RunningReply(
@@ -307,7 +307,8 @@ class Replies:
         has_turns = len(self._history.visible()) > len(("question", "reply"))
         question = self._history.last(Speaker.USER)
         loaded = self.loaded
-        is_hopeless = question and loaded and is_surely_longer(question.content, loaded.n_ctx)
+        n_ctx = loaded.n_ctx if loaded else None
+        is_hopeless = question and n_ctx and is_surely_longer(question.content, n_ctx)
         return has_turns and not is_hopeless
 
     def take_back_refused(self, *, returns_text: bool = True) -> None:
@@ -353,4 +354,6 @@ class Replies:
 
 def can_have_a_larger_context(loaded: Loaded | None) -> bool:
     """Whether a model was trained on more tokens than its context has."""
-    return loaded is not None and loaded.n_ctx < loaded.n_ctx_train
+    if loaded is None or loaded.n_ctx is None or loaded.n_ctx_train is None:
+        return False
+    return loaded.configuration.server is None and loaded.n_ctx < loaded.n_ctx_train

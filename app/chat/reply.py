@@ -183,7 +183,7 @@ class RunningReply:
         self.spans += added
         if self._token_ids is not None:
             self._token_ids += [token.token for token in event.tokens]
-        self.has_begun |= bool(event.tokens)
+        self.has_begun |= bool(event.tokens or event.text)
         self._has_unsaved = True
         return added
 

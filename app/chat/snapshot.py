@@ -16,6 +16,7 @@ from engine.events import (
     PositionCounts,
     PromptProgress,
     RoundFinished,
+    ServerFigure,
     SourceCounts,
     Thinking,
     ThreadsChanged,
@@ -230,6 +231,8 @@ class CockpitSnapshot:
     buffers: tuple[BufferSize, ...] = ()
     planned: PlannedBytes | None = None
     process_bytes: int | None = None
+    server: tuple[ServerFigure, ...] = ()
+    """What a server's own counters say, and what it does not tell."""
     background_title: str | None = None
     """Title of the chat that is being answered while another one is shown."""
     thinking: Thinking | None = None

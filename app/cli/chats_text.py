@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
 from app import format as fmt
 from app.cli.console import Part, say
@@ -11,7 +10,7 @@ from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
 from app.store.records import Chat, ChatSize, StoredMessage
 from app.store.search import SearchHit
-from engine.model.ollama import model_name
+from engine.model.server_address import model_title
 
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
@@ -36,7 +35,7 @@ def _cells(chat: Chat, size: ChatSize) -> tuple[str, ...]:
         time_text(chat.updated_at),
         fmt.count(size.n_messages),
         fmt.count(size.n_tokens),
-        "-" if chat.model_path is None else one_line(model_name(Path(chat.model_path))),
+        "-" if chat.model_path is None else one_line(model_title(chat.model_path)),
         one_line(chat.title),
     )
 
@@ -49,7 +48,7 @@ def print_chat(
     say((one_line(chat.title), "bold"))
     facts = [f"chat {chat.id}", f"begun {time_text(chat.created_at)}"]
     if chat.model_path is not None:
-        facts.append(one_line(model_name(Path(chat.model_path))))
+        facts.append(one_line(model_title(chat.model_path)))
     facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
     if chat.archived_at is not None:
         facts.append(f"archived {time_text(chat.archived_at)}")

@@ -10,6 +10,7 @@ import click
 
 from app import paths
 from app.cli.console import print_json, say
+from app.cli.options import server_option
 from app.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -25,15 +26,17 @@ WORDS: "dict[Status, tuple[str, str]]" = {
 
 @click.command(name="doctor")
 @click.argument("model", required=False)
+@server_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(model: str | None, *, as_json: bool) -> None:
+def command(model: str | None, server: str | None, *, as_json: bool) -> None:
     """Check the GPU, llama.cpp and its trial decode, the terminal, and the folders.
 
     The trial decodes a few tokens of MODEL, else of the starter, else of the smallest model found.
+    With --server it says instead what that server is, what it can tell and what not.
     The exit code is 1 if something keeps kvchat from working.
     """
     found = []
-    for check in _checks(model):
+    for check in _checks(model) if server is None else _server_checks(server, model):
         found.append(check)
         if not as_json:
             _print(check)
@@ -57,6 +60,12 @@ def _checks(model: str | None) -> "Iterator[Check]":
     yield check_gpu(has_gpu_build=None if facts is None else facts.has_gpu)
     if facts is not None:
         yield check_trial(named or _model_to_try(entries), paths.doctor_log_path())
+
+
+def _server_checks(server: str, model: str | None) -> "Iterator[Check]":
+    from app.server_doctor import check_server
+
+    yield from check_server(server, model)
 
 
 def _model_to_try(entries: "Sequence[ModelEntry]") -> Path | None:

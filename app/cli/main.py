@@ -4,6 +4,7 @@ import importlib
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from click.shell_completion import CompletionItem
 from app import __version__, paths
 from app.cli import completion
 from app.cli.console import say, tell
-from app.cli.options import backend_options, kv_options, opens_model
+from app.cli.options import backend_options, kv_options, opens_model, server_option
 from app.terminal import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
@@ -45,6 +46,8 @@ COMMANDS = {
     ),
     "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
     "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
+    "serve": ("app.cli.serve", "Start a preset as a llama-server, watch it, chat on it."),
+    "load": ("app.cli.load", "Measure what a server gives to several users at once."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
     "settings": ("app.cli.settings", "List, explain and change settings."),
@@ -142,6 +145,7 @@ def cli(ctx: click.Context) -> None:
     kvchat                                  open the chat
     kvchat qwen2.5-7b --preset long-context open it on a model, with a preset
     kvchat run "Name three colours."        one answer, no screen
+    kvchat --server http://cellar:8080      the chat, computed by another machine
     kvchat plan qwen2.5-7b --vram 8GiB      will it fit, with which context?
     kvchat fit qwen2.5-7b --goal context    the largest context that fits
     kvchat export qwen2.5-7b                the arguments for llama-server
@@ -169,13 +173,25 @@ def cli(ctx: click.Context) -> None:
     help="Colours, for this time only.",
     shell_complete=completion.themes,
 )
+@server_option
+@click.option(
+    "--model",
+    "-m",
+    "named",
+    metavar="MODEL",
+    help="The same as MODEL.",
+    shell_complete=completion.models,
+)
 @kv_options
 @backend_options
 @opens_model
-def chat(asked: "ModelRequest", theme: str | None) -> None:
+def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> None:
     """Open the full-screen chat on MODEL."""
+    if asked.model is not None and named is not None:
+        raise click.UsageError("give the model once: as MODEL, or with --model")
+    asked = replace(asked, model=asked.model or named)
     try:
-        _require_terminal(asked.model)
+        _require_terminal(asked.model if asked.server is None else None)
         from app.application import open_chat
 
         open_chat(asked, theme=theme)

@@ -232,6 +232,23 @@ def opens_model(command: Command) -> Command:
     return with_request
 
 
+class ServerAddress(click.ParamType[str]):
+    """The address of a server, as `http://host:8080` or `host:8080`."""
+
+    name = "URL"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The address as everything else takes it."""
+        from engine.model.server_address import parse_server
+
+        try:
+            return parse_server(str(value))
+        except EngineError as error:
+            self.fail(str(error), param, ctx)
+
+
 class KVTypes(click.ParamType[str]):
     """Types of the cache: `auto`, one for keys and values, or two as in `q8_0/q4_0`."""
 
@@ -402,6 +419,13 @@ backend_options = joined(
     ),
 )
 """Who computes, and how torch keeps keys and values."""
+
+server_option = click.option(
+    "--server",
+    type=ServerAddress(),
+    help="A server that makes the replies (llama-server, vLLM, SGLang, Ollama, OpenAI's protocol); "
+    "its key is in KVCHAT_SERVER_KEY.",
+)
 
 opening_options = joined(
     kv_options,

@@ -23,6 +23,7 @@ from app.cli.options import (
     answer_options,
     opening_options,
     sampling,
+    server_option,
     token_ids,
     with_answer,
 )
@@ -41,6 +42,11 @@ SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
 OF_ONE_TEXT = ("raw", "tokens", "preload", "written_path", "batch_path", "as_json")
 """What may not be typed beside `--plain`."""
+OF_A_MODEL_HERE = (
+    "type_k", "type_v", "dtype", "lora", "n_gpu_layers", "predictor", "controller", "n_draft",
+    "verification", "bonus_token", "strict",
+)  # fmt: skip
+"""What a server was started with, and no request can say."""
 PARALLEL = 4
 """Replies of a batch that are made at once."""
 USAGE = 'kvchat run "..."'
@@ -56,6 +62,7 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     help="Path or name of the model. [the settings' model, else the one used last]",
     shell_complete=completion.models,
 )
+@server_option
 @opening_options
 @click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
 @click.option("--type-v", type=KV_TYPE, help="Type of the cached values.")
@@ -214,6 +221,7 @@ def command(
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
+    _refuse_at_server(opened.configuration, typed, written_path)
     if written_path is not None:
         # What chance and the moment decide would be other the next time.
         seed = secrets.randbits(SEED_BITS) if seed is None else seed
@@ -268,6 +276,23 @@ def _chat_plainly(
     if prompt is None:
         return converse(chat, asked_lines())
     return exit_code(chat.ask(prompt_text(prompt, USAGE)))
+
+
+def _refuse_at_server(
+    configuration: "Configuration", typed: dict[str, object], written_path: Path | None
+) -> None:
+    """Make sure that nothing was typed which the server was started with.
+
+    Raises:
+        UsageError: something was.
+    """
+    if configuration.server is None:
+        return
+    if written_path is not None:
+        raise click.UsageError("a manifest names the model's file, which the server has")
+    asked = [f"--{name.replace('_', '-')}" for name in OF_A_MODEL_HERE if typed.get(name)]
+    if asked:
+        raise click.UsageError(f"{', '.join(asked)} is for models here: the server has its own")
 
 
 def _refuse_beside_plain() -> None:

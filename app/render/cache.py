@@ -28,8 +28,10 @@ N_BLOCKS = 6
 
 def tiers_of(snapshot: CockpitSnapshot) -> tuple[Tier, ...]:
     """The three tiers; of one sequence, the hot one as the context counts it round by round."""
-    told: dict[TierName, Tier] = {name: name for name in TIERS}
     hot = _hot(snapshot)
+    if snapshot.server:
+        return (hot or "hot",)
+    told: dict[TierName, Tier] = {name: name for name in TIERS}
     if hot is not None:
         told["hot"] = hot
     if snapshot.tiers is not None:
@@ -83,9 +85,11 @@ def _hot(snapshot: CockpitSnapshot) -> TierUse | None:
     n_cells = cache.n_cells if cache else snapshot.n_ctx
     allocated = sum(b.nbytes for b in snapshot.buffers if b.kind == "KV" and b.owner == "target")
     kv_bytes = cache.kv_bytes if cache else allocated
+    n_used = cache.n_used if cache else 0
+    if n_cells and snapshot.server:
+        return TierUse("hot", 1 if n_used else 0, n_used, 0, 0, n_cells)
     if not n_cells or not kv_bytes:
         return None
-    n_used = cache.n_used if cache else 0
     return TierUse(
         "hot", 1 if n_used else 0, n_used, round(kv_bytes * n_used / n_cells), kv_bytes, n_cells
     )
@@ -127,7 +131,7 @@ def _figures(tier: TierUse, room: int) -> list[str]:
     sizes = f"{fmt.short_nbytes(tier.nbytes)}/{fmt.short_nbytes(tier.budget_bytes)}"
     figures = [
         f"{tokens:>{TOKENS_WIDTH}} tok",
-        f"{sizes:>{BYTES_WIDTH}}",
+        *([f"{sizes:>{BYTES_WIDTH}}"] if tier.budget_bytes else []),
         f"{fmt.percent(_share(tier)):>4}",
     ]
     while figures and sum(len(figure) + 1 for figure in figures) > room:
@@ -139,6 +143,8 @@ def _spelled(tier: TierUse, width: int) -> str:
     tokens, noun = fmt.count(tier.n_tokens), "tokens"
     if tier.budget_tokens:
         tokens, noun = f"{tokens} of {fmt.count(tier.budget_tokens)}", "cells"
+    if not tier.budget_bytes:
+        return f"{tokens} {noun}"
     sizes = fmt.nbytes_of(tier.nbytes, tier.budget_bytes)
     kept = fmt.counted(tier.n_entries, "sequence" if tier.name == "hot" else "snapshot")
     wordings = (
@@ -317,7 +323,7 @@ def cache_lines(
 def _below(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     """One line each, the most useful first."""
     lines = [prefix_line(snapshot.cache, snapshot.reuse_note, width)]
-    counts = snapshot.tiers.counts if snapshot.tiers is not None else None
+    counts = snapshot.tiers.counts if snapshot.tiers is not None and not snapshot.server else None
     if counts is not None:
         lines.append(reuse_line(counts, width))
     if snapshot.cache_log and snapshot.cache_log[-1].is_problem:

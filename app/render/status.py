@@ -8,7 +8,7 @@ from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.render.cache import longest
 from app.render.charts import GraphSymbols, bar, history
-from app.render.lines import Line, Run, clipped, spread, width_of
+from app.render.lines import Line, Run, clipped, spread, width_of, wrapped
 from app.sanitize import visible
 from engine.events import BufferSize, ThreadsChanged
 
@@ -244,6 +244,12 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
         _by_kind(snapshot.buffers, width),
     ]
     return [clipped(runs, width) for runs in lines]
+
+
+def server_lines(snapshot: CockpitSnapshot, panel: str, width: int) -> list[Line]:
+    """What a server's own counters say of a panel's figures, and what it does not tell."""
+    told = [figure.text for figure in snapshot.server if figure.panel == panel]
+    return [line for text in told for line in wrapped((Run(visible(text), "muted"),), width)]
 
 
 def _size(nbytes: int | None) -> str:

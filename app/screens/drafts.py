@@ -184,7 +184,9 @@ class Drafts:
     def is_too_long(self) -> bool:
         """Whether what is written is surely more than the whole context."""
         loaded = self._conversation.loaded
-        return loaded is not None and (self.n_tokens or 0) >= loaded.n_ctx
+        if loaded is None or loaded.n_ctx is None:
+            return False
+        return (self.n_tokens or 0) >= loaded.n_ctx
 
     def _recall(self, n: int) -> bool:
         """Show what waits, else the question so many back; False where there is none."""

@@ -25,8 +25,9 @@ class SpeculationSwitch:
         loaded = self._conversation.loaded
         if loaded is None:
             return None
-        names = [PredictorName(name) for name in loaded.predictors]
         now = self._conversation.speculation.predictor
+        # A server has none to choose from, and says so when it is asked to switch.
+        names = [PredictorName(name) for name in loaded.predictors] or [now]
         index = names.index(now) + 1 if now in names else 0
         return names[index % len(names)]
 

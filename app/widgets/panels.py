@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache import cache_lines
 from app.render.charts import GraphSymbols
 from app.render.lines import Line
 from app.render.speculation import speculation_lines, speculation_title
-from app.render.status import memory_lines, throughput_lines
+from app.render.status import memory_lines, server_lines, throughput_lines
 from app.widgets.ink import InkLines
-
-PanelName = Literal["speculation", "throughput", "cache", "memory"]
+from engine.events import PanelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,7 @@ class Panel(InkLines):
 
     def __init__(self, name: PanelName) -> None:
         super().__init__(id=name)
+        self._panel: PanelName = name
         self._content = PANELS[name]
         self._snapshot = CockpitSnapshot()
         self.frame_title = self._content.title(self._snapshot)
@@ -61,7 +60,9 @@ class Panel(InkLines):
         self._snapshot = snapshot
         width, height = self.size
         if width:
-            self.show(self._content.lines(snapshot, width, height, self.symbols))
+            told = server_lines(snapshot, self._panel, width)
+            lines = self._content.lines(snapshot, width, max(height - len(told), 1), self.symbols)
+            self.show([*told, *lines])
             self.set_frame(title=self._content.title(snapshot))
 
     def on_resize(self) -> None:

@@ -32,7 +32,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class Piece:
     """A stretch of the rendered text, and the ids it is known to be."""
 
     text: str
@@ -95,7 +95,7 @@ def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) ->
     if not request.continues_text:
         return request.continues
     text = request.continues_text.removeprefix(opens)
-    kept, rest = _leading_ids(_Piece(text, request.continues), vocabulary)
+    kept, rest = _leading_ids(Piece(text, request.continues), vocabulary)
     return (*kept, *_tokenize(rest, vocabulary, is_start=False))
 
 
@@ -155,7 +155,13 @@ def chat_prompt(
 
     rendered = render(messages)
     opens = reasoning.opened_by(rendered) if reasoning is not None and thinks else ""
-    pieces = _pieces(messages, render, vocabulary, rendered)
+    pieces = pieces_of(
+        messages,
+        render,
+        vocabulary.identifier,
+        rendered,
+        forms=lambda reply: _forms(reply, vocabulary),
+    )
     if pieces is None:
         note = "the chat template rewrites earlier replies: they were tokenised again"
         return Prompt(tuple(_tokenize_start(rendered, vocabulary)), note, opens=opens)
@@ -235,57 +241,67 @@ def _ids_at_end(ids: Sequence[int], text: str, vocabulary: Vocabulary) -> tuple[
     return kept if text and spelled(kept, vocabulary) == text else ()
 
 
-def _pieces(
+def pieces_of(
     messages: Sequence[Message],
     render: Callable[[Sequence[Message]], str],
-    vocabulary: Vocabulary,
+    vocabulary_id: str,
     rendered: str,
-) -> list[_Piece] | None:
-    """Cut the rendered text at the replies with ids, None where that cannot be done exactly."""
+    *,
+    forms: Callable[[Message], Sequence[tuple[Piece, ...]]],
+) -> list[Piece] | None:
+    """The rendered text, cut at the replies with ids; None where that cannot be done exactly.
+
+    Args:
+        messages: What was rendered.
+        render: Makes a prompt of messages.
+        vocabulary_id: Ids of another one mean nothing.
+        rendered: The prompt.
+        forms: What a template may write of a reply.
+    """
     known = [
         index
         for index, message in enumerate(messages)
-        if message.token_ids and message.vocabulary_id == vocabulary.identifier
+        if message.token_ids and message.vocabulary_id == vocabulary_id
     ]
     if not known:
-        return [_Piece(rendered)]
+        return [Piece(rendered)]
     marked = render(
         [
             replace(message, content=_MARK.format(index)) if index in known else message
             for index, message in enumerate(messages)
         ]
     )
-    forms = [_forms(messages[index], vocabulary) for index in known]
-    return _cut(marked, forms, known, rendered)
+    return _cut(marked, [forms(messages[index]) for index in known], known, rendered)
 
 
-def _forms(reply: Message, vocabulary: Vocabulary) -> list[tuple[_Piece, ...]]:
+def _forms(reply: Message, vocabulary: Vocabulary) -> list[tuple[Piece, ...]]:
     """What a template may write of a reply: all of it, or its answer; trimmed or not."""
     ids = reply.token_ids or ()
-    forms = [_Piece(text, ids) for text in _trimmed(reply.content)]
+    forms = [Piece(text, ids) for text in trimmed(reply.content)]
     thought = Thought.of(reply.content)
     if thought is None:
         return [(form,) for form in forms]
     own = spelled(ids, vocabulary)
     opened = reply.content.removesuffix(own) if own else reply.content
     of_answer = _ids_at_end(ids, thought.answer, vocabulary)
-    whole: list[tuple[_Piece, ...]] = [(form,) for form in forms]
+    whole: list[tuple[Piece, ...]] = [(form,) for form in forms]
     if opened and opened != reply.content:
-        whole = [(_Piece(opened), _Piece(text, ids)) for text in (own, own.rstrip())]
-    return [*whole, *((_Piece(text, of_answer),) for text in _trimmed(thought.answer))]
+        whole = [(Piece(opened), Piece(text, ids)) for text in (own, own.rstrip())]
+    return [*whole, *((Piece(text, of_answer),) for text in trimmed(thought.answer))]
 
 
-def _trimmed(text: str) -> tuple[str, ...]:
+def trimmed(text: str) -> tuple[str, ...]:
+    """A text as it is, and as templates trim it."""
     return text, text.strip(), text.rstrip(), text.lstrip()
 
 
 def _cut(
     marked: str,
-    forms: Sequence[Sequence[tuple[_Piece, ...]]],
+    forms: Sequence[Sequence[tuple[Piece, ...]]],
     indices: Sequence[int],
     rendered: str,
-) -> list[_Piece] | None:
-    pieces: list[_Piece] = []
+) -> list[Piece] | None:
+    pieces: list[Piece] = []
     at = 0
     for of_reply, index in zip(forms, indices, strict=True):
         before, found, marked = marked.partition(_MARK.format(index))
@@ -295,18 +311,18 @@ def _cut(
         written = next((form for form in of_reply if rendered.startswith(_text(form), at)), None)
         if written is None:
             return None
-        pieces += [_Piece(before), *written]
+        pieces += [Piece(before), *written]
         at += len(_text(written))
     if rendered[at:] != marked:
         return None
-    return [*pieces, _Piece(marked)]
+    return [*pieces, Piece(marked)]
 
 
-def _text(pieces: Sequence[_Piece]) -> str:
+def _text(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def _join(pieces: Sequence[_Piece], vocabulary: Vocabulary) -> Prompt:
+def _join(pieces: Sequence[Piece], vocabulary: Vocabulary) -> Prompt:
     tokens: list[int] = []
     pending = ""
     note = None
@@ -323,7 +339,7 @@ def _join(pieces: Sequence[_Piece], vocabulary: Vocabulary) -> Prompt:
     return Prompt(tuple(tokens), note)
 
 
-def _kept_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
+def _kept_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
     """The leading ids that still spell the piece, and the text behind them."""
     if not piece.token_ids:
         return (), piece.text
@@ -332,7 +348,7 @@ def _kept_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], s
     return _leading_ids(piece, vocabulary)
 
 
-def _leading_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
+def _leading_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
     """The same to the letter, white space included."""
     data = piece.text.encode()
     n_bytes = 0

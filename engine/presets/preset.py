@@ -16,9 +16,10 @@ from engine.configuration import (
     Temperature,
     TopP,
 )
-from engine.errors import PresetError
+from engine.errors import PresetError, ServerError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
+from engine.model.server_address import parse_server
 from engine.parsing import parse_toml
 from engine.validation import explain, explained
 
@@ -65,6 +66,9 @@ class Preset(_Strict, EngineSettings, frozen=True):
     description: str = ""
     model: str | None = None
     """Path or name of the model; left out, the preset suits any."""
+    server: str | None = None
+    """Address of a server that makes the replies, as `http://host:8080`; `model` is its name there
+    then. Its key is never written here (docs/servers.md)."""
     goal: Literal["context", "quality", "speed", "balanced"] | None = None
     """What shall be best; a search then settles context, cache types and layers not given here."""
     n_ctx: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto", "max"] = "auto"
@@ -93,6 +97,15 @@ class Preset(_Strict, EngineSettings, frozen=True):
     system_prompt: str = ""
     draft: DraftRules | None = None
     sampling: SamplingRules = SamplingRules()
+
+    @field_validator("server")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        """The address as it is used; one with a password in it is refused."""
+        try:
+            return None if value is None else parse_server(value)
+        except ServerError as error:
+            raise ValueError(str(error)) from error
 
     @field_validator("n_threads", "n_threads_batch", mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from functools import partial
 
 from engine.cache.namespace import HASHES, FileHashes, Namespace, namespace_of
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.report import CacheNote, CacheSettings
+from engine.cache.report import CacheNote, CacheReport, CacheSettings
 from engine.cache.requantised import OtherTypes
 from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
@@ -45,6 +45,8 @@ class CacheKeeper:
         self._errands: list[Errand] = []
         self._asked = threading.Condition()
         """Guards the errands that wait."""
+        self._refusal: str | None = None
+        """Why nothing is kept here."""
         self._is_open = threading.Event()
         self._tiers: PrefixCache | None = None
 
@@ -55,11 +57,20 @@ class CacheKeeper:
         ).start()
         self._is_open.wait(READY_S)
 
+    def refuse(self, why: str) -> None:
+        """Do no errands; who asks for one is told why."""
+        self._refusal = why
+
     def take(self, errand: Errand) -> None:
         """Have an errand done beside the replies, after what was asked before.
 
         A prefetch takes the place of one that still waits: its chat is no longer looked at.
         """
+        if self._refusal is not None:
+            if isinstance(errand, ManageCache):
+                note = CacheNote(time.time(), self._refusal, is_problem=True)
+                self._tell(TiersChanged(CacheReport(notes=(note,))))
+            return
         with self._asked:
             if isinstance(errand, Prefetch):
                 self._errands = [each for each in self._errands if not isinstance(each, Prefetch)]

@@ -13,12 +13,14 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from engine.clock import Stopwatch
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.events import (
     CacheChanged,
@@ -32,9 +34,6 @@ from engine.events import (
     TiersChanged,
     TokensCounted,
 )
-from engine.generation.scheduler import Generation
-from engine.generation.session import Session
-from engine.load import load_session
 from engine.process.cache_service import CacheKeeper
 from engine.process.protocol import (
     Answer,
@@ -54,6 +53,11 @@ from engine.process.protocol import (
 from engine.requests import Cancellation
 from engine.speculation.cost_profile import KeptCosts
 
+if TYPE_CHECKING:
+    from engine.backends.server.session import ServedGeneration, ServerSession
+    from engine.generation.scheduler import Generation
+    from engine.generation.session import Session
+
 SEND_EVERY_S = 0.06
 """Rounds that end within this time are sent together: the screen shows a frame of them at once, and
 each message wakes a process that takes a core from decoding."""
@@ -61,6 +65,7 @@ each message wakes a process that takes a core from decoding."""
 END_LIMIT_S = 5.0
 """Time for writing down what is held when the front end is gone."""
 
+SERVER_KEEPS = "the server keeps what it computes, by rules of its own"
 SENT_AT_ONCE = (PromptProgress, PromptReady, Finished, TiersChanged)
 
 
@@ -69,7 +74,7 @@ class _Told:
     """A reply under way, and what it has told that is not sent yet."""
 
     reply_id: int
-    generation: Generation
+    generation: "Generation | ServedGeneration"
     batch: list[Event] = field(default_factory=list)
     since: Stopwatch = field(default_factory=Stopwatch)
     n_rounds: int = 0
@@ -95,7 +100,9 @@ class Worker:
         self._tasks: SimpleQueue[Load | tuple[Generate, Cancellation] | Close] = SimpleQueue()
         self._cancellations: list[tuple[int, Cancellation]] = []
         self._replies: list[_Told] = []
-        self._session: Session | None = None
+        self._session: Session | ServerSession | None = None
+        self._news: Callable[[], tuple[Event, ...]] = tuple
+        """What a server tells apart from its replies."""
         self._costs: KeptCosts | None = None
         self._cache = CacheKeeper(lambda event: self._send((event,)))
 
@@ -116,13 +123,11 @@ class Worker:
 
     def _do(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
         match task:
-            case Load(configuration, disabled_predictor, costs_path, cache):
-                self._costs = KeptCosts(configuration, costs_path)
-                loaded = load_session(configuration, disabled_predictor, self._costs.read())
-                self._session = loaded.session
-                gc.freeze()  # what lives as long as the model is not looked at in every collection
-                self._send((loaded.loaded,))
-                self._cache.open(loaded, cache)
+            case Load():
+                if task.configuration.server is None:
+                    self._load_here(task)
+                else:
+                    self._load_server(task.configuration)
             case (Generate(request, reply_id), cancellation):
                 if self._session is None:
                     self._cancellations.remove((reply_id, cancellation))
@@ -134,6 +139,24 @@ class Worker:
                     self._go_on()
                 self._cache.close(END_LIMIT_S)
                 os._exit(0)  # native threads must not outlive the front end
+
+    def _load_here(self, task: Load) -> None:
+        from engine.load import load_session  # brings llama.cpp, which no server needs
+
+        self._costs = KeptCosts(task.configuration, task.costs_path)
+        loaded = load_session(task.configuration, task.disabled_predictor, self._costs.read())
+        self._session = loaded.session
+        gc.freeze()  # what lives as long as the model is not looked at in every collection
+        self._send((loaded.loaded,))
+        self._cache.open(loaded, task.cache)
+
+    def _load_server(self, configuration: Configuration) -> None:
+        from engine.backends.server.session import ServerSession
+
+        self._session = session = ServerSession(configuration)
+        self._news = session.told
+        self._send((session.loaded, *session.told()))
+        self._cache.refuse(SERVER_KEEPS)
 
     def _go_on(self) -> None:
         """One step of all replies under way; what they told is sent as it is due."""
@@ -163,7 +186,7 @@ class Worker:
 
     def _keep_what_was_computed(self) -> None:
         if self._session is not None:
-            self._send((TiersChanged(self._session.keep()),))
+            self._send((TiersChanged(self._session.keep()), *self._news()))
 
     def _keep_costs(self) -> None:
         costs = None if self._session is None else self._session.costs()
@@ -202,6 +225,7 @@ class Worker:
             case SetSpeculation(settings):
                 if self._session is not None:  # the client says it again behind `Loaded`
                     self._session.set_speculation(settings)
+                    self._tell(0, self._news())
             case Prefetch() | ManageCache() | ForgetOwner():
                 self._cache.take(command)
             case CountTokens():
@@ -217,7 +241,8 @@ class Worker:
         session = self._session
         if session is not None:
             n_tokens = session.count_tokens(command.text)
-            self._send((TokensCounted(command.key, n_tokens),))
+            if n_tokens is not None:  # a server may have no tokenizer to ask
+                self._send((TokensCounted(command.key, n_tokens),))
 
     def _cancel(self, reply_id: int | None) -> None:
         for of_reply, cancellation in tuple(self._cancellations):

@@ -1,0 +1,152 @@
+"""`kvchat load`: many users at one server at once, in a closed loop of chats."""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from app import format as fmt
+from app.cli.console import note, print_json, say
+from app.cli.options import Count
+from engine.model.server_address import parse_server
+
+if TYPE_CHECKING:
+    from engine.backends.server.many_users import LoadResult
+
+MOST_USERS = 256
+HEADS = ("users", "replies", "failed", "tok/s", "first p50", "p95", "each p50", "p5", "reused",
+         "accepted")  # fmt: skip
+WIDTHS = (5, 7, 6, 7, 9, 7, 8, 7, 7, 8)
+
+
+@click.command(name="load")
+@click.argument("where", metavar="URL|PRESET")
+@click.option("--model", "-m", metavar="MODEL", help="The model there. [the first]")
+@click.option(
+    "--users",
+    default="1,2,4,8",
+    show_default=True,
+    metavar="N,N",
+    help="How many at once, one after the other.",
+)
+@click.option("--turns", type=Count(1, 100), default=3, show_default=True, help="Of each user.")
+@click.option(
+    "--max-tokens", type=Count(1, 65536), default=64, show_default=True, help="Of each reply."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 86_400),
+    default=120.0,
+    show_default=True,
+    help="No question is asked behind this, for each number of users.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, each reply too.")
+def command(
+    where: str,
+    model: str | None,
+    users: str,
+    turns: int,
+    max_tokens: int,
+    seconds: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Measure what a server gives to several users at once.
+
+    Each user talks for some turns: it asks, waits for the reply, and asks again. The table has the
+    speed of all together, the wait for a first token, the speed of one reply, what the server
+    found in its cache and what it drafted, and the number of users where more bring little.
+
+    \b
+    kvchat load http://cellar:8080 --users 1,2,4,8
+    """  # noqa: D301  click wants the backspace character itself
+    from engine.backends.server.many_users import LoadPlan, knee_of, run_load
+    from engine.backends.server.session import ServerSession
+    from engine.configuration import Configuration
+
+    counts = _counts(users)
+    url = _address(where)
+    plan = LoadPlan(turns, max_tokens, seconds)
+    session = ServerSession(Configuration.at_server(url, model))
+    results: list[LoadResult] = []
+    try:
+        note(session.loaded.notes[0])
+        if not as_json:
+            say(_row(HEADS))
+        for n_users in counts:
+            results.append(run_load(session, n_users, plan))
+            if not as_json:
+                say(_row(_cells(results[-1])))
+    finally:
+        session.close()
+    knee = knee_of(results)
+    if as_json:
+        rows = [{"users": each.n_users, "tps": each.tps, **asdict(each)} for each in results]
+        print_json({"results": rows, "knee": knee})
+    else:
+        _tell(results, knee, session.facts.n_slots)
+    sys.exit(any(result.n_failed for result in results))
+
+
+def _address(where: str) -> str:
+    """The server that was named by its address or by a preset."""
+    from app import paths
+    from engine.presets.library import find_preset
+
+    if "://" in where or ":" in where:
+        return parse_server(where)
+    server = find_preset(where, paths.presets_dir()).server
+    if server is None:
+        raise click.UsageError(
+            f"the preset {where} names no server: `kvchat serve {where}` starts one and says its "
+            "address"
+        )
+    return server
+
+
+def _counts(users: str) -> list[int]:
+    try:
+        counts = sorted({int(part) for part in users.split(",")})
+    except ValueError as error:
+        raise click.UsageError(f"--users takes numbers as in 1,2,4, not {users!r}") from error
+    if not counts or counts[0] < 1 or counts[-1] > MOST_USERS:
+        raise click.UsageError(f"--users takes numbers from 1 to {MOST_USERS}")
+    return counts
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+
+
+def _cells(result: "LoadResult") -> tuple[str, ...]:
+    turns = result.turns
+    n_prompt, n_reused = sum(t.n_prompt for t in turns), sum(t.n_reused for t in turns)
+    n_drafted, n_accepted = sum(t.n_drafted for t in turns), sum(t.n_accepted for t in turns)
+    return (
+        str(result.n_users),
+        str(len(turns)),
+        str(result.n_failed),
+        fmt.rate(result.tps),
+        fmt.seconds(result.first_s(0.5)),
+        fmt.seconds(result.first_s(0.95)),
+        _rate(result.reply_tps(0.5)),
+        _rate(result.reply_tps(0.95)),
+        fmt.percent(n_reused / n_prompt) if n_prompt else fmt.NO_VALUE,
+        fmt.percent(n_accepted / n_drafted) if n_drafted else fmt.NO_VALUE,
+    )
+
+
+def _rate(tps: float | None) -> str:
+    return fmt.NO_VALUE if tps is None else fmt.rate(tps)
+
+
+def _tell(results: "list[LoadResult]", knee: int | None, n_slots: int | None) -> None:
+    slots = "" if n_slots is None else f"; it makes {n_slots} replies at once"
+    if knee is None:
+        say(f"more users brought more up to {results[-1].n_users}{slots}")
+    else:
+        say(f"more than {knee} users bring little{slots}")
+    faults = {turn.fault for result in results for turn in result.turns if turn.fault}
+    for fault in sorted(faults)[:5]:
+        note(fault)

@@ -1,0 +1,142 @@
+"""`kvchat serve`: a preset as a llama-server, started, watched and shown."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from app import paths
+from app.cli.console import note, say
+from app.cli.plan import knob_options, machine_options, setup_of_options
+
+if TYPE_CHECKING:
+    from engine.planning.planner import Plan
+    from engine.process.server_process import ServerProcess
+
+SHOW_EVERY_S = 10.0
+LOG_VERBOSITY = ("--log-verbosity", "4")
+"""At which llama-server 0c1e570 says what it allocated."""
+
+
+@click.command(name="serve")
+@click.argument("name", metavar="PRESET", required=False)
+@machine_options
+@knob_options
+@click.option("--model", "-m", metavar="MODEL", help="The model, where the preset names none.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [any free one]")
+@click.option("--llama-server", metavar="FILE", help="The program. [LLAMA_SERVER, else the path]")
+@click.option("--chat/--no-chat", "chats", default=None, help="Open the chat on it. [on terminals]")
+@click.option("--keep", is_flag=True, help="Let the server run on when kvchat ends.")
+def command(
+    name: str | None,
+    model: str | None,
+    host: str,
+    port: int | None,
+    llama_server: str | None,
+    chats: bool | None,
+    keep: bool,
+    **options: object,
+) -> None:
+    """Start a llama-server with the settings of PRESET, watch it, and open the chat on it.
+
+    It is started again where it ends by itself, ever later, and ends with kvchat unless --keep.
+    Beside the plan stands what it allocated by its own log.
+
+    \b
+    kvchat serve balanced --model qwen2.5-7b
+    kvchat serve --model qwen2.5-7b --ctx 32k --slots 4 --no-chat
+    """  # noqa: D301  click wants the backspace character itself
+    from app.planning import user_planner
+    from engine.planning.exporting import export_request
+    from engine.presets.programs.llama_server import serving
+    from engine.process.server_process import ServerProcess, find_llama_server, free_port
+
+    if name is not None and options.get("preset") is not None:
+        raise click.UsageError("give the preset once: as PRESET, or with --preset")
+    options["preset"] = name or options.get("preset")
+    program = find_llama_server(llama_server)
+    planner = user_planner()
+    plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
+    port = port or free_port(host)
+    request = export_request(plan, host=host, port=port, server=str(program))
+    for text in request.warnings:
+        note(text)
+    is_any = host in ("0.0.0.0", "::")
+    url = f"http://{'127.0.0.1' if is_any else host}:{port}"
+    server = ServerProcess(
+        [*serving(request), *LOG_VERBOSITY, *_metrics()],
+        url=url,
+        log_path=paths.worker_log_path().with_name("llama-server.log"),
+        tell=note,
+    )
+    note(f"starting {program} at {url}")
+    server.start()
+    try:
+        say(f"{url} serves {plan.model.file.path.stem}; its log is {server.log_path}")
+        _compare(plan, server)
+        wants_chat = sys.stdout.isatty() and sys.stdin.isatty() if chats is None else chats
+        if wants_chat:
+            _chat(url)
+        else:
+            _show(server)
+    finally:
+        if keep:
+            server.leave()
+            note(f"the server runs on as process {server.pid}: kill {server.pid} ends it")
+        else:
+            server.end()
+
+
+def _metrics() -> tuple[str, ...]:
+    return ("--metrics",)
+
+
+def _chat(url: str) -> None:
+    from app.application import open_chat
+    from app.opening import ModelRequest
+
+    open_chat(ModelRequest(server=url))
+
+
+def _compare(plan: "Plan", server: "ServerProcess") -> None:
+    """Print what was planned beside what the server's log says."""
+    from engine.memory.server_log import LogError, compare_log, read_server_log
+    from engine.memory.units import format_bytes
+
+    try:
+        rows = compare_log(plan.estimate, read_server_log(server.log_path))
+    except LogError as error:
+        note(f"what it allocated is not known: {error}")
+        return
+    planned = sum(row.planned_bytes for row in rows)
+    measured = sum(row.measured_bytes for row in rows)
+    off = f" (plan {planned / measured - 1:+.1%})" if measured else ""
+    say(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
+
+
+def _show(server: "ServerProcess") -> None:
+    """Print the server's figures every now and then, until Ctrl+C."""
+    from engine.backends.server.session import ServerSession
+    from engine.configuration import Configuration
+    from engine.errors import ServerError
+
+    session = ServerSession(Configuration.at_server(server.url))
+    note("Ctrl+C ends it")
+    shown = ""
+    try:
+        while True:
+            try:
+                told = session.look().figures
+            except ServerError:
+                told = ()
+            text = " · ".join(each.text for each in told if each.panel != "memory")
+            if text != shown:
+                say(f"{time.strftime('%H:%M:%S')}  {text}")
+                shown = text
+            time.sleep(SHOW_EVERY_S)
+    except KeyboardInterrupt:
+        say("")
+    finally:
+        session.close()

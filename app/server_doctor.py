@@ -1,0 +1,99 @@
+"""Checks of a server: what it is, what it can tell, and whether it answers."""
+
+from collections.abc import Iterator
+
+from app import format as fmt
+from app.doctor import Check
+from engine.backends.server.facts import ServerFacts
+from engine.backends.server.http import Limits
+from engine.backends.server.session import ServerSession
+from engine.configuration import Configuration
+from engine.errors import EngineError
+from engine.events import Event, Finished
+from engine.model.server_address import KEY_VARIABLE
+from engine.requests import Cancellation, GenerationRequest, Message
+
+TRIAL_TOKENS = 8
+TRIAL = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=TRIAL_TOKENS, seed=1)
+LIMITS = Limits(first_s=120.0, loading_s=30.0, pauses_s=(0.5,))
+
+
+def check_server(url: str, model: str | None) -> Iterator[Check]:
+    """What a server is, what it tells and what not, and a short reply of it.
+
+    Args:
+        url: Its address.
+        model: The model to try; None is the first.
+    """
+    try:
+        session = ServerSession(Configuration.at_server(url, model), LIMITS)
+    except EngineError as error:
+        yield Check("server", "fail", str(error), None)
+        return
+    try:
+        facts = session.facts
+        yield Check("server", "ok", f"{facts.program} {facts.version}".strip() + f" at {url}")
+        yield _models(facts)
+        yield _context(facts)
+        yield from _counters(facts)
+        yield _trial(session)
+        for note in session.loaded.notes[1:]:
+            yield Check("note", "note", note)
+        for figure in session.look().figures:
+            yield Check(figure.panel, "ok", figure.text)
+    finally:
+        session.close()
+
+
+def _models(facts: ServerFacts) -> Check:
+    others = f", one of {len(facts.models)}" if len(facts.models) > 1 else ""
+    kind = f" ({facts.file_type})" if facts.file_type else ""
+    return Check("model", "ok", f"{facts.model}{kind}{others}")
+
+
+def _context(facts: ServerFacts) -> Check:
+    if facts.n_ctx is None:
+        return Check("context", "note", "it does not tell how many tokens a chat may have")
+    trained = f" of {fmt.count(facts.n_ctx_train)} trained" if facts.n_ctx_train else ""
+    slots = f", {facts.n_slots} replies at once" if facts.n_slots else ""
+    return Check("context", "ok", f"{fmt.count(facts.n_ctx)} tokens{trained}{slots}")
+
+
+def _counters(facts: ServerFacts) -> Iterator[Check]:
+    """What it tells of tokens, drafts, slots and metrics."""
+    if facts.tells_ids:
+        yield Check("tokens", "ok", "ids, template and tokenizer: prompts are its own to the token")
+    else:
+        yield Check("tokens", "note", "no ids: it is sent messages, and a cut reply is made anew")
+    if facts.program == "llama-server":
+        yield Check("counts", "ok", "prompt, reused, drafted, accepted and times of each reply")
+    if facts.has_metrics:
+        yield Check("metrics", "ok", "counters at /metrics")
+    else:
+        todo = {"llama-server": "--metrics", "SGLang": "--enable-metrics"}.get(facts.program)
+        advice = None if todo is None else f"start it with {todo} to see all users together"
+        yield Check("metrics", "note", "no counters at /metrics", advice)
+    if facts.program == "llama-server" and not facts.has_slots:
+        yield Check("slots", "note", "it hides its slots", "start it without --no-slots")
+
+
+def _trial(session: ServerSession) -> Check:
+    generation = session.begin(TRIAL, Cancellation())
+    told: list[Event] = []
+    try:
+        while session.step():
+            told += generation.take()
+    except KeyboardInterrupt:
+        generation.cancellation.cancel()
+        raise
+    told += generation.take()
+    if generation.fault is not None:
+        advice = f"is the key in {KEY_VARIABLE}?" if "key" in str(generation.fault) else None
+        return Check("trial reply", "fail", str(generation.fault), advice)
+    finished = next((event for event in reversed(told) if isinstance(event, Finished)), None)
+    stats = None if finished is None else finished.stats
+    if stats is None or not stats.n_emitted:
+        return Check("trial reply", "note", "it ended without a token")
+    speed = "" if stats.decode_tps is None else f", {fmt.rate(stats.decode_tps)} tok/s"
+    first = "" if stats.first_token_s is None else f", first {fmt.seconds(stats.first_token_s)}"
+    return Check("trial reply", "ok", f"{fmt.counted(stats.n_emitted, 'token')}{speed}{first}")

@@ -1,0 +1,186 @@
+"""A server's own counters, as lines of the panels, and what it does not tell.
+
+Names are those of llama-server 0c1e570, vLLM 0.11 (`vllm/v1/metrics/loggers.py`; 0.6 to 0.9 called
+the use of the cache `gpu_cache_usage_perc`) and SGLang 0.5 (`metrics/collector.py`).
+"""
+
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from engine.backends.server.facts import Program, ServerFacts, slots_of
+from engine.backends.server.http import Http
+from engine.errors import ServerError
+from engine.events import PanelName, ServerFigure, ServerTold
+
+SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>\S+)")
+MOST_SAMPLES = 20_000
+
+DRAFTED = (
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_draft_tokens",
+    "llamacpp:spec_decode_num_draft_tokens_total",
+)
+ACCEPTED = (
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens",
+    "llamacpp:spec_decode_num_accepted_tokens_total",
+)
+GENERATED = (
+    "vllm:generation_tokens_total",
+    "sglang:generation_tokens_total",
+    "llamacpp:tokens_predicted_total",
+)
+QUERIES = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")
+HITS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")
+KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
+HIT_RATE = ("sglang:cache_hit_rate",)
+ACCEPT_LENGTH = ("sglang:spec_accept_length",)
+RUNNING = (
+    "vllm:num_requests_running",
+    "sglang:num_running_reqs",
+    "llamacpp:requests_processing",
+)
+WAITING = (
+    "vllm:num_requests_waiting",
+    "sglang:num_queue_reqs",
+    "llamacpp:requests_deferred",
+)
+
+NOT_TOLD: Mapping[Program, tuple[ServerFigure, ...]] = {
+    "llama-server": (ServerFigure("memory", "llama-server does not tell what it allocated"),),
+    "vLLM": (
+        ServerFigure("speculation", "vLLM counts drafts for all its users together"),
+        ServerFigure("memory", "vLLM does not tell bytes"),
+    ),
+    "SGLang": (
+        ServerFigure("speculation", "SGLang counts drafts for all its users together"),
+        ServerFigure("memory", "SGLang does not tell bytes"),
+    ),
+    "Ollama": (
+        ServerFigure("speculation", "Ollama does not tell of drafts"),
+        ServerFigure("cache", "Ollama does not tell what it reused"),
+        ServerFigure("memory", "Ollama's bytes: `ollama ps`"),
+    ),
+    "OpenAI": (
+        ServerFigure("speculation", "this server does not tell of drafts"),
+        ServerFigure("throughput", "speed is measured here, the network included"),
+        ServerFigure("memory", "this server does not tell bytes"),
+    ),
+}
+"""What each program cannot be asked for."""
+
+
+def read_samples(text: str) -> dict[str, float]:
+    """The figures of a Prometheus text (exposition format 0.0.4) by name, labels added up."""
+    found: dict[str, float] = {}
+    for number, line in enumerate(text.splitlines()):
+        if number > MOST_SAMPLES:
+            break
+        match = SAMPLE.match(line)
+        if match is None or line.startswith("#"):
+            continue
+        try:
+            value = float(match["value"])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            found[match["name"]] = found.get(match["name"], 0.0) + value
+    return found
+
+
+@dataclass(slots=True)
+class Counters:
+    """Asks a server for its counters and says what changed since it was asked before."""
+
+    http: Http
+    facts: ServerFacts
+    before: Mapping[str, float] = field(default_factory=dict)
+    asked_at: float = 0.0
+
+    def told(self) -> ServerTold:
+        """What the counters say now, and what the server does not tell."""
+        figures = [*self._of_slots(), *self._of_metrics()]
+        has_speculation = any(figure.panel == "speculation" for figure in figures)
+        untold = NOT_TOLD[self.facts.program]
+        if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
+            figures.append(ServerFigure("cache", "its /metrics is off: start it with metrics"))
+        if self.facts.program == "llama-server" and self.facts.speculates is False:
+            figures.append(ServerFigure("speculation", "started without --spec-type: no drafts"))
+        kept = (each for each in untold if each.panel != "speculation" or not has_speculation)
+        return ServerTold((*figures, *kept))
+
+    def _of_slots(self) -> Iterator[ServerFigure]:
+        if not self.facts.has_slots:
+            return
+        try:
+            slots = slots_of(self.http)
+        except ServerError:
+            return  # its replies say what is wrong
+        n_busy = sum(bool(slot.get("is_processing")) for slot in slots)
+        held = [n for slot in slots if isinstance(n := slot.get("n_prompt_tokens"), int) and n]
+        yield ServerFigure(
+            "cache",
+            f"slots: {n_busy} of {len(slots)} busy, {len(held)} hold {sum(held):,} tokens",
+        )
+
+    def _of_metrics(self) -> Iterator[ServerFigure]:
+        if not self.facts.has_metrics:
+            return
+        try:
+            now = read_samples(self.http.get("/metrics").decode("utf-8", "replace"))
+        except ServerError:
+            return
+        before, since = self.before, time.monotonic() - self.asked_at
+        self.before, self.asked_at = now, time.monotonic()
+        yield from _gauges(now)
+        if before:
+            yield from _interval(before, now, since)
+
+
+def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
+    running, waiting = _first(now, RUNNING), _first(now, WAITING)
+    if running is not None:
+        queue = f", {waiting:.0f} wait" if waiting else ""
+        yield ServerFigure("throughput", f"server: {running:.0f} replies under way{queue}")
+    if (used := _first(now, KV_USE)) is not None:
+        yield ServerFigure("cache", f"server: {used:.0%} of its KV cache in use")
+    if (rate := _first(now, HIT_RATE)) is not None:
+        yield ServerFigure("cache", f"server: {rate:.0%} of prompts found in its cache")
+    if length := _first(now, ACCEPT_LENGTH):
+        yield ServerFigure("speculation", f"server: {length:.2f} tokens a round, all users")
+
+
+def _interval(
+    before: Mapping[str, float], now: Mapping[str, float], elapsed_s: float
+) -> Iterator[ServerFigure]:
+    """What was counted since the last look, whoever asked."""
+    when = f"in the last {elapsed_s:.0f} s, all users"
+    names: tuple[tuple[PanelName, tuple[str, ...], tuple[str, ...], str], ...] = (
+        ("speculation", ACCEPTED, DRAFTED, "accepted {part:.0f} of {whole:.0f} drafted tokens"),
+        ("cache", HITS, QUERIES, "{part:.0f} of {whole:.0f} prompt tokens reused"),
+    )
+    for panel, parts, wholes, text in names:
+        part, whole = _rise(before, now, parts), _rise(before, now, wholes)
+        if whole:
+            said = text.format(part=part or 0.0, whole=whole)
+            yield ServerFigure(panel, f"server: {said} {when}")
+    generated = _rise(before, now, GENERATED)
+    if generated and elapsed_s > 0:
+        yield ServerFigure("throughput", f"server: {generated / elapsed_s:.1f} tok/s {when}")
+
+
+def _first(now: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    return next((now[name] for name in names if name in now), None)
+
+
+def _rise(
+    before: Mapping[str, float], now: Mapping[str, float], names: tuple[str, ...]
+) -> float | None:
+    """By how much a counter rose; None where there is none, or the server began anew."""
+    name = next((name for name in names if name in now and name in before), None)
+    if name is None or now[name] < before[name]:
+        return None
+    return now[name] - before[name]

@@ -1,0 +1,263 @@
+"""What a server is, found by asking it: its program, its models, and what it tells."""
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.backends.server.http import (
+    Http,
+    MissingError,
+    ServerBusyError,
+    ServerUnreachableError,
+)
+from engine.errors import ContextFullError, ServerError, shown
+from engine.validation import did_you_mean
+
+Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
+"""`OpenAI` is any other that answers at `/v1/chat/completions`."""
+LOOK_AGAIN_S = 0.5
+MOST_MODELS = 10_000
+PRODUCERS: Mapping[str, Program] = {
+    "llamacpp": "llama-server",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "library": "Ollama",
+}
+"""Who owns the models at `/v1/models`: llama-server 0c1e570, vLLM 0.11, SGLang 0.5, Ollama 0.12."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """One model of a server, and what the server can be asked; None is what it does not tell."""
+
+    program: Program
+    models: tuple[str, ...]
+    """Names of all its models."""
+    model: str
+    """The one that is used."""
+    version: str = ""
+    file_type: str = ""
+    n_vocab: int | None = None
+    n_ctx: int | None = None
+    """Tokens that a reply and its prompt may have."""
+    n_ctx_train: int | None = None
+    n_slots: int | None = None
+    """Replies that it makes at once."""
+    has_template: bool = True
+    has_slots: bool = False
+    """Whether llama-server says what each of its slots does."""
+    has_metrics: bool = False
+    """Whether it has counters for Prometheus."""
+    speculates: bool | None = None
+    """Whether it was started with something that drafts."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def vocabulary_id(self) -> str:
+        """Fingerprint of the vocabulary as far as the server tells it; ids are used by it alone."""
+        told = (self.program, self.model, self.file_type, self.n_vocab)
+        return f"server-{hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def tells_ids(self) -> bool:
+        """Whether replies come with the ids of their tokens, and prompts may be made of ids."""
+        return self.program == "llama-server"
+
+
+def ask_facts(http: Http, wanted: str | None) -> ServerFacts:
+    """What the server is.
+
+    A server that is loading its model is waited for.
+
+    Args:
+        http: The server.
+        wanted: The model, or a part of its name that no other has; None is the first.
+
+    Raises:
+        ServerError: it cannot be reached, is none, or has no such model.
+    """
+    ends_at = time.monotonic() + http.limits.loading_s
+    while True:
+        try:
+            return _ask(http, wanted)
+        except ServerBusyError:
+            if time.monotonic() > ends_at:
+                raise
+        except ServerUnreachableError as error:
+            raise type(error)(f"{error}; is {http.url} its address?") from error
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _ask(http: Http, wanted: str | None) -> ServerFacts:
+    listed = _models(http)
+    names = tuple(listed)
+    if not names:
+        raise ServerError(f"{http.name} serves no model: load one there first")
+    model = chosen_model(names, wanted, http.name)
+    match _program(http, listed[model]):
+        case "llama-server":
+            return _llama_server(http, names, model, listed[model])
+        case "Ollama":
+            return _ollama(http, names, model)
+        case program:
+            n_ctx = _count(listed[model].get("max_model_len"))
+            return ServerFacts(
+                program,
+                names,
+                model,
+                version=_version(http, program),
+                n_ctx=n_ctx,
+                has_metrics=_answers(http, "/metrics"),
+            )
+
+
+def chosen_model(names: Sequence[str], wanted: str | None, server: str) -> str:
+    """The model that a name means.
+
+    Raises:
+        ServerError: none or several are meant.
+    """
+    if wanted is None or wanted in names:
+        return names[0] if wanted is None else wanted
+    found = [name for name in names if wanted.lower() in name.lower()]
+    if len(found) == 1:
+        return found[0]
+    has = ", ".join(shown(name) for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    what = f"{len(found)} models with {wanted!r}" if found else f"no model {wanted!r}"
+    raise ServerError(f"{server} has {what}{did_you_mean(wanted, names)}; it has {has}")
+
+
+def _models(http: Http) -> dict[str, Mapping[str, object]]:
+    """The models by name, as `/v1/models` lists them."""
+    try:
+        listed = http.get_json("/v1/models")
+    except MissingError as error:
+        raise ServerError(
+            f"{http.name} has no list of models at /v1/models: this is no server that kvchat knows "
+            "(llama-server, vLLM, SGLang, Ollama, and what speaks as OpenAI's does)"
+        ) from error
+    data = listed.get("data")
+    entries = data[:MOST_MODELS] if isinstance(data, list) else []
+    return {
+        str(entry["id"]): entry
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"]
+    }
+
+
+def _program(http: Http, entry: Mapping[str, object]) -> Program:
+    """Who answers: as the list of models says, else as its own address answers."""
+    known = PRODUCERS.get(str(entry.get("owned_by")))
+    if known is not None and known != "Ollama":
+        return known
+    own: tuple[tuple[str, str, Program], ...] = (
+        ("/props", "default_generation_settings", "llama-server"),
+        ("/api/version", "version", "Ollama"),
+        ("/get_model_info", "model_path", "SGLang"),
+    )
+    for path, key, program in own:
+        with suppress(ServerError):
+            if key in http.get_json(path):
+                return program
+    return "OpenAI"
+
+
+def _llama_server(
+    http: Http, names: tuple[str, ...], model: str, entry: Mapping[str, object]
+) -> ServerFacts:
+    props = http.get_json("/props")
+    meta = _object(entry.get("meta"))
+    settings = _object(props.get("default_generation_settings"))
+    slots: Sequence[Mapping[str, object]] = ()
+    if props.get("endpoint_slots"):
+        with suppress(ServerError):
+            slots = slots_of(http)
+    return ServerFacts(
+        "llama-server",
+        names,
+        model,
+        version=str(props.get("build_info") or ""),
+        file_type=_word(props.get("model_ftype")),
+        n_vocab=_count(meta.get("n_vocab")),
+        n_ctx=_count(settings.get("n_ctx")),
+        n_ctx_train=_count(meta.get("n_ctx_train")),
+        n_slots=_count(props.get("total_slots")),
+        has_template=bool(props.get("chat_template")),
+        has_slots=bool(slots),
+        has_metrics=bool(props.get("endpoint_metrics")),
+        speculates=any(slot.get("speculative") for slot in slots) if slots else None,
+    )
+
+
+def slots_of(http: Http) -> list[Mapping[str, object]]:
+    """What each slot of a llama-server does.
+
+    Raises:
+        ServerError: it does not tell.
+    """
+    from engine.parsing import parse_json
+
+    try:
+        told = parse_json(http.get("/slots"))
+    except ValueError as error:
+        raise ServerError(f"{http.name} sent at /slots what is no JSON") from error
+    return [slot for slot in told if isinstance(slot, dict)] if isinstance(told, list) else []
+
+
+def _ollama(http: Http, names: tuple[str, ...], model: str) -> ServerFacts:
+    told: Mapping[str, object] = {}
+    with suppress(ServerError, ContextFullError):
+        told = http.post_json("/api/show", {"model": model})
+    info = _object(told.get("model_info"))
+    trained = next((_count(info[key]) for key in info if key.endswith(".context_length")), None)
+    return ServerFacts(
+        "Ollama",
+        names,
+        model,
+        version=_version(http, "Ollama"),
+        file_type=_word(_object(told.get("details")).get("quantization_level")),
+        n_ctx=_loaded_context(http, model),
+        n_ctx_train=trained,
+    )
+
+
+def _loaded_context(http: Http, model: str) -> int | None:
+    """The context that Ollama has loaded a model with; None while it has not."""
+    with suppress(ServerError):
+        running = http.get_json("/api/ps").get("models")
+        for entry in running if isinstance(running, list) else []:
+            if isinstance(entry, dict) and entry.get("name") == model:
+                return _count(entry.get("context_length"))
+    return None
+
+
+def _version(http: Http, program: Program) -> str:
+    """The version that a program tells at an address of its own."""
+    path = {"Ollama": "/api/version", "vLLM": "/version", "SGLang": "/get_server_info"}
+    with suppress(ServerError):
+        if program in path:
+            return _word(http.get_json(path[program]).get("version"))
+    return ""
+
+
+def _answers(http: Http, path: str) -> bool:
+    with suppress(ServerError):
+        http.get(path)
+        return True
+    return False
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
+    return value if is_count and isinstance(value, int) else None
+
+
+def _word(value: object) -> str:
+    return value[:80] if isinstance(value, str) else ""

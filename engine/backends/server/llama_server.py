@@ -1,0 +1,277 @@
+"""Replies of llama-server (llama.cpp 0c1e570): raw prompts, token ids, and counts as they come."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.backends.server.facts import ServerFacts
+from engine.backends.server.http import Http
+from engine.backends.server.served_reply import ServedReply
+from engine.errors import ServerError
+from engine.events import Event, FinishReason, TokenKind
+from engine.generation.prompt import Piece, pieces_of, trimmed
+from engine.grammar.source import GrammarError, grammar_of, is_lark
+from engine.requests import Cancellation, GenerationRequest, Message
+
+MOST_SPELLED = 256
+"""Replies whose spelling is remembered."""
+SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
+"""kvchat's own order; what is not named does nothing."""
+LAST = ("stop_type", "stopping_word", "truncated", "timings", "tokens_predicted", "error")
+"""What the last event is to hold: with all of it, it would repeat the whole prompt."""
+
+MixedPrompt = list[str | int]
+"""A prompt as `/completion` takes it: texts that it tokenises, and ids between them."""
+
+
+class LlamaServer:
+    """Makes replies at one llama-server."""
+
+    def __init__(self, http: Http, facts: ServerFacts) -> None:
+        self._http = http
+        self._facts = facts
+        self._spelled: OrderedDict[tuple[int, ...], str] = OrderedDict()
+
+    def events(self, reply: ServedReply, cancellation: Cancellation) -> Iterator[Event]:
+        """What the reply tells.
+
+        Raises:
+            ServerError: it fails.
+            ContextFullError: the prompt is longer than a slot's context.
+        """
+        request = reply.request
+        body = {
+            "prompt": self._prompt(request),
+            "stream": True,
+            "cache_prompt": True,
+            "return_tokens": True,
+            "return_progress": True,
+            "timings_per_token": True,
+            "n_predict": 0 if request.reads_only else _limit(request),
+            "stop": [text for text in request.stop if text],
+            "response_fields": list(LAST),
+            **self._sampling(request, reply.seed),
+        }
+        if len(self._facts.models) > 1:
+            body["model"] = self._facts.model
+        counted = _Rounds(reply)
+        for told in self._http.stream("/completion", body, cancellation):
+            if (error := told.get("error")) is not None:
+                raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
+            yield from self._told(told, reply, counted)
+            if reply.reason is not None:
+                break
+        if reply.reason is not None:
+            self._complete_ids(reply)
+
+    def spelling(self, token_ids: tuple[int, ...]) -> str:
+        """The text that ids spell, as the server says."""
+        known = self._spelled.get(token_ids)
+        if known is None:
+            told = self._http.post_json("/detokenize", {"tokens": list(token_ids)})
+            known = str(told.get("content", ""))
+            self._spelled[token_ids] = known
+            if len(self._spelled) > MOST_SPELLED:
+                self._spelled.popitem(last=False)
+        return known
+
+    # --- what is asked ---
+
+    def _prompt(self, request: GenerationRequest) -> MixedPrompt:
+        if request.prompt_tokens is not None:
+            return [*request.prompt_tokens, *request.continues]
+        if request.raw_prompt is not None:
+            return [request.raw_prompt, *request.continues]
+        rendered = self._render(request.messages)
+        pieces = pieces_of(
+            request.messages,
+            self._render,
+            self._facts.vocabulary_id,
+            rendered,
+            forms=_forms,
+        ) or [Piece(rendered)]
+        prompt: MixedPrompt = []
+        text = ""
+        for piece in pieces:
+            if piece.token_ids and self.spelling(piece.token_ids).strip() == piece.text.strip():
+                prompt += [*([text] if text else []), *piece.token_ids]
+                text = ""
+            else:
+                text += piece.text
+        return [*prompt, *([text] if text else []), *request.continues]
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        """The prompt of messages by the server's own template."""
+        said = [{"role": message.role, "content": message.content} for message in messages]
+        prompt = self._http.post_json("/apply-template", {"messages": said}).get("prompt")
+        if not isinstance(prompt, str):
+            raise ServerError(f"{self._http.name} made no prompt of the chat")
+        return prompt
+
+    def _sampling(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:
+        sampling = request.sampling
+        asked: dict[str, object] = {
+            "samplers": list(SAMPLERS),
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": sampling.repetition_window,
+            "seed": seed,
+        }
+        grammar = request.grammar or grammar_of(sampling)
+        if grammar is None:
+            return asked
+        if grammar.is_schema:
+            from engine.parsing import parse_json
+
+            return {**asked, "json_schema": parse_json(grammar.text)}
+        if is_lark(grammar.text):
+            raise GrammarError(f"llama-server reads GBNF, and {grammar.name} is none")
+        return {**asked, "grammar": grammar.text}
+
+    # --- what is told ---
+
+    def _told(
+        self, told: Mapping[str, object], reply: ServedReply, counted: "_Rounds"
+    ) -> Iterator[Event]:
+        if isinstance(progress := told.get("prompt_progress"), dict):
+            n_done, n_total, n_reused = (
+                number_of(progress, name) for name in ("processed", "total", "cache")
+            )
+            yield reply.read(n_done, n_total, n_reused)
+            return  # the token beside it means nothing
+        timings = told.get("timings")
+        told_timings = timings if isinstance(timings, dict) else {}
+        _take_timings(reply, told_timings)
+        tokens = told.get("tokens")
+        if isinstance(tokens, list) and tokens and isinstance(tokens[-1], int):
+            yield from reply.begun()
+            n_before = reply.n_emitted
+            n_now = number_of(told, "tokens_predicted") or n_before + len(tokens)
+            text = told.get("content")
+            yield from counted.token(
+                text if isinstance(text, str) else "",
+                tokens[-1],
+                max(n_now - n_before, 1),
+                told_timings,
+            )
+            if tokens[-1] in reply.request.sampling.stop_tokens:
+                reply.reason, reply.end_token = FinishReason.STOP_TOKEN, tokens[-1]
+        if isinstance(told.get("stop_type"), str):
+            yield from counted.end()
+            _take_end(told, reply)
+
+    def _complete_ids(self, reply: ServedReply) -> None:
+        """Ask for ids that the stream left out: it names but the last one of a split character."""
+        if None not in reply.ids or not reply.text:
+            return
+        told = self._http.post_json("/tokenize", {"content": reply.text, "parse_special": False})
+        found = told.get("tokens")
+        ids = [one for one in found if isinstance(one, int)] if isinstance(found, list) else []
+        known = reply.ids[:-1] if reply.reason is FinishReason.END else reply.ids
+        agree = len(ids) == len(known) and all(
+            one in (None, other) for one, other in zip(known, ids, strict=True)
+        )
+        if agree:
+            reply.ids[: len(ids)] = ids
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """Puts the rounds together that the server's counters tell of.
+
+    A verified draft raises `draft_n`, by its length, with the first token of its round; those that
+    were accepted and one more follow with the same counts (`server-context.cpp`).
+    """
+
+    reply: ServedReply
+    n_drafted: int = 0
+    n_accepted: int = 0
+    of_round: tuple[int, int] = (0, 0)
+    """Drafted and accepted of the round that is being told."""
+    n_told: int = 0
+    """Tokens of it so far."""
+    told_at: float = 0.0
+    elapsed_s: float = 0.0
+
+    def token(
+        self, text: str, token: int, n_tokens: int, timings: Mapping[str, object]
+    ) -> Iterator[Event]:
+        """The events of one told token, which may stand for some before it."""
+        drafted, accepted = self.n_drafted, self.n_accepted
+        if timings:
+            drafted = number_of(timings, "draft_n")
+            accepted = number_of(timings, "draft_n_accepted")
+        is_new = drafted > self.n_drafted or self.n_told > self.of_round[1]
+        if is_new:
+            yield from self.end()
+            self.of_round = (drafted - self.n_drafted, accepted - self.n_accepted)
+            self.n_drafted, self.n_accepted = drafted, accepted
+            decoded_s = float(number_of(timings, "predicted_ms")) / 1000
+            self.elapsed_s, self.told_at = max(decoded_s - self.told_at, 0.0), decoded_s
+        self.n_told += n_tokens
+        yield self.reply.committed(
+            text, token, n_tokens=n_tokens, kind=self._kind(), source=self._source()
+        )
+
+    def end(self) -> Iterator[Event]:
+        """The round that was told, if one was."""
+        if self.n_told:
+            yield self.reply.round(*self.of_round, self.n_told, self.elapsed_s)
+            yield from self.reply.cells()
+        self.of_round, self.n_told = (0, 0), 0
+
+    def _kind(self) -> TokenKind:
+        n_drafted, n_accepted = self.of_round
+        if not n_drafted:
+            return TokenKind.PLAIN
+        if self.n_told <= n_accepted:
+            return TokenKind.DRAFT
+        return TokenKind.BONUS if n_accepted == n_drafted else TokenKind.CORRECTION
+
+    def _source(self) -> str | None:
+        return self.reply.program if self.of_round[0] else None
+
+
+def _forms(reply: Message) -> list[tuple[Piece, ...]]:
+    return [(Piece(text, reply.token_ids or ()),) for text in trimmed(reply.content)]
+
+
+def number_of(told: Mapping[str, object], name: str) -> int:
+    """A number of what was told, rounded down; 0 where there is none."""
+    value = told.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return max(int(value), 0) if is_number and isinstance(value, int | float) else 0
+
+
+def _limit(request: GenerationRequest) -> int:
+    return -1 if request.max_tokens is None else request.max_tokens
+
+
+def _take_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
+    if not timings:
+        return
+    reply.n_reused = number_of(timings, "cache_n")
+    reply.n_prompt = reply.n_reused + number_of(timings, "prompt_n")
+    reply.n_drafted = number_of(timings, "draft_n")
+    reply.n_accepted = number_of(timings, "draft_n_accepted")
+    for name, unit in (("prompt_ms", "prefill_s"), ("predicted_ms", "decode_s")):
+        value = timings.get(name)
+        if isinstance(value, int | float):
+            setattr(reply, unit, float(value) / 1000)
+    speed = timings.get("predicted_per_second")
+    reply.decode_tps = float(speed) if isinstance(speed, int | float) and speed > 0 else None
+
+
+def _take_end(told: Mapping[str, object], reply: ServedReply) -> None:
+    match told["stop_type"]:
+        case "eos":
+            reply.reason = FinishReason.END
+            reply.end_token = reply.ids[-1] if reply.ids else None
+        case "word":
+            reply.reason = FinishReason.STOP_STRING
+        case _:
+            is_full = bool(told.get("truncated"))
+            reply.reason = FinishReason.CONTEXT if is_full else FinishReason.LENGTH

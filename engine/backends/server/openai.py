@@ -1,0 +1,179 @@
+"""Replies of what speaks as OpenAI's servers do: vLLM, SGLang, and any other.
+
+vLLM 0.11 and SGLang 0.5 take settings beside OpenAI's and count tokens in each chunk; of others the
+count comes at the end, or never.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from engine.backends.server.facts import ServerFacts
+from engine.backends.server.http import Http
+from engine.backends.server.llama_server import number_of
+from engine.backends.server.served_reply import ServedReply
+from engine.errors import EngineError, ServerError
+from engine.events import Event, FinishReason
+from engine.grammar.source import grammar_of
+from engine.parsing import parse_json
+from engine.requests import Cancellation, GenerationRequest
+
+CHAT = "/v1/chat/completions"
+RAW = "/v1/completions"
+REASONING = ("reasoning_content", "reasoning")
+"""Where thoughts come apart from the text: DeepSeek's, vLLM's and SGLang's name, and OpenRouter's.
+"""
+THINKS, ANSWERS = "<think>\n", "\n</think>\n\n"
+
+
+class OpenAI:
+    """Makes replies at one server."""
+
+    def __init__(self, http: Http, facts: ServerFacts) -> None:
+        self._http = http
+        self._facts = facts
+        self._is_rich = facts.program in ("vLLM", "SGLang")
+
+    def events(self, reply: ServedReply, cancellation: Cancellation) -> Iterator[Event]:
+        """What the reply tells.
+
+        Raises:
+            EngineError: the server does not know what is asked, or fails.
+            ContextFullError: the prompt is longer than the context.
+        """
+        request = reply.request
+        path = CHAT if request.has_template else RAW
+        stream = self._http.stream(path, self._body(request, reply.seed), cancellation)
+        is_thinking = False
+        first_at: float | None = None
+        for told in stream:
+            if (error := told.get("error")) is not None:
+                raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
+            n_tokens = self._take_usage(told, reply)
+            thought, text, reason = _choice(told)
+            if thought and not is_thinking and not reply.text:
+                is_thinking, thought = True, THINKS + thought
+            if text and is_thinking:
+                is_thinking, text = False, ANSWERS + text
+            if thought or text:
+                first_at = first_at or time.monotonic()
+                yield from reply.begun()
+                yield reply.committed(thought + text, n_tokens=n_tokens)
+                yield from reply.cells()
+            if reason:
+                reply.reason = self._reason(reason, told)
+        if first_at is not None:
+            self._time(reply, time.monotonic() - first_at)
+        yield from reply.cells()
+
+    # --- what is asked ---
+
+    def _body(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:
+        sampling = request.sampling
+        body: dict[str, object] = {
+            "model": self._facts.model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed,
+            **self._prompt(request),
+        }
+        if request.max_tokens is not None:
+            body["max_tokens"] = request.max_tokens
+        if stop := [text for text in request.stop if text]:
+            body["stop"] = stop
+        if self._is_rich:
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+            body |= {"min_p": sampling.min_p, "repetition_penalty": sampling.repetition_penalty}
+            body |= {"top_k": sampling.top_k} if sampling.top_k else {}
+            if sampling.stop_tokens:
+                body["stop_token_ids"] = list(sampling.stop_tokens)
+        elif sampling.stop_tokens:
+            raise EngineError(
+                f"{self._http.name} cannot end a reply at a token: leave out stop tokens, or name "
+                "a text with stop"
+            )
+        grammar = request.grammar or grammar_of(sampling)
+        if grammar is not None and not grammar.is_schema:
+            raise EngineError(
+                f"{self._http.name} takes JSON schemas and no grammars: write {grammar.name} as a "
+                "schema"
+            )
+        if grammar is not None:
+            schema = {"name": "reply", "schema": parse_json(grammar.text), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    def _prompt(self, request: GenerationRequest) -> Mapping[str, object]:
+        if request.continues:
+            raise EngineError(
+                f"{self._http.name} cannot go on with a reply that was cut: answer once more"
+            )
+        if request.prompt_tokens is not None:
+            return {"prompt": list(request.prompt_tokens)}
+        if request.raw_prompt is not None:
+            return {"prompt": request.raw_prompt}
+        said = [{"role": each.role, "content": each.content} for each in request.messages]
+        return {"messages": said}
+
+    # --- what is told ---
+
+    def _take_usage(self, told: Mapping[str, object], reply: ServedReply) -> int:
+        """Take the counts of a chunk; gives how many tokens came with it, 0 where it says none."""
+        usage = told.get("usage")
+        if not isinstance(usage, dict):
+            return 0
+        reply.n_prompt = number_of(usage, "prompt_tokens")
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            reply.n_reused = number_of(details, "cached_tokens")
+        n_tokens = number_of(usage, "completion_tokens") - reply.n_emitted
+        if n_tokens > 0 and not told.get("choices"):
+            # The count comes at the end alone, behind the text.
+            reply.n_emitted += n_tokens
+        return max(n_tokens, 0)
+
+    def _reason(self, reason: str, told: Mapping[str, object]) -> FinishReason:
+        match reason:
+            case "stop" if _has_stop_string(told):
+                return FinishReason.STOP_STRING
+            case "length":
+                return FinishReason.LENGTH
+            case "abort":
+                raise ServerError(f"{self._http.name} gave up on the reply: see its log")
+            case _:
+                return FinishReason.END
+
+    def _time(self, reply: ServedReply, elapsed_s: float) -> None:
+        """Measure here what such servers do not tell."""
+        reply.decode_s = elapsed_s
+        reply.prefill_s = reply.first_token_s or 0.0
+        n_after_first = reply.n_emitted - 1
+        reply.decode_tps = n_after_first / elapsed_s if n_after_first > 0 and elapsed_s else None
+
+
+def _choice(told: Mapping[str, object]) -> tuple[str, str, str]:
+    """Thoughts, text and reason to end of a chunk."""
+    choices = told.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(first, dict):
+        return "", "", ""
+    delta = first.get("delta")
+    parts = delta if isinstance(delta, dict) else first
+    thought = next((parts[name] for name in REASONING if isinstance(parts.get(name), str)), "")
+    text = parts.get("content" if parts is delta else "text")
+    reason = first.get("finish_reason")
+    return (
+        str(thought),
+        text if isinstance(text, str) else "",
+        reason if isinstance(reason, str) else "",
+    )
+
+
+def _has_stop_string(told: Mapping[str, object]) -> bool:
+    """Whether vLLM or SGLang name a text that ended the reply."""
+    choices = told.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(first, dict):
+        return False
+    return any(isinstance(first.get(name), str) for name in ("stop_reason", "matched_stop"))

@@ -1,0 +1,168 @@
+"""One reply of a server: its text, the ids that were told, and the server's own counts."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.events import (
+    CacheChanged,
+    CommittedToken,
+    Event,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    PositionCounts,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+    SourceCounts,
+    TokenKind,
+    TokensCommitted,
+)
+from engine.requests import GenerationRequest
+from engine.speculation.stats import added_positions, added_sources, positions_of, sources_of
+
+MOST_TEXT = 1 << 24
+"""Characters of a reply behind which a server is taken for broken."""
+SERVER_DRAFTS = "the server drafts as it was started"
+
+
+@dataclass(slots=True)
+class ServedReply:
+    """What comes of one request; it may end at any moment with what there is."""
+
+    request: GenerationRequest
+    seed: int
+    vocabulary_id: str
+    program: str
+    """Who drafts, as panels call it."""
+    n_ctx: int | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+    text: str = ""
+    ids: list[int | None] = field(default_factory=list)
+    """Ids of the tokens in their order; None where the server left one out."""
+    end_token: int | None = None
+    """The token that ended the turn, which is no part of the reply."""
+    reason: FinishReason | None = None
+    n_prompt: int | None = None
+    n_reused: int | None = None
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    n_rounds: int = 0
+    n_examined: int = 0
+    by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
+    by_position: tuple[PositionCounts, ...] = ()
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    decode_tps: float | None = None
+    first_token_s: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something of the reply came: it is not asked for again then."""
+        return bool(self.text or self.ids or self.n_emitted)
+
+    def read(self, n_done: int, n_total: int, n_reused: int) -> PromptProgress:
+        """The server has read a part of the prompt."""
+        self.n_prompt, self.n_reused = n_total, n_reused
+        return PromptProgress(n_done, n_total, n_reused)
+
+    def begun(self) -> list[Event]:
+        """The events of the first token."""
+        if self.first_token_s is not None:
+            return []
+        self.first_token_s = time.monotonic() - self.asked_at
+        read_s = self.prefill_s or self.first_token_s
+        return [PromptReady(self.n_prompt or 0, self.n_reused or 0, read_s), *self.cells()]
+
+    def committed(
+        self,
+        text: str,
+        token: int | None = None,
+        *,
+        n_tokens: int = 1,
+        kind: TokenKind = TokenKind.PLAIN,
+        source: str | None = None,
+    ) -> TokensCommitted:
+        """Text came, and the last of the `n_tokens` that spell it."""
+        self.text += text
+        self.n_emitted += n_tokens
+        if token is None:
+            return TokensCommitted((), text, n_unnamed=n_tokens)
+        self.ids += [*[None] * (n_tokens - 1), token]
+        told = CommittedToken(token, kind, source)
+        return TokensCommitted((told,), text, (len(text),), n_unnamed=n_tokens - 1)
+
+    def round(self, n_drafted: int, n_accepted: int, n_emitted: int, elapsed_s: float) -> Event:
+        """The server has finished a round, as its counters say."""
+        is_missed = n_accepted < n_drafted
+        finished = RoundFinished(
+            n_drafted=n_drafted,
+            n_verified=n_drafted,
+            n_examined=n_accepted + is_missed,
+            n_accepted=n_accepted,
+            n_emitted=n_emitted,
+            source=self.program if n_drafted else None,
+            length=n_drafted,
+            next_length=n_drafted,
+            reason=SERVER_DRAFTS,
+            draft_s=0.0,
+            verify_s=elapsed_s,
+            elapsed_s=elapsed_s,
+            plain_step_s=None,
+            verdicts=(True,) * n_accepted + (False,) * (n_drafted - n_accepted),
+        )
+        self.n_rounds += 1
+        self.n_examined += finished.n_examined
+        self.by_source = added_sources(self.by_source, sources_of(finished))
+        self.by_position = added_positions(self.by_position, positions_of(finished))
+        return finished
+
+    def cells(self) -> list[Event]:
+        """How full the context is, where the server tells how large it is."""
+        if self.n_ctx is None or self.n_prompt is None:
+            return []
+        n_used = min(self.n_prompt + self.n_emitted, self.n_ctx)
+        n_reused = self.n_reused or 0
+        return [CacheChanged(n_used, self.n_ctx, None, n_reused, self.n_prompt, n_hot=n_reused)]
+
+    def finished(self, reason: FinishReason) -> Finished:
+        """The reply as it is, whole or cut."""
+        ids = tuple(token for token in self.ids if token is not None)
+        is_whole = len(ids) == len(self.ids)
+        if is_whole and ids and ids[-1] == self.end_token:
+            ids = ids[:-1]
+        n_prompt = self.n_prompt or 0
+        return Finished(
+            reason,
+            self.text,
+            (*self.request.continues, *ids) if is_whole else (),
+            self.vocabulary_id,
+            self.seed,
+            self.stats(),
+            n_used=n_prompt + self.n_emitted,
+            n_cells=self.n_ctx or n_prompt + self.n_emitted,
+        )
+
+    def stats(self) -> GenerationStats:
+        """The counts as the server gave them."""
+        n_rounds = self.n_rounds or max(self.n_emitted - self.n_accepted, 0)
+        return GenerationStats(
+            n_prompt=self.n_prompt or 0,
+            n_reused=self.n_reused or 0,
+            n_rounds=n_rounds,
+            n_drafted=self.n_drafted,
+            n_verified=self.n_drafted,
+            n_examined=self.n_examined,
+            n_accepted=self.n_accepted,
+            n_emitted=self.n_emitted,
+            by_source=dict(self.by_source),
+            by_position=self.by_position,
+            prefill_s=self.prefill_s,
+            first_token_s=self.first_token_s,
+            decode_s=self.decode_s,
+            decode_tps=self.decode_tps,
+            tokens_per_round=self.n_emitted / n_rounds if n_rounds else None,
+            predictor=self.program if self.n_drafted else None,
+        )

@@ -1,0 +1,327 @@
+"""A server behind what the worker asks of a session: replies that are made elsewhere."""
+
+import secrets
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.backends.server.counters import Counters
+from engine.backends.server.facts import ServerFacts, ask_facts
+from engine.backends.server.http import Http, Limits, ServerUnreachableError
+from engine.backends.server.llama_server import LlamaServer
+from engine.backends.server.ollama import Ollama
+from engine.backends.server.openai import OpenAI
+from engine.backends.server.served_reply import MOST_TEXT, ServedReply
+from engine.cache.report import CacheReport
+from engine.clock import Stopwatch
+from engine.configuration import Configuration, SpeculationSettings
+from engine.errors import AdapterError, EngineError, ServerError
+from engine.events import Event, FinishReason, Loaded, ServerTold, SpeculationChanged
+from engine.model.server_address import goes_unencrypted, model_title
+from engine.requests import Cancellation, GenerationRequest
+
+STEP_S = 0.02
+"""How long a step waits for something that replies tell: a stop is obeyed within it."""
+SEED_BITS = 31
+"""What every server keeps of a seed."""
+NO_SPECULATION = "a server drafts as it was started: choose it there"
+
+
+class _Program(Protocol):
+    """What makes replies at a program's servers."""
+
+    def events(self, reply: ServedReply, cancellation: Cancellation) -> Iterator[Event]: ...
+
+
+@dataclass(slots=True)
+class ServedGeneration:
+    """One reply from its request to its end: what it tells, and how it ended."""
+
+    reply: ServedReply
+    cancellation: Cancellation
+    events: deque[Event] = field(default_factory=deque)
+    """Told and not taken yet."""
+    fault: EngineError | None = None
+    """Why it failed."""
+    is_over: bool = False
+    came: deque[Event] = field(default_factory=deque)
+    """What its thread has read; a step makes it the reply's."""
+    has_ended: bool = False
+    """Whether nothing more comes; a step makes it over."""
+
+    def take(self) -> Iterator[Event]:
+        """The events that it has told, each once."""
+        while self.events:
+            yield self.events.popleft()
+
+
+class ServerSession:
+    """Replies of one server's model, as many at once as are asked for; from one thread.
+
+    Each is read by a thread of its own, which ends with it.
+    """
+
+    def __init__(self, configuration: Configuration, limits: Limits | None = None) -> None:
+        """Ask the server what it is.
+
+        Raises:
+            ServerError: it cannot be reached, is none, or has no such model.
+        """
+        assert configuration.server is not None, "a server has an address"
+        watch = Stopwatch()
+        self._wanted = str(configuration.model_path) if configuration.model_path.name else None
+        self._http = Http(configuration.server, limits or Limits())
+        try:
+            self._facts = ask_facts(self._http, self._wanted)
+        except EngineError:
+            self._http.close()
+            raise
+        self._program = self._program_of(self._facts)
+        self._counters = Counters(self._http, self._facts)
+        self._changed = threading.Condition()
+        """Guards what running replies tell."""
+        self._running: list[ServedGeneration] = []
+        self._was_lost = False
+        """Whether the server broke off since it was asked what it is."""
+        self._told: deque[Event] = deque()
+        self.loaded = self._loaded(configuration, watch)
+
+    @property
+    def facts(self) -> ServerFacts:
+        """What the server is."""
+        return self._facts
+
+    def told(self) -> tuple[Event, ...]:
+        """What is told apart from replies, since the last call."""
+        told = tuple(self._told)
+        self._told.clear()
+        return told
+
+    def look(self) -> ServerTold:
+        """What the server's counters say now."""
+        return self._counters.told()
+
+    def begin(self, request: GenerationRequest, cancellation: Cancellation) -> ServedGeneration:
+        """A reply that the server makes from now on.
+
+        Raises:
+            EngineError: it asks for something that no server knows.
+        """
+        if request.adapters is not None:
+            raise AdapterError("adapters are the server's: start it with them (--lora)")
+        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        facts = self._facts
+        reply = ServedReply(
+            request,
+            seed % (1 << SEED_BITS),
+            facts.vocabulary_id,
+            facts.program,
+            facts.n_ctx,
+        )
+        generation = ServedGeneration(reply, cancellation)
+        self._running.append(generation)
+        threading.Thread(target=self._read, args=(generation,), name="reply", daemon=True).start()
+        return generation
+
+    def step(self) -> bool:
+        """Wait a moment for what replies tell; False where none runs."""
+        if not self._running:
+            return False
+        with self._changed:
+            self._changed.wait_for(self._has_news, STEP_S)
+            for generation in self._running:
+                if generation.cancellation.is_cancelled and not generation.has_ended:
+                    self._end(generation, FinishReason.CANCELLED)
+                generation.events.extend(generation.came)
+                generation.came.clear()
+                generation.is_over = generation.has_ended
+            self._running = [each for each in self._running if not each.is_over]
+        return True
+
+    def count_tokens(self, text: str) -> int | None:
+        """Tokens of a text, from any thread; None where the server cannot be asked."""
+        if not self._facts.tells_ids:
+            return None
+        try:
+            told = self._http.post_json("/tokenize", {"content": text}).get("tokens")
+        except EngineError:
+            return None  # its replies say what is wrong
+        return len(told) if isinstance(told, list) else None
+
+    def keep(self) -> CacheReport:
+        """An empty report: what is kept is the server's; its counters are told by the way."""
+        self._told.append(self.look())
+        return CacheReport()
+
+    def costs(self) -> None:
+        """Nothing: what batches cost is not this machine's."""
+
+    def busy_predictor(self) -> None:
+        """Nobody: the server drafts."""
+
+    def set_speculation(self, settings: SpeculationSettings) -> None:
+        """Say that the server's own choice stays."""
+        del settings
+        self._told.append(self._speculation(NO_SPECULATION))
+
+    def close(self) -> None:
+        """End every connection."""
+        for generation in self._running:
+            generation.cancellation.cancel()
+        self._http.close()
+
+    def _has_news(self) -> bool:
+        return any(each.came or each.has_ended for each in self._running)
+
+    # --- one reply, in its own thread ---
+
+    def _read(self, generation: ServedGeneration) -> None:
+        reply, cancellation = generation.reply, generation.cancellation
+        pauses = iter(self._http.limits.pauses_s)
+        while True:
+            try:
+                if reply.request.reads_only and self._facts.program != "llama-server":
+                    reply.reason = FinishReason.LENGTH
+                else:
+                    self._look_again()
+                    self._follow(generation)
+            except ServerUnreachableError as error:
+                self._was_lost = True
+                pause = next(pauses, None)
+                if pause is None or reply.has_begun or cancellation.is_cancelled:
+                    self._fail(generation, error)
+                    return
+                time.sleep(pause)
+                continue
+            except EngineError as error:
+                self._fail(generation, error)
+                return
+            except Exception as error:  # noqa: BLE001  a reply must end, whatever its thread met
+                traceback.print_exc()
+                self._fail(generation, ServerError(f"what came could not be read: {error!r}"))
+                return
+            with self._changed:
+                if not generation.has_ended:
+                    self._end(generation, reply.reason or FinishReason.END)
+                self._changed.notify()
+            return
+
+    def _follow(self, generation: ServedGeneration) -> None:
+        """Hand on what the server tells of a reply.
+
+        Raises:
+            EngineError: it fails, or ends before the reply does.
+        """
+        reply = generation.reply
+        events = self._program.events(reply, generation.cancellation)
+        for event in events:
+            with self._changed:
+                if generation.has_ended:
+                    return
+                generation.came.append(event)
+                self._changed.notify()
+            if len(reply.text) > MOST_TEXT:
+                raise ServerError(
+                    f"{self._http.name} sends without end: {len(reply.text):,} characters came"
+                )
+            if reply.reason is FinishReason.STOP_TOKEN:
+                return
+        if reply.reason is None and not generation.cancellation.is_cancelled:
+            raise ServerUnreachableError(
+                f"{self._http.name} ended the connection before the reply was whole: see its log; "
+                "what came is kept"
+            )
+
+    def _look_again(self) -> None:
+        """Make sure that a server which was gone serves the same model.
+
+        Raises:
+            ServerError: it does not, or it is still gone.
+        """
+        if not self._was_lost:
+            return
+        facts = ask_facts(self._http, self._wanted)
+        if facts.vocabulary_id != self._facts.vocabulary_id:
+            raise ServerError(
+                f"{self._http.name} was gone and serves {facts.model} now in the place of "
+                f"{self._facts.model}: restart the engine (ctrl+r) to go on with it"
+            )
+        self._was_lost = False
+
+    def _fail(self, generation: ServedGeneration, error: EngineError) -> None:
+        with self._changed:
+            if generation.has_ended:
+                return
+            if generation.cancellation.is_cancelled:
+                self._end(generation, FinishReason.CANCELLED)
+            else:
+                generation.fault, generation.has_ended = error, True
+            self._changed.notify()
+
+    def _end(self, generation: ServedGeneration, reason: FinishReason) -> None:
+        generation.came.append(generation.reply.finished(reason))
+        generation.has_ended = True
+
+    # --- what is loaded ---
+
+    def _program_of(self, facts: ServerFacts) -> _Program:
+        match facts.program:
+            case "llama-server":
+                return LlamaServer(self._http, facts)
+            case "Ollama":
+                return Ollama(self._http, facts)
+            case _:
+                return OpenAI(self._http, facts)
+
+    def _speculation(self, note: str | None = None) -> SpeculationChanged:
+        match self._facts.speculates:
+            case True:
+                return SpeculationChanged(self._facts.program, "its own rule", note)
+            case False:
+                return SpeculationChanged("off", "", note)
+            case None:
+                return SpeculationChanged(f"as {self._facts.program} does", "", note)
+
+    def _loaded(self, configuration: Configuration, watch: Stopwatch) -> Loaded:
+        facts = self._facts
+        self._told += [self._speculation(), self.look()]
+        named = Configuration.at_server(
+            configuration.server or "", facts.model, configuration.sampling
+        )
+        return Loaded(
+            model_name=facts.model,
+            file_type=facts.file_type,
+            n_vocab=facts.n_vocab,
+            n_ctx=facts.n_ctx,
+            n_ctx_train=facts.n_ctx_train,
+            can_crop=True,
+            has_chat_template=facts.has_template,
+            vocabulary_id=facts.vocabulary_id,
+            configuration=named,
+            predictors=(),
+            notes=self._notes(named),
+            elapsed_s=watch.total(),
+        )
+
+    def _notes(self, named: Configuration) -> tuple[str, ...]:
+        facts, sampling = self._facts, named.sampling
+        told = f"{facts.program} {facts.version}".strip()
+        notes = [f"{self._http.name} is {told} and serves {model_title(named.address)}"]
+        if self._http.has_key and goes_unencrypted(self._http.url):
+            notes.append(
+                f"the key goes to {self._http.name} unencrypted: anyone on the way can read it; "
+                "https keeps it secret"
+            )
+        unused = (
+            ("top_k", sampling.top_k > 0),
+            ("min_p", sampling.min_p > 0),
+            ("repetition_penalty", sampling.repetition_penalty != 1.0),
+        )
+        names = [name for name, is_set in unused if is_set]
+        if facts.program == "OpenAI" and names:
+            notes.append(f"this server's protocol has no {', '.join(names)}: they do nothing there")
+        return tuple(notes)

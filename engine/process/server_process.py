@@ -1,0 +1,200 @@
+"""A llama-server that kvchat starts, watches and ends."""
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from engine.errors import ServerError
+from engine.files import read_bytes
+from engine.process.watchdog import describe_exit
+
+PROGRAM = "llama-server"
+PATH_VARIABLE = "LLAMA_SERVER"
+LOADING_S = 600.0
+HEALTH_S = 5.0
+POLL_S = 0.1
+END_S = 10.0
+"""How long it may take to end before it is killed, in seconds."""
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Waits before it is started again; the last one from then on."""
+CALM_S = 300.0
+"""A server that ran this long is started again at once, as if it had never failed."""
+MOST_LOG = 1 << 24
+LAST_LINES = 3
+
+Tell = Callable[[str], None]
+
+
+def find_llama_server(named: str | None) -> Path:
+    """The program: the named file, else that of `LLAMA_SERVER`, else the one in the path.
+
+    Raises:
+        ServerError: there is none.
+    """
+    wanted = named or os.environ.get(PATH_VARIABLE) or PROGRAM
+    found = shutil.which(wanted)
+    if found is None:
+        raise ServerError(
+            f"there is no {wanted} to start: build llama.cpp's llama-server (cmake -B build && "
+            f"cmake --build build -t llama-server), and name it with --llama-server FILE or in "
+            f"{PATH_VARIABLE}"
+        )
+    return Path(found)
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on.
+
+    Raises:
+        ServerError: the host is none of this machine's.
+    """
+    try:
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            port: int = probe.getsockname()[1]
+            return port
+    except OSError as error:
+        raise ServerError(f"nothing can listen at {host}: {error.strerror or error}") from error
+
+
+class ServerProcess:
+    """One llama-server; where it ends by itself it is started again, ever later."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        url: str,
+        log_path: Path,
+        tell: Tell,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        """Not started yet.
+
+        Args:
+            command: The program and its arguments.
+            url: Where it will answer.
+            log_path: Takes all that it says, anew with each start of kvchat.
+            tell: Told what becomes of it, from a thread.
+            pauses_s: Waits before it is started again.
+        """
+        self.url = url
+        self.log_path = log_path
+        self.n_starts = 0
+        self._command = tuple(command)
+        self._tell = tell
+        self._pauses_s = tuple(pauses_s)
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._is_ending = threading.Event()
+        self._watching: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The running process."""
+        return None if self._popen is None else self._popen.pid
+
+    def start(self, *, loading_s: float = LOADING_S) -> None:
+        """Start it, wait until it answers, and watch it from then on.
+
+        Raises:
+            ServerError: it cannot be started, ended while it loaded, or took too long.
+        """
+        self.log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.log_path.unlink(missing_ok=True)
+        self._start()
+        ends_at = time.monotonic() + loading_s
+        try:
+            while not self._answers():
+                assert self._popen is not None
+                if (code := self._popen.poll()) is not None:
+                    raise ServerError(f"it ended while it loaded: {self._why(code)}")
+                if time.monotonic() > ends_at:
+                    raise ServerError(f"it was not ready after {loading_s:g} s: {self._last()}")
+                self._is_ending.wait(POLL_S)
+        except BaseException:
+            self.end()
+            raise
+        self._watching = threading.Thread(target=self._watch, name="server", daemon=True)
+        self._watching.start()
+
+    def end(self) -> None:
+        """End it and wait for that."""
+        self._is_ending.set()
+        popen = self._popen
+        if popen is not None and popen.poll() is None:
+            popen.terminate()
+            try:
+                popen.wait(END_S)
+            except subprocess.TimeoutExpired:
+                popen.kill()
+                popen.wait()
+        if self._watching is not None:
+            self._watching.join(END_S)
+
+    def leave(self) -> None:
+        """Let it run on, unwatched."""
+        self._is_ending.set()
+
+    def _start(self) -> None:
+        try:
+            with self.log_path.open("ab") as log:
+                os.chmod(self.log_path, 0o600)  # noqa: PTH101  prompts can be in it
+                self._popen = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ServerError(f"{self._command[0]} does not start: {error.strerror}") from error
+        self.n_starts += 1
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=HEALTH_S) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError, ValueError):
+            return False
+
+    def _watch(self) -> None:
+        n_failed = 0
+        while not self._is_ending.is_set():
+            popen, since = self._popen, time.monotonic()
+            assert popen is not None
+            while popen.poll() is None:
+                if self._is_ending.wait(POLL_S):
+                    return
+            if self._is_ending.is_set():
+                return
+            n_failed = 0 if time.monotonic() - since > CALM_S else n_failed
+            pause = self._pauses_s[min(n_failed, len(self._pauses_s) - 1)]
+            n_failed += 1
+            why = self._why(popen.returncode)
+            self._tell(f"llama-server ended: {why}; it is started again in {pause:g} s")
+            if self._is_ending.wait(pause):
+                return
+            try:
+                self._start()
+            except ServerError as error:
+                self._tell(str(error))
+                return
+
+    def _why(self, code: int) -> str:
+        return f"{describe_exit(code)}. {self._last()}"
+
+    def _last(self) -> str:
+        """The end of its log, which says why."""
+        try:
+            data = read_bytes(self.log_path, limit=MOST_LOG)
+        except OSError:
+            return f"its log {self.log_path} cannot be read"
+        lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+        return f"Its log {self.log_path} ends: {' | '.join(lines[-LAST_LINES:]) or 'empty'}"

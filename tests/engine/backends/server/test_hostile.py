@@ -1,0 +1,293 @@
+"""Servers that are not there, refuse, break off, lie or never end: it is told, and text is kept."""
+
+import logging
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.backends.server.http import Limits, ServerUnreachableError
+from engine.backends.server.session import ServedGeneration, ServerSession
+from engine.configuration import Configuration
+from engine.errors import ContextFullError, EngineError, ServerError
+from engine.events import Event, Finished, FinishReason, TokensCommitted
+from engine.model.server_address import KEY_VARIABLE, parse_server
+from engine.requests import Cancellation, GenerationRequest, Message
+from tests.hostile_language_server import (
+    Kind,
+    LanguageServer,
+    Misdeed,
+    free_port,
+    serving,
+    wait_for_cut,
+)
+
+KEY = "sk-very-secret-123"
+QUICK = Limits(
+    connect_s=2.0, answer_s=2.0, first_s=0.6, silence_s=0.6, loading_s=1.0, pauses_s=(0.01, 0.05)
+)
+WHOLE = "The cat sat on the mat."
+KINDS: tuple[Kind, ...] = ("llama-server", "vLLM", "SGLang", "Ollama", "OpenAI")
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[LanguageServer]:
+    with serving() as started:
+        yield started
+
+
+def opened(server: LanguageServer, model: str | None = None) -> ServerSession:
+    return ServerSession(Configuration.at_server(server.url, model), QUICK)
+
+
+def ended(session: ServerSession, cancellation: Cancellation | None = None) -> ServedGeneration:
+    request = GenerationRequest(messages=(Message("user", "Hello"),))
+    generation = session.begin(request, cancellation or Cancellation())
+    while session.step():
+        pass
+    return generation
+
+
+def events_of(generation: ServedGeneration) -> list[Event]:
+    return list(generation.take())
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TokensCommitted))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_good_server_is_recognised_and_its_reply_is_whole(kind: Kind) -> None:
+    with serving(kind) as server:
+        session = opened(server)
+        assert session.facts.program == kind
+        events = events_of(ended(session))
+        session.close()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.text == text_of(events) == WHOLE
+    assert finished.stats.n_emitted == 7
+    assert finished.stats.n_prompt == 9
+
+
+def test_counts_of_rounds_are_those_of_the_server() -> None:
+    with serving("llama-server") as server:
+        session = opened(server)
+        finished = events_of(ended(session))[-1]
+        session.close()
+    assert isinstance(finished, Finished)
+    stats = finished.stats
+    assert (stats.n_drafted, stats.n_accepted, stats.n_examined) == (3, 2, 3)
+    assert stats.n_rounds == 5
+    assert stats.decode_tps == 50.0
+    assert finished.token_ids == (0, 1, 2, 3, 4, 5, 6)
+    assert finished.reason is FinishReason.STOP_STRING
+
+
+BROKEN: tuple[tuple[Misdeed, str], ...] = (
+    ("cut", "before the reply was whole"),
+    ("broken json", "no JSON"),
+    ("ten megabytes", "in one event"),
+    ("endless line", "in one event"),
+    ("endless text", "without end"),
+    ("silence", "longer than 0.6 s"),
+    ("comments", "says nothing"),
+    ("gives up", "out of memory"),
+)
+
+
+@pytest.mark.parametrize(("misdeed", "said"), BROKEN)
+def test_a_reply_that_breaks_is_told_and_what_came_is_there(
+    server: LanguageServer, misdeed: Misdeed, said: str
+) -> None:
+    session = opened(server)
+    server.misdeed = misdeed
+    generation = ended(session)
+    assert said in str(generation.fault)
+    assert text_of(events_of(generation)).startswith("The cat sat")
+    n_asked = sum(path == "/v1/chat/completions" for path, _, _ in server.asked)
+    assert n_asked == 1, "nothing is asked again once a token came"
+    server.misdeed = "none"
+    assert text_of(events_of(ended(session))) == WHOLE
+    session.close()
+
+
+@pytest.mark.parametrize("misdeed", ["busy once", "reset once"])
+def test_before_the_first_token_it_is_asked_again(server: LanguageServer, misdeed: Misdeed) -> None:
+    session = opened(server)
+    server.misdeed = misdeed
+    generation = ended(session)
+    session.close()
+    assert generation.fault is None
+    assert text_of(events_of(generation)) == WHOLE
+
+
+def test_nobody_at_the_address() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ServerUnreachableError, match=r"see that it runs.*its address"):
+        ServerSession(Configuration.at_server(url), QUICK)
+
+
+def test_something_else_at_the_address(server: LanguageServer) -> None:
+    server.misdeed = "no json"
+    with pytest.raises(ServerError, match="no language model's server"):
+        opened(server)
+    server.misdeed = "packed"
+    with pytest.raises(ServerError, match="packs"):
+        opened(server)
+
+
+def test_a_model_that_is_not_there_and_one_that_vanished(server: LanguageServer) -> None:
+    with pytest.raises(ServerError, match=r"no model 'large'.*it has 'tiny'"):
+        opened(server, "large")
+    session = opened(server, "tin")
+    server.misdeed = "gone model"
+    assert "not found" in str(ended(session).fault)
+    session.close()
+
+
+def test_a_prompt_that_is_too_long_is_a_full_context(server: LanguageServer) -> None:
+    session = opened(server)
+    server.misdeed = "too long"
+    assert isinstance(ended(session).fault, ContextFullError)
+    session.close()
+
+
+def test_a_server_that_comes_back_with_another_model_is_told() -> None:
+    with serving() as server:
+        session = opened(server)
+        port = int(server.url.rpartition(":")[2])
+    assert isinstance(ended(session).fault, ServerUnreachableError)
+    with serving(port=port) as back:
+        back.model = "another"
+        assert "serves another now in the place of tiny" in str(ended(session).fault)
+        back.model = "tiny"
+        assert text_of(events_of(ended(session))) == WHOLE
+    session.close()
+
+
+def test_a_stop_reaches_the_server_and_keeps_what_came(server: LanguageServer) -> None:
+    session = opened(server)
+    server.misdeed = "comments"
+    cancellation = Cancellation()
+    request = GenerationRequest(messages=(Message("user", "Hello"),))
+    generation = session.begin(request, cancellation)
+    events: list[Event] = []
+    while not text_of(events).endswith("sat"):
+        session.step()
+        events += generation.take()
+    cancellation.cancel()
+    session.step()
+    events += generation.take()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.reason is FinishReason.CANCELLED
+    assert finished.text == "The cat sat"
+    wait_for_cut(server)
+    session.close()
+
+
+def test_a_stop_is_obeyed_while_nothing_comes(server: LanguageServer) -> None:
+    session = opened(server)
+    server.misdeed = "slow"
+    cancellation = Cancellation()
+    generation = session.begin(GenerationRequest(raw_prompt="Hello"), cancellation)
+    session.step()
+    assert not generation.is_over
+    cancellation.cancel()
+    session.step()
+    assert generation.is_over
+    session.close()
+
+
+# --- keys ---
+
+
+def test_the_key_goes_with_every_request(
+    server: LanguageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.key = KEY
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    session = opened(server)
+    assert text_of(events_of(ended(session))) == WHOLE
+    session.close()
+    assert all(headers["authorization"] == f"Bearer {KEY}" for _, headers, _ in server.asked)
+
+
+@pytest.mark.parametrize("sent", [None, "sk-wrong"])
+def test_a_wrong_key_is_told_with_where_to_put_the_right_one(
+    server: LanguageServer, monkeypatch: pytest.MonkeyPatch, sent: str | None
+) -> None:
+    server.key = KEY
+    if sent is not None:
+        monkeypatch.setenv(KEY_VARIABLE, sent)
+    with pytest.raises(ServerError, match=KEY_VARIABLE) as caught:
+        opened(server)
+    assert "sk-wrong" not in str(caught.value)
+
+
+def test_no_key_goes_to_another_host(
+    server: LanguageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with serving() as thief:
+        server.elsewhere = thief.url
+        server.misdeed = "elsewhere"
+        with pytest.raises(ServerError, match="no other host"):
+            opened(server)
+        server.misdeed = "none"
+        session = opened(server)
+        server.misdeed = "elsewhere"
+        assert "no other host" in str(ended(session).fault)
+        session.close()
+        assert thief.asked == []
+
+
+def test_no_key_is_in_a_message_or_a_log(
+    server: LanguageServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    server.misdeed = "echoes key"
+    with caplog.at_level(logging.INFO):
+        try:
+            opened(server)
+        except EngineError as error:
+            said = str(error)
+    assert "[key]" in said
+    shown = capfd.readouterr()
+    assert KEY not in said + caplog.text + shown.out + shown.err
+
+
+def test_addresses_with_secrets_are_refused() -> None:
+    for text in ("http://me:pass@host", "http://host?key=1", "ftp://host", "http://", "http://h\n"):
+        with pytest.raises(ServerError):
+            parse_server(f"{text} x" if text.endswith("\n") else text)
+    assert parse_server("Cellar:8080/v1/") == "http://cellar:8080"
+
+
+def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
+    pem = tmp_path / "server.pem"
+    made = subprocess.run(
+        ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=127.0.0.1", "-keyout", str(pem), "-out", str(tmp_path / "cert.pem")),
+        check=False, capture_output=True,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("no openssl to make a certificate with")
+    pem.write_text(pem.read_text() + (tmp_path / "cert.pem").read_text())
+    assert ssl.OPENSSL_VERSION
+    with (
+        serving(certificate=pem) as server,
+        pytest.raises(ServerError, match=r"cannot be trusted.*SSL_CERT_FILE"),
+    ):
+        opened(server)

@@ -1,0 +1,201 @@
+"""A real llama-server, where there is one (`LLAMA_SERVER`, or in the path)."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engine.backends.server.facts import slots_of
+from engine.backends.server.many_users import LoadPlan, run_load
+from engine.backends.server.session import ServerSession
+from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
+from engine.errors import ServerError
+from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
+from engine.process.blocking_client import BlockingClient
+from engine.process.client import WorkerClient
+from engine.process.server_process import ServerProcess, find_llama_server, free_port
+from engine.requests import Cancellation, GenerationRequest, Message
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+QUESTIONS = (
+    "Write a line about cats, then the same line again, and again.",
+    "Now with dogs \N{DOG FACE}, the same way.",
+    "List: a, b, c, d, e. Twice.",
+)
+DRAFTING = (
+    "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3",
+    "--spec-ngram-simple-size-m", "4",
+)  # fmt: skip
+
+
+@dataclass
+class Started:
+    url: str
+    process: ServerProcess
+
+
+@pytest.fixture(scope="module")
+def started(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    try:
+        program = find_llama_server(None)
+    except ServerError:
+        pytest.skip("no llama-server: name one in LLAMA_SERVER")
+    port = free_port("127.0.0.1")
+    url = f"http://127.0.0.1:{port}"
+    process = ServerProcess(
+        (str(program), "--model", str(starter_path), "--ctx-size", "4096", "--parallel", "2",
+         "--threads", "1", "--ubatch-size", "1", "--metrics", "--host", "127.0.0.1",
+         "--port", str(port), *DRAFTING),
+        url=url, log_path=tmp_path_factory.mktemp("server") / "log", tell=lambda _: None,
+    )  # fmt: skip
+    process.start(loading_s=120)
+    yield Started(url, process)
+    process.end()
+
+
+def chat(engine: BlockingClient) -> list[tuple[Finished, list[Event]]]:
+    messages = [Message("system", "You are helpful.")]
+    replies = []
+    for question in QUESTIONS:
+        messages.append(Message("user", question))
+        request = GenerationRequest(
+            messages=tuple(messages), sampling=SamplingSettings(), max_tokens=60
+        )
+        events = list(engine.reply(request))
+        finished = events[-1]
+        assert isinstance(finished, Finished)
+        replies.append((finished, events))
+        messages.append(
+            Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
+        )
+    return replies
+
+
+def chat_with(configuration: Configuration, log_path: Path) -> list[tuple[Finished, list[Event]]]:
+    client = WorkerClient(log_path=log_path)
+    try:
+        engine = BlockingClient(client, limit_s=300)
+        engine.load(configuration)
+        return chat(engine)
+    finally:
+        client.close()
+
+
+def test_it_says_what_the_engine_says_and_counts_as_its_log_does(
+    started: Started, starter_path: Path, tmp_path: Path
+) -> None:
+    log = started.process.log_path
+    n_before = len(log.read_text(errors="replace"))
+    served = chat_with(Configuration.at_server(started.url), tmp_path / "one.log")
+    here = chat_with(
+        Configuration(
+            starter_path,
+            n_ctx=2048,
+            n_batch=64,
+            n_ubatch=1,
+            n_threads=1,
+            speculation=SpeculationSettings(predictor=PredictorName.OFF),
+        ),
+        tmp_path / "two.log",
+    )
+    assert [reply.text for reply, _ in served] == [reply.text for reply, _ in here]
+    assert [reply.token_ids for reply, _ in served] == [reply.token_ids for reply, _ in here]
+    written = log.read_text(errors="replace")[n_before:]
+    logged = re.findall(r"\(\s*(\d+) accepted /\s*(\d+) generated\)", written)
+    told = [(r.stats.n_accepted, r.stats.n_drafted) for r, _ in served if r.stats.n_drafted]
+    assert told == [(int(accepted), int(drafted)) for accepted, drafted in logged]
+    assert told, "something was drafted"
+    for reply, events in served:
+        rounds = [event for event in events if isinstance(event, RoundFinished)]
+        assert sum(each.n_accepted for each in rounds) == reply.stats.n_accepted
+        assert sum(each.n_drafted for each in rounds) == reply.stats.n_drafted
+        assert sum(each.n_emitted for each in rounds) == reply.stats.n_emitted
+        text = "".join(e.text for e in events if isinstance(e, TokensCommitted))
+        assert text == reply.text
+    assert served[1][0].stats.n_reused > 0
+
+
+def test_a_stopped_reply_frees_its_slot_and_can_be_gone_on_with(started: Started) -> None:
+    session = ServerSession(Configuration.at_server(started.url))
+    asked = GenerationRequest(raw_prompt="Once upon a time", max_tokens=400, seed=1)
+    whole = session.begin(asked, Cancellation())
+    while session.step():
+        pass
+    cancellation = Cancellation()
+    generation = session.begin(asked, cancellation)
+    while generation.reply.n_emitted < 8:
+        session.step()
+    cancellation.cancel()
+    session.step()
+    wait_until(
+        lambda: not any(slot["is_processing"] for slot in slots_of(session._http)),
+        "the slots are free",
+    )
+    cut = list(generation.take())[-1]
+    assert isinstance(cut, Finished)
+    assert cut.reason is FinishReason.CANCELLED
+    following = GenerationRequest(
+        raw_prompt=asked.raw_prompt, max_tokens=20, seed=1, continues=cut.token_ids
+    )
+    rest = session.begin(following, Cancellation())
+    while session.step():
+        pass
+    session.close()
+    assert whole.reply.text.startswith(cut.text + rest.reply.text)
+
+
+@pytest.mark.parametrize("n_users", [1, 3])
+def test_users_at_once_get_what_each_gets_alone(started: Started, n_users: int) -> None:
+    session = ServerSession(Configuration.at_server(started.url))
+    result = run_load(session, n_users, LoadPlan(n_turns=2, max_tokens=12, limit_s=100))
+    session.close()
+    assert result.n_failed == 0
+    assert len(result.turns) == 2 * n_users
+    assert {turn.user for turn in result.turns} == set(range(n_users))
+    assert all(turn.n_tokens for turn in result.turns)
+    assert result.first_s(0.5) is not None
+    assert result.reply_tps(0.95) is not None
+
+
+def test_a_killed_server_is_started_again_and_answers(starter_path: Path, tmp_path: Path) -> None:
+    try:
+        program = find_llama_server(None)
+    except ServerError:
+        pytest.skip("no llama-server: name one in LLAMA_SERVER")
+    port = free_port("127.0.0.1")
+    told: list[str] = []
+    process = ServerProcess(
+        (str(program), "--model", str(starter_path), "--ctx-size", "512", "--host", "127.0.0.1",
+         "--port", str(port)),
+        url=f"http://127.0.0.1:{port}", log_path=tmp_path / "log", tell=told.append,
+        pauses_s=(0.1,),
+    )  # fmt: skip
+    process.start(loading_s=120)
+    try:
+        session = ServerSession(Configuration.at_server(process.url))
+        generation = session.begin(
+            GenerationRequest(raw_prompt="Once", max_tokens=200), Cancellation()
+        )
+        while generation.reply.n_emitted < 4:
+            session.step()
+        assert process._popen is not None
+        process._popen.kill()
+        while session.step():
+            pass
+        assert generation.fault is not None
+        assert generation.reply.text
+        wait_until(lambda: process.n_starts == 2, "it is started again")
+        wait_until(process._answers, "it answers again")
+        again = session.begin(GenerationRequest(raw_prompt="Once", max_tokens=4), Cancellation())
+        while session.step():
+            pass
+        assert again.fault is None
+        assert again.reply.n_emitted == 4
+        session.close()
+    finally:
+        process.end()
+    assert "started again" in told[0]

@@ -1,0 +1,314 @@
+"""A server of a language model on this machine that misbehaves as it is told."""
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Literal
+
+Misdeed = Literal[
+    "none", "cut", "broken json", "ten megabytes", "endless line", "endless text", "silence",
+    "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
+    "gives up", "echoes key", "slow", "too long",
+]  # fmt: skip
+Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
+WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
+CHUNK = b"x" * (1 << 16)
+
+
+@dataclass
+class LanguageServer:
+    """What it is, what it does otherwise, and what it was asked."""
+
+    url: str = ""
+    kind: Kind = "OpenAI"
+    misdeed: Misdeed = "none"
+    model: str = "tiny"
+    key: str | None = None
+    elsewhere: str = ""
+    """Where it sends on to."""
+    asked: list[tuple[str, dict[str, str], dict[str, object]]] = field(default_factory=list)
+    """Path, headers and body of each request."""
+    n_cut: int = 0
+    """Connections that the client ended before the reply was whole."""
+    metrics: str = ""
+    is_released: threading.Event = field(default_factory=threading.Event)
+    """Lets what hangs end, so that a test leaves nothing behind."""
+
+
+@contextmanager
+def serving(
+    kind: Kind = "OpenAI", certificate: Path | None = None, port: int = 0
+) -> Iterator[LanguageServer]:
+    """Run one; its address is `url`."""
+    server = LanguageServer(kind=kind)
+    handler = type("Handler", (_Handler,), {"told": server})
+    httpd = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    httpd.daemon_threads = True
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  clients that leave are told
+    scheme = "http"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
+        scheme = "https"
+    server.url = f"{scheme}://127.0.0.1:{httpd.server_address[1]}"
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.is_released.set()
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    told: LanguageServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
+        pass
+
+    def do_GET(self) -> None:
+        self._asked({})
+        if not self._is_let_in():
+            return
+        told = self.told
+        owners = {"llama-server": "llamacpp", "vLLM": "vllm", "SGLang": "sglang"}
+        entry: dict[str, object] = {"id": told.model, "owned_by": owners.get(told.kind, "somebody")}
+        if told.kind in ("vLLM", "SGLang"):
+            entry["max_model_len"] = 512
+        if told.kind == "llama-server":
+            entry["meta"] = {"n_vocab": 100, "n_ctx_train": 2048}
+        props = {
+            "default_generation_settings": {"n_ctx": 1024},
+            "total_slots": 2,
+            "build_info": "b1-test",
+            "chat_template": "x",
+            "endpoint_slots": True,
+        }
+        own: Mapping[Kind, Mapping[str, object]] = {
+            "llama-server": {
+                "/props": props,
+                "/slots": [{"id": 0, "speculative": True, "is_processing": False}],
+            },
+            "Ollama": {"/api/version": {"version": "0.12.0"}, "/api/ps": {"models": []}},
+            "vLLM": {"/version": {"version": "0.11.0"}},
+            "SGLang": {"/get_server_info": {"version": "0.5.3"}},
+            "OpenAI": {},
+        }
+        if told.misdeed == "no json":
+            self._answer(b"<html>It works!</html>")
+        elif told.misdeed == "packed":
+            self._answer(b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+        elif self.path == "/v1/models":
+            self._answer(json.dumps({"object": "list", "data": [entry]}).encode())
+        elif self.path in own[told.kind]:
+            self._answer(json.dumps(own[told.kind][self.path]).encode())
+        elif self.path == "/metrics" and told.metrics:
+            self._answer(told.metrics.encode())
+        else:
+            self._answer(b'{"error": {"message": "not here"}}', 404)
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("content-length", 0))
+        body = json.loads(self.rfile.read(length) or b"{}")
+        self._asked(body)
+        if not self._is_let_in():
+            return
+        if self.path == "/api/show":
+            self._answer(b'{"details": {"quantization_level": "Q4_0"}}')
+        elif self.path == "/apply-template":
+            said = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
+            self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
+        elif self.path == "/detokenize":
+            self._answer(
+                json.dumps({"content": "".join(_word(t) for t in body["tokens"])}).encode()
+            )
+        elif self.path == "/tokenize":
+            self._answer(b'{"tokens": []}')
+        else:
+            self._reply()
+
+    def _asked(self, body: dict[str, object]) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.told.asked.append((self.path, headers, body))
+
+    def _is_let_in(self) -> bool:
+        told = self.told
+        if told.is_released.is_set():  # it is gone: who kept the connection has to notice
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return False
+        if told.misdeed == "elsewhere" and told.elsewhere:
+            self._answer(b"", 307, {"Location": f"{told.elsewhere}{self.path}"})
+            return False
+        sent = self.headers.get("authorization")
+        if told.misdeed == "echoes key":
+            said = json.dumps({"error": {"message": f"the key {sent} is wrong"}})
+            self._answer(said.encode(), 400)
+            return False
+        if told.key is not None and sent != f"Bearer {told.key}":
+            self._answer(b'{"error": {"message": "Invalid API Key"}}', 401)
+            return False
+        return True
+
+    def _answer(self, data: bytes, status: int = 200, headers: Mapping[str, str] = {}) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    # --- replies ---
+
+    def _reply(self) -> None:
+        told, misdeed = self.told, self.told.misdeed
+        if misdeed == "gone model":
+            self._answer(b'{"error": {"message": "model tiny not found"}}', 404)
+        elif misdeed == "too long":
+            said = {"message": "the request exceeds the available context size", "type":
+                    "exceed_context_size_error"}  # fmt: skip
+            self._answer(json.dumps({"error": said}).encode(), 400)
+        elif misdeed == "busy once":
+            told.misdeed = "none"
+            self._answer(b'{"error": {"message": "Loading model"}}', 503)
+        elif misdeed == "reset once":
+            told.misdeed = "none"
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+        elif misdeed == "slow":
+            told.is_released.wait(30)
+        else:
+            self._stream(misdeed)
+
+    def _stream(self, misdeed: Misdeed) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            self._words(misdeed)
+        except OSError:
+            self.told.n_cut += 1
+
+    def _words(self, misdeed: Misdeed) -> None:
+        for number, word in enumerate(WORDS):
+            self._event(self._said(word, number))
+            if number == 2 and misdeed != "none":
+                self._misbehave(misdeed)
+                return
+        for last in self._ends():
+            self._event(last)
+        if self.told.kind not in ("llama-server", "Ollama"):
+            self._write(b"data: [DONE]\n\n")
+
+    def _misbehave(self, misdeed: Misdeed) -> None:
+        if misdeed == "broken json":
+            self._write(b'data: {"choices": [\n\n')
+        match misdeed:
+            case "ten megabytes":
+                self._event({"choices": [{"delta": {"content": "y" * 10_000_000}}]})
+            case "endless line":
+                self._write(b"data: ")
+                self._write_on(lambda: self._write(CHUNK))
+            case "endless text":
+                self._write_on(lambda: self._event(self._said("z" * 500_000, 3)))
+            case "silence":
+                self.told.is_released.wait(30)
+            case "comments":
+                self._write_on(lambda: self._write(b": still here\n\n"), 0.02)
+            case "gives up":
+                self._event({"error": {"message": "out of memory"}})
+            case _:
+                return
+
+    def _write_on(self, write: Callable[[], None], pause_s: float = 0.0) -> None:
+        while not self.told.is_released.wait(pause_s):
+            write()
+
+    def _said(self, word: str, number: int) -> dict[str, object]:
+        match self.told.kind:
+            case "llama-server":
+                return {
+                    "content": word,
+                    "tokens": [number],
+                    "tokens_predicted": number + 1,
+                    "timings": _timings(number + 1),
+                }
+            case "Ollama":
+                return {"message": {"content": word}, "done": False}
+            case "vLLM":
+                usage = {"prompt_tokens": 9, "completion_tokens": number + 1}
+                return {"choices": [{"delta": {"content": word}}], "usage": usage}
+            case _:
+                return {"choices": [{"delta": {"content": word}}]}
+
+    def _ends(self) -> list[dict[str, object]]:
+        n = len(WORDS)
+        match self.told.kind:
+            case "llama-server":
+                return [{"stop_type": "word", "timings": _timings(n)}]
+            case "Ollama":
+                return [{"done": True, "done_reason": "stop", "prompt_eval_count": 9,
+                         "eval_count": n, "eval_duration": 10**9}]  # fmt: skip
+            case _:
+                usage = {"prompt_tokens": 9, "completion_tokens": n,
+                         "prompt_tokens_details": {"cached_tokens": 4}}  # fmt: skip
+                return [
+                    {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+                    {"choices": [], "usage": usage},
+                ]
+
+    def _event(self, said: Mapping[str, object]) -> None:
+        data = json.dumps(said).encode()
+        self._write(data + b"\n" if self.told.kind == "Ollama" else b"data: " + data + b"\n\n")
+
+    def _write(self, data: bytes) -> None:
+        self.wfile.write(data)
+        self.wfile.flush()
+
+
+def _word(token: int) -> str:
+    return WORDS[token] if 0 <= token < len(WORDS) else ""
+
+
+def _timings(n_predicted: int) -> dict[str, float]:
+    """A draft of three tokens in the second round, of which two are right."""
+    has_drafted = n_predicted > 1
+    return {
+        "cache_n": 4,
+        "prompt_n": 5,
+        "prompt_ms": 50.0,
+        "predicted_n": n_predicted,
+        "predicted_ms": 20.0 * n_predicted,
+        "predicted_per_second": 50.0,
+        **({"draft_n": 3, "draft_n_accepted": 2} if has_drafted else {}),
+    }
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for_cut(server: LanguageServer, patience_s: float = 20.0) -> None:
+    """Come back once a client has ended its connection, and fail if none does."""
+    deadline = time.monotonic() + patience_s
+    while not server.n_cut:
+        assert time.monotonic() < deadline, "the connection stays open"
+        with suppress(InterruptedError):
+            time.sleep(0.01)
