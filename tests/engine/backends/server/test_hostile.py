@@ -26,7 +26,12 @@ from tests.hostile_language_server import (
 
 KEY = "sk-very-secret-123"
 QUICK = Limits(
-    connect_s=2.0, answer_s=2.0, first_s=0.6, silence_s=0.6, loading_s=1.0, pauses_s=(0.01, 0.05)
+    connect_s=10.0,
+    answer_s=20.0,
+    first_s=2.5,
+    silence_s=2.5,
+    loading_s=20.0,
+    pauses_s=(0.01, 0.05),
 )
 WHOLE = "The cat sat on the mat."
 KINDS: tuple[Kind, ...] = ("llama-server", "vLLM", "SGLang", "Ollama", "OpenAI")
@@ -97,7 +102,7 @@ BROKEN: tuple[tuple[Misdeed, str], ...] = (
     ("ten megabytes", "in one event"),
     ("endless line", "in one event"),
     ("endless text", "without end"),
-    ("silence", "longer than 0.6 s"),
+    ("silence", "longer than 2.5 s"),
     ("comments", "says nothing"),
     ("gives up", "out of memory"),
 )
