@@ -7,6 +7,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 from textual.widgets import Input, Static
 
+from app.paths import themes_dir
 from app.themes import (
     ANSI_VARIABLES,
     VARIABLE_SOURCES,
@@ -185,3 +186,21 @@ async def test_where_nothing_is_to_move_cursors_are_still(tmp_path: Path) -> Non
         await pilot.press("ctrl+f")
         await pilot.pause()
         assert app.screen.query_one(Input).cursor_blink is False
+
+
+async def test_bad_themes_are_one_notice_and_the_application_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    themes_dir().mkdir(parents=True)
+    user_theme(themes_dir(), "one.toml", 'name = "one"\n[colors]\nprimary = "#12"\n')
+    user_theme(themes_dir(), "two.toml", "name = ")
+    (tmp_path / "config.toml").write_text('[ui]\ntheme = "kvchat-dusk"\n')
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.pause()
+        [notice] = app._notifications
+        assert "one.toml" in notice.message
+        assert "two.toml" in notice.message
+        assert app.theme == "kvchat-dusk"
