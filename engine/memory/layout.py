@@ -82,13 +82,13 @@ def laid_out_bytes(
     few = layer_sizes(architecture, shape, *plan.kinds[plan.owners[-1]], n_rows)
     inputs = graph_inputs(architecture, shape, n_rows, is_late=is_late)
 
-    def size(key: Size) -> int:
+    def size(key: Size) -> int:  # 0 is a tensor that no such architecture has
         owner, name = key
         if name.startswith(PREFIX):
             return plan.weights[key]
         if owner == INPUTS:
-            return inputs[name]
-        return few[name] if owner == ROWS else own[plan.owners[owner]][name]
+            return inputs.get(name, 0)
+        return (few if owner == ROWS else own[plan.owners[owner]]).get(name, 0)
 
     found = []
     for device, program in enumerate(plan.programs):

@@ -52,12 +52,20 @@ class TensorGraph:
 
     def expand(self, tensor: Tensor) -> Tensor:
         """Add a tensor behind all that it is made of, sources from first to last."""
-        if tensor not in self._known:
-            self._known.add(tensor)
-            for source in tensor.sources:
-                self.expand(source)
-            if tensor.kind is Kind.INPUT:
-                self.inputs.append(tensor)
-            elif tensor.kind in (Kind.COMPUTED, Kind.VIEW):
-                self.nodes.append(tensor)
+        if tensor in self._known:
+            return tensor
+        self._known.add(tensor)
+        path = [(tensor, iter(tensor.sources))]
+        while path:
+            node, sources = path[-1]
+            source = next((source for source in sources if source not in self._known), None)
+            if source is not None:
+                self._known.add(source)
+                path.append((source, iter(source.sources)))
+                continue
+            path.pop()
+            if node.kind is Kind.INPUT:
+                self.inputs.append(node)
+            elif node.kind in (Kind.COMPUTED, Kind.VIEW):
+                self.nodes.append(node)
         return tensor

@@ -95,3 +95,9 @@ def test_a_file_without_its_tensors_has_no_layout() -> None:
     assert alone(bare) == []
     some = tuple(t for t in model.file.tensors if "ffn_up" not in t.name)
     assert alone(replace(model, file=replace(model.file, tensors=some))) != [0]
+
+
+def test_tensors_of_other_architectures_in_a_file_do_no_harm() -> None:
+    model, mamba = find_entry("llama-3.1-8b").model(), find_entry("falcon-h1-7b").model()
+    tensors = (*model.file.tensors, *mamba.file.tensors)
+    assert alone(replace(model, file=replace(model.file, tensors=tensors)))[0] > 0
