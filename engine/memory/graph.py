@@ -35,7 +35,7 @@ from engine.memory.cuda_kernels import (
 )
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
-from engine.memory.layer_tensors import FLOAT_BYTES, HALF_BYTES, UNROTATED, is_turned
+from engine.memory.layer_tensors import FLOAT_BYTES, HALF_BYTES, is_turned
 from engine.memory.layout import LEAST_TOKENS, Devices, laid_out_bytes
 from engine.memory.placement import (
     Placement,
@@ -44,7 +44,7 @@ from engine.memory.placement import (
 )
 from engine.memory.sparse_attention import transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
-from engine.memory.weights import learns_positions, moved_tensors, splits_biases
+from engine.memory.weights import moved_tensors
 from engine.model.architecture import Architecture, Model
 
 SHARED_COPIES = 4
@@ -302,7 +302,7 @@ def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     the token before, and RWKV 7 hands the values of its first layer on.
     """
     is_first = device == graph.where.gpus[0]
-    n_states = 1 + learns_positions(graph.model.file) if is_first else 2
+    n_states = 1 if is_first else 2
     if part.name in TOKEN_SHIFTS:
         n_states = 2 if is_first else 4 + (part.name in RWKV7)
     width = n_states * part.d_hidden + part.side_width
@@ -380,8 +380,7 @@ def _add_host_buffers(ledger: Ledger, graph: Graph) -> None:
     embedded = n_tokens * architecture.d_hidden * FLOAT_BYTES
     inputs = embedded + _shared_input_bytes(graph, architecture)
     inputs = graph.n_copies * (inputs + decay_bytes(architecture, shape))
-    beside = embedded * (1 + learns_positions(graph.model.file))
-    inputs += max(beside, _cached_rows_bytes(graph), _split_rows_bytes(graph))
+    inputs += max(embedded, _cached_rows_bytes(graph))
     inputs += n_tokens * architecture.layer_embedding_width * FLOAT_BYTES
     computed = (_host_attention_bytes(graph), _host_scans_bytes(graph))
     inputs += sum(computed) if graph.is_pipelined else max(computed)
@@ -425,20 +424,6 @@ def _cached_rows_bytes(graph: Graph) -> int:
             stored = max(stored + query, query + result)
         width = max(width, stored)
     return shape.n_graph_tokens * width * FLOAT_BYTES
-
-
-def _split_rows_bytes(graph: Graph) -> int:
-    """Fused queries, keys and values of a layer in main memory whose biases are apart.
-
-    The CPU joins the biases, and so it adds them, rotates queries and turns them for the cache.
-    """
-    architecture, shape = graph.architecture, graph.shape
-    if not graph.has_cpu_layers or not splits_biases(graph.model.file):
-        return 0
-    n_queries = 1 + (architecture.name not in UNROTATED) + is_turned(architecture, shape)
-    layers = architecture.distinct_layers
-    widths = (n_queries * x.n_heads * x.k_head_dim + x.k_width + x.v_width for x in layers)
-    return shape.n_graph_tokens * max(widths, default=0) * FLOAT_BYTES
 
 
 def _attends_before_state(graph: Graph) -> bool:

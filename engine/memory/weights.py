@@ -212,19 +212,6 @@ def moved_tensors(
     return tuple((name, device) for name, device in found.items() if device is not None)
 
 
-@lru_cache(maxsize=256)
-def learns_positions(file: GgufFile) -> bool:
-    """Whether a model adds embeddings of positions to those of tokens."""
-    return any(tensor.name == "position_embd.weight" for tensor in file.tensors)
-
-
-@lru_cache(maxsize=256)
-def splits_biases(file: GgufFile) -> bool:
-    """Whether one matrix gives queries, keys and values, but biases are apart, and no norms."""
-    parts = {tensor.name.partition(".attn_")[2] for tensor in file.tensors}
-    return {"qkv.weight", "q.bias"} <= parts and "q_norm.weight" not in parts
-
-
 def _tied_embeddings(file: GgufFile) -> TensorInfo | None:
     if file.architecture in HEADLESS or file.architecture in EMBEDDING_IS_OUTPUT:
         return None
