@@ -1,7 +1,7 @@
 """Tokens that are read again in each turn of a chat whose template strips the thinking.
 
-`python -m benchmarks.reasoning_turns MODEL.gguf [--turns 4] [--sentences 12]` copies the model with a template that
-opens the thinking itself and leaves it out of earlier turns, as those of DeepSeek R1 and Qwen 3 do,
+`python -m benchmarks.reasoning_turns MODEL.gguf [--turns 4] [--sentences 12]` copies a model with a
+template that opens the thinking itself and leaves it out of earlier turns (DeepSeek R1, Qwen 3),
 and asks one question after another. Each reply is the same thinking and answer on every machine;
 only the tokens that the prompt costs are told, and of which tier the rest came.
 """
