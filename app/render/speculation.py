@@ -179,6 +179,8 @@ def _reason(snapshot: CockpitSnapshot) -> Run:
 
 
 def _chart(snapshot: CockpitSnapshot, width: int, height: int, symbols: GraphSymbols) -> list[Line]:
+    if snapshot.server:
+        return []  # what batches cost there is not measured here
     length = snapshot.next_length
     chosen = None if length is None or snapshot.predictor == "off" else 1 + length
     if snapshot.costs is None and snapshot.controller not in ("", "auto") and height > 0:
