@@ -203,7 +203,12 @@ class Asking:
 
         Raises:
             AttachmentError: If a file cannot go with it.
+            StoreError: If the message that it takes the place of is gone.
         """
+        if draft.edited is not None:
+            edited = self._conversation.history.message(draft.edited)
+            if edited.role == "assistant":
+                return message_with(draft.text, ())
         return message_with(draft.text, read_files(draft.text, self._drafts.folder))
 
     def _ask_waiting(self, request: Waiting) -> bool:

@@ -143,7 +143,8 @@ class Drafts:
         if self._edited is None:
             self._before_edit = self._composer.written
         self._edited = message.id
-        self._composer.put(as_written(message.content))
+        is_reply = message.role == "assistant"  # which is changed in its middle, and takes no files
+        self._composer.put(message.content if is_reply else as_written(message.content))
 
     def leave_edit(self) -> None:
         """Go back to what was written before."""

@@ -394,3 +394,16 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
         leave("too late")
         screen.open_chat(chat.id)
         await wait_until(pilot, lambda: screen.composer.text == "mine")
+
+
+async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: Path) -> None:
+    text = "see @notes.txt\n" * 40
+    app, client = make_app(tmp_path, Script(replies=(text, "done")))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "why")
+        await pilot.press("shift+tab", "E")
+        assert screen.composer.written == text
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        assert client.requests[-1].continues_text == text
