@@ -247,7 +247,8 @@ def _print_where_to_put_models() -> None:
     for folder in model_folders():
         tell(f"  {folder}")
     tell(
-        "Put one into any of them, name another with KVCHAT_MODELS, or fetch a small one:\n"
+        "Put one into any of them, name another with KVCHAT_MODELS, or fetch one:\n"
+        "  kvchat models get qwen3-1.7b\n"
         "  kvchat models install-starter"
     )
 

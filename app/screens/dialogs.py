@@ -171,10 +171,10 @@ class PickScreen(ModalScreen[Key | None]):
         if self._all:
             self._narrow(self._mark)
 
-    def show_all(self, rows: Sequence[Row[Key]], *, note: str) -> None:
-        """Show other rows, as far as they match what was typed."""
+    def show_all(self, rows: Sequence[Row[Key]], *, note: str, mark: Key | None = None) -> None:
+        """Show other rows, as far as they match what was typed; `mark` as of the list."""
         self._all, self._note = rows, note
-        self._narrow(None)
+        self._narrow(mark)
 
     @property
     def marked(self) -> Key | None:

