@@ -1,7 +1,8 @@
 """`auto` beside plain decoding and every fixed draft length, in replies of 64, 128 and 512 tokens.
 
     ../.venv/bin/python draft_lengths.py MODEL [--predictors suffix,lookup] [--prompts 4]
-        [--sets grounded,chat] [--tokens 512] [--threads 2] [--page ../docs/draft_lengths.md]
+        [--sets grounded,chat] [--tokens 512] [--threads 2] [--control 4]
+        [--page ../docs/draft_lengths.md]
 
 For each prompt every rule answers once, one right after the other, in an order that turns with the
 prompt; shorter replies are the first tokens of the long one, since no rule knows where it ends.
@@ -15,6 +16,9 @@ near-tie falls the other way, and the rest is another text, with more or less to
 the rules are about. So the logits of each row are made to choose the recorded token; nothing else
 is changed. What a set says is the median of paired ratios. `draft_replay.py` plays the same on
 recorded lines at a simulated machine's costs.
+
+The best of six that a clock measured is partly the luckiest. `--control 4` lets every rule be the
+same length: what `cold / best` says then is what chance alone takes from `auto`.
 """
 
 import argparse
@@ -55,13 +59,15 @@ def main() -> None:
     options = parsed()
     machine = describe_machine()
     lines = [f"{machine['processor']}, {options.threads} threads, {machine['date']}.", ""]
+    of_control = f", all fixed:{options.control}" if options.control else ""
     for predictor in options.predictors.split(","):
         with_sets = Timing(options, predictor).sets()
-        for line in table(f"{options.model.stem}, {predictor}", with_sets):
+        for line in table(f"{options.model.stem}, {predictor}{of_control}", with_sets):
             print(line, flush=True)
             lines.append(line)
     if options.page:
         what = (options.model.stem, options.predictors, options.sets, str(options.tokens))
+        what += (f"control {options.control}",) if options.control else ()
         replace_part(options.page, " ".join(what), lines)
 
 
@@ -106,9 +112,11 @@ class Timing:
         self._configuration = Configuration(
             options.model.resolve(), n_ctx=N_CTX, n_threads=options.threads
         )
-        self._auto = settings(parse_policy(f"{predictor}:auto"))
+        same = options.control
+        self._auto = settings(parse_policy(f"{predictor}:{f'fixed:{same}' if same else 'auto'}"))
         self._rules = {
-            str(length): settings(parse_policy(f"{predictor}:fixed:{length}")) for length in FIXED
+            str(length): settings(parse_policy(f"{predictor}:fixed:{same or length}"))
+            for length in FIXED
         }
         self._line = Line()
 
@@ -232,6 +240,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=max(MARKS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--control", type=int, metavar="LENGTH", help="this fixed length in place of every rule"
+    )
     parser.add_argument("--page", type=Path)
     return parser.parse_args()
 
