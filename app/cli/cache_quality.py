@@ -133,7 +133,7 @@ def command(
     kvchat cache-quality qwen2.5-7b --text a.md    on a text of your own
     kvchat cache-quality --chats --json mine.json  on your chats; keep the report
     kvchat cache-quality --all --json all.json     every pair, overnight
-    kvchat cache-quality --all --resume all.json   go on where it was stopped, in a text too
+    kvchat cache-quality --all --resume all.json   go on, in mid-text too
     kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 

@@ -35,7 +35,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 
     \b
     kvchat models get qwen3-8b      download one, after saying whether it fits
-    kvchat models rm NAME           delete one; where and favourite take a name, too
+    kvchat models rm NAME           delete one; so where, favourite
     kvchat models catalogue qwen3   models that need no file to be planned with
     kvchat models cards "RTX 40"    GPUs and machines that can be planned for
     kvchat models install-starter   fetch a small model to begin with

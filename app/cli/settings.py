@@ -32,7 +32,7 @@ def command(name: str | None, value: str | None, *, takes_default: bool, as_json
 
     \b
     kvchat settings                         every value, and where it comes from
-    kvchat settings chat.temperature        what it means, may be, and when it counts
+    kvchat settings chat.temperature        its meaning, range, and when it counts
     kvchat settings chat.temperature 0.3    comments of the file stay
     kvchat settings chat.temperature --default
     """  # noqa: D301  click wants the backspace character itself
