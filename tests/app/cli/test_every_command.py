@@ -24,7 +24,7 @@ from app.store.records import NewChat, NewMessage
 from engine.cache.namespace import Namespace
 from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import Configuration, SamplingSettings
-from engine.errors import InstallError
+from engine.errors import InstallError, ServerError
 from engine.events import Failed, SpeculationChanged
 from engine.memory.hardware import Device
 from engine.requests import GenerationRequest
@@ -98,6 +98,7 @@ CASES: dict[str, Sequence[str]] = {
     "chats unarchive": ("1",),
     "chats delete": ("1 --yes", "1"),
     "chats export": ("1", "1 --format jsonl", "1 -o HOSTILE", "--all --branches"),
+    "chats fork": ("1", "1 --at 1", "HOSTILE"),
     "chats import": ("FOLDER/chats.jsonl", "TOML", "MODEL"),
     "models": ("", "--json"),
     "models catalogue": ("HOSTILE", "qwen --json"),
@@ -120,6 +121,8 @@ CASES: dict[str, Sequence[str]] = {
     "cache drop": ("KEY",),
     "settings": ("", "--json", "prompts.HOSTILE HOSTILE", "chat.system_prompt HOSTILE"),
     "completion": ("bash",),
+    "serve": ("PRESET --model MODEL", "PRESET --model NAMED --no-chat", "WRONG"),
+    "load": ("SERVER --turns 1 --users 1", "PRESET", "WRONG", "HOSTILE"),
     "web": ("MODEL", "MODEL --theme HOSTILE"),
     "where": ("", "--json"),
 }  # fmt: skip
@@ -141,6 +144,10 @@ class HostileClient(ScriptedClient):
     def generate(self, request: GenerationRequest) -> None:
         self.emit(SpeculationChanged(HOSTILE, HOSTILE, note=HOSTILE))
         super().generate(request)
+
+
+def no_server(named: str | None) -> Path:
+    raise ServerError(f"there is no {named or HOSTILE} to start")
 
 
 def hostile_install(_: Path, tell: Callable[[str], None]) -> None:
@@ -286,6 +293,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr("app.doctor.WorkerClient", HostileClient)
     monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
     monkeypatch.setattr(main, "_require_terminal", lambda _: None)
+    monkeypatch.setattr("engine.process.server_process.find_llama_server", no_server)
     monkeypatch.setattr("app.web.serve", lambda given, _, tell: tell(f"{given} {HOSTILE}"))
     monkeypatch.setattr(app.application.KvchatApp, "run", lambda _: None)
     files = models_in(folder) | files_of_kvchat(folder)
