@@ -126,7 +126,7 @@ COMPOSER_KEYS: list[BindingType] = [
          "Go a line up; from the first, take back what waits, else show the question before"),
     _key("down", "newer", "Later question", "composer-newer",
          "Go a line down; from the last, show the question after, then what was written"),
-    _key("tab", "screen.complete", "Complete", "composer-complete",
+    _key("tab", "complete", "Complete", "composer-complete",
          "Write the marked completion; without any, go to the messages"),
     _key("alt+o", "open_paste", "Open a paste", "composer-open-paste",
          "Show the whole text of a paste in the composer; ctrl+z makes one line of it again"),

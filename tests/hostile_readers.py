@@ -273,7 +273,7 @@ def _quality_rows(data: bytes) -> Iterator[str]:
 def _quality_rows_seed() -> bytes:
     path = _folder() / "rows-seed"
     store = RowStore(path, "s")
-    store.add(RowKey("candidate", CacheKind("q8_0", "q8_0"), 0), np.zeros(3, dtype=ROW))
+    store.put(RowKey("candidate", CacheKind("q8_0", "q8_0"), 0), 0, np.zeros(3, dtype=ROW))
     store.write()
     return path.read_bytes()[row_store.PRELUDE.size + row_store.DIGEST_BYTES :]
 

@@ -45,7 +45,11 @@ DEFAULT_FORMAT = "llama-server"
     help="Port to listen on.",
 )
 @click.option(
-    "--server", default="llama-server", metavar="PATH", help="Path of llama-server there."
+    "--llama-server",
+    "server",
+    default="llama-server",
+    metavar="PATH",
+    help="Path of llama-server there.",
 )
 @click.option(
     "--output",

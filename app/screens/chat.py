@@ -162,6 +162,7 @@ class ChatScreen(Screen[None]):
         self.transcript.set_tint(ui.tint)
         self._offer_beginning()
         self.composer.move_in_list = self._move_in_list
+        self.composer.complete = self._complete
         self.choices.display = self.find.display = False
         self.show_sidebar(is_on=ui.sidebar)
         self.set_interval(FRAME_S, self._tick)
@@ -297,11 +298,6 @@ class ChatScreen(Screen[None]):
         """Take the completion that was clicked."""
         self.completion.run()
         self.composer.focus()
-
-    def action_complete(self) -> None:
-        """Write the marked completion; without any, go to the messages."""
-        if not self.completion.complete():
-            self.transcript.focus()
 
     def obstacles(self) -> dict[str, str]:
         """Why some of the keys can do nothing now, by their ids."""
@@ -565,6 +561,12 @@ class ChatScreen(Screen[None]):
         self.notify(text, title="Speculation", timeout=2)
 
     # --- beside the messages ---
+
+    def _complete(self) -> bool:
+        """Write the marked completion; without any, go to the messages."""
+        if not self.completion.complete():
+            self.transcript.focus()
+        return True
 
     def _move_in_list(self, step: int) -> bool:
         """Move in the completions, or from an empty composer to what an empty chat offers."""

@@ -40,6 +40,8 @@ class Composer(TextArea):
         """Shows the text so many questions back in time, or forward; False without any."""
         self.move_in_list: Callable[[int], bool] = lambda _: False
         """Moves the mark in a list of completions; False where there is none."""
+        self.complete: Callable[[], bool] = lambda: False
+        """Does what tab is for here; False where it is to move the focus, as elsewhere."""
         self._pastes: dict[str, str] = {}
         """Pastes by label."""
         # A blinking cursor repaints the screen twice a second while a reply streams.
@@ -151,6 +153,11 @@ class Composer(TextArea):
             self.select_all()
         else:
             self.action_cursor_line_start()
+
+    def action_complete(self) -> None:
+        """Write the marked completion, or go on to what stands next."""
+        if not self.complete():
+            self.screen.focus_next()
 
     def action_older(self) -> None:
         """Go a line up; from the first, to what waits or was asked before."""

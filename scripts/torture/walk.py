@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from app.cache import owner_of
 from app.chat.conversation import Conversation
-from app.chat.entries import CannotContinueError
 from app.chat.snapshot import Phase
 from app.store.errors import StoreError
 from engine.cache.report import CacheReport
@@ -180,9 +179,9 @@ class Walker:
         self._journal.tell("step", action=action.__name__.strip("_"))
         try:
             action()
-        except (StoreError, CannotContinueError) as error:
+        except StoreError as error:
             # As on the screen: said, and on with the next thing. Another process may have deleted
-            # the chat meanwhile, or the reply that was cut is another model's.
+            # the chat meanwhile.
             self._journal.tell("refused", message=str(error))
             self._controller.new_chat()
 

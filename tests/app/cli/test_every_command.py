@@ -77,7 +77,7 @@ CASES: dict[str, Sequence[str]] = {
         "MODEL", "MODEL --format shell", "STRANGE", "STRANGE --format compose",
         "STRANGE --format shell", "STRANGE --format ollama", "STRANGE --format llama-swap",
         "STRANGE --json", "STRANGE -o HOSTILE", "STRANGE --name HOSTILE --format compose",
-        "STRANGE --format systemd --server HOSTILE", "NAMED --preset PRESET --format shell",
+        "STRANGE --format systemd --llama-server HOSTILE", "NAMED --preset PRESET --format shell",
         "NAMED --preset WRONG", "NAMED --format lm-studio", "SERVER/status.gguf",
     ),
     "import": (

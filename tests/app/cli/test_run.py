@@ -74,6 +74,8 @@ def test_a_seed_repeats_the_reply(starter_path: Path, environment: dict[str, str
 def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -> None:
     arguments = ["Hello.", "--model", str(starter_path), "--draft", str(starter_path)]
     arguments += ["--temperature", "0", "--max-tokens", "16", "--json"]
+    # The rule finds out that this draft costs as much as its target: it is told to draft.
+    arguments += ["--controller", "fixed", "--n-draft", "2"]
     reply = json.loads(run(arguments, environment).stdout)
     assert reply["by_source"]["draft"]["n_accepted"] > 0
     assert reply["by_position"][0]["n_accepted"] > 0

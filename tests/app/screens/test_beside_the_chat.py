@@ -119,8 +119,8 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
         await answered(pilot, screen, "earlier question")
         await wait_until(pilot, lambda: not screen.beginning.display)
         await pilot.press("ctrl+n")
-        await wait_until(pilot, lambda: screen.beginning.display)
-        assert "earlier question" in plain(screen.beginning.lines[0])
+        beginning = screen.beginning
+        await wait_until(pilot, lambda: "earlier question" in plain(beginning.lines[0]))
         await pilot.press("down", "down", "enter")
         assert screen.composer.text.startswith("Explain what a KV cache is")
         assert screen.composer.has_focus
