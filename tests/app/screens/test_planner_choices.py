@@ -214,7 +214,7 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, machine=PlannedMachine((12 * GIB,)))
         await pilot.press("m")
-        await wait_until(pilot, lambda: "not on disk" in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "models · as " in dialog_text(app.screen))
         await pilot.press(*"llama-3.1-8b")
         await wait_until(pilot, lambda: "✓ fits" in rows_of(app.screen))
         await pilot.press("right")
@@ -448,11 +448,11 @@ async def test_without_a_model_on_this_machine_the_catalogue_is_open_with_verdic
     screen = with_model(None, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: "not on disk" in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "models · as " in dialog_text(app.screen))
         assert "[catalogue]" in plain(app.screen.query_one(TabStrip).lines[0])
         assert "free" in dialog_text(app.screen) or " of " in dialog_text(app.screen)
         await pilot.press("tab")
-        await wait_until(pilot, lambda: "0 models · in" in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "0 models · no model was found in" in dialog_text(app.screen))
 
 
 async def test_what_a_search_finds_is_counted_among_the_cards_alone(
