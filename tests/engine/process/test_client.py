@@ -286,13 +286,14 @@ def test_the_costs_of_one_start_are_those_that_the_next_one_begins_with(
 CRASHING_WORKER = """
     import os, sys, signal
     from multiprocessing.connection import Connection
+    from engine import load as loading
     from engine.process import worker
-    load = worker.load_session
+    load = loading.load_session
     def crashing(configuration, *rest):
         if configuration.use_extra_buffers:
             os.kill(os.getpid(), signal.SIGSEGV)
         return load(configuration, *rest)
-    worker.load_session = crashing
+    loading.load_session = crashing
     worker.Worker(Connection(int(sys.argv[1]))).run()
 """
 
