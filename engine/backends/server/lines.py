@@ -43,14 +43,17 @@ def events(read: Iterable[bytes], *, limit: int = 1 << 22) -> Iterator[bytes]:
         TooLongError: an event is longer.
     """
     data: list[bytes] = []
+    n_bytes = 0
     for line in read:
         if line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
-            if sum(map(len, data)) > limit:
+            n_bytes += len(data[-1]) + len(b"\n")  # empty lines count too
+            if n_bytes > limit:
                 raise TooLongError(f"more than {limit:,} bytes")
         elif not line:
             if data:
                 yield b"\n".join(data)
             data.clear()
+            n_bytes = 0
         else:
             yield b""
