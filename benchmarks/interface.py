@@ -14,16 +14,14 @@ import argparse
 import asyncio
 import gc
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from long_chat import fill, longest_stop
+from long_chat import fill, longest_stop, report
 from screen import KVCHAT, MARKS, Terminal, make_home
 
 PLACEHOLDER = "sk something"
@@ -157,15 +155,6 @@ def version_s() -> float:
     begun = time.perf_counter()
     subprocess.run([KVCHAT, "--version"], capture_output=True, check=True, env=dict(os.environ))
     return time.perf_counter() - begun
-
-
-def report(what: str, times_s: list[float]) -> None:
-    times = sorted(1e3 * each for each in times_s)
-    p95 = times[math.ceil(0.95 * len(times)) - 1]
-    print(
-        f"{what:24} {statistics.median(times):7.1f} ms median, {p95:.1f} p95, {times[-1]:.1f} max"
-        f" ({len(times)})"
-    )
 
 
 if __name__ == "__main__":
