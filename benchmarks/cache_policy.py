@@ -24,8 +24,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from app.console import console
-from app.quality.kept import Measurement as Measuring
-from app.quality.table import MeasureProgress
+from app.quality.measure import MeasureProgress
+from app.quality.run import MeasurementRun
 from engine.clock import Stopwatch
 from engine.configuration import Configuration
 from engine.load_laboratory import LaboratoryRequest
@@ -111,12 +111,12 @@ def measure(
         n_ctx=N_CTX,
         n_most=n_tokens,
     )
-    measuring = Measuring(lambda: request, path)
-    with MeasureProgress(console(stderr=True)) as progress:
-        for event in measuring.events():
+    with MeasurementRun(path) as run, MeasureProgress(console(stderr=True)) as progress:
+        run.go_on(request)
+        for event in run:
             if isinstance(event, Progress):
                 progress.show(event)
-    report = measuring.kept.report
+    report = run.report
     assert report is not None
     return report
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Self
 
 from engine.parsing import parse_json
 
@@ -169,6 +171,56 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class FileLock:
+    """Holds a name until `close`, or until the process ends however it ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor: int | None = descriptor
+
+    def close(self) -> None:
+        """Release the name; a second call does nothing."""
+        if self._descriptor is None:
+            return
+        # Unlinked while it is held, so whoever waits for it sees that its file is gone.
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def take_lock(path: Path) -> FileLock | None:
+    """A lock on the file at `path`, made for it and gone with it; None while someone else holds it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if _is_still_there(path, descriptor):
+            return FileLock(path, descriptor)
+        os.close(descriptor)
+
+
+def _is_still_there(path: Path, descriptor: int) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def drafting_process(path: Path) -> int | None:

@@ -16,9 +16,9 @@ from app.chat.entries import (
 )
 from app.chat.trimming import Trim, trim_of
 from app.store.chats import ChatStore
-from app.store.database import ChatLock
 from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
 from engine.configuration import SamplingSettings
+from engine.files import FileLock
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
@@ -38,7 +38,7 @@ class ChatHistory:
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
         self._model_path: str | None = None
-        self._lock: ChatLock | None = None
+        self._lock: FileLock | None = None
         self.begin()
 
     # --- which chat ---
@@ -60,7 +60,7 @@ class ChatHistory:
         self._entries: dict[int, tuple[StoredMessage, list[int], Entry]] = {}
         """Entries by message, and what each was made of."""
 
-    def open(self, chat_id: int, lock: ChatLock | None = None) -> None:
+    def open(self, chat_id: int, lock: FileLock | None = None) -> None:
         """Show a stored chat, read-only while another kvchat writes it.
 
         Args:
@@ -140,7 +140,7 @@ class ChatHistory:
             self.refresh()
         return not self.is_read_only
 
-    def take_lock(self) -> ChatLock | None:
+    def take_lock(self) -> FileLock | None:
         """The lock of the shown chat, which is the caller's from now on."""
         lock, self._lock = self._lock, None
         return lock

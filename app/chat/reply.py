@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 
 from app.chat.snapshot import added_savings
 from app.chat.spans import TokenSpan, spans_of
-from app.store.database import ChatLock
 from app.store.records import StoredMessage, stats_of
 from engine.events import Finished, GenerationStats, TokensCommitted
+from engine.files import FileLock
 from engine.speculation.stats import added_positions, added_sources, speedup_of
 
 SAVE_EVERY_S = 0.4
@@ -84,7 +84,7 @@ class RunningReply:
         self.chat_title = chat_title
         self.resumed = resumed
         """What it goes on behind: the reply as it was cut, or as the user wrote it; else None."""
-        self.lock: ChatLock | None = None
+        self.lock: FileLock | None = None
         """Set once the chat is no longer shown, so that it stays locked to the end."""
         self.is_stopping = False
         self.has_begun = False
@@ -171,7 +171,7 @@ class RunningReply:
             controller=stats.controller if stats else None,
         )
 
-    def take_lock(self) -> ChatLock | None:
+    def take_lock(self) -> FileLock | None:
         """The lock of the chat, which is the caller's from now on."""
         lock, self.lock = self.lock, None
         return lock

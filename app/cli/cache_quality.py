@@ -138,15 +138,26 @@ def command(
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
-    table of what was measured.
+    table of what was measured; the same command goes on there, also where it was killed.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import ModelRequest
-    from app.quality.measure import Files, Options, measure_due, run_measurement, show
+    from app.quality.measure import (
+        Files,
+        Options,
+        measure_due,
+        run_measurement,
+        show,
+        write_page,
+    )
     from engine.quality.records import CacheKind, read_report
 
+    settings = load_settings().settings
     if show_path is not None:
-        show(read_report(show_path), html_path)
+        report = read_report(show_path)
+        show(report, settings)
+        if html_path is not None:
+            write_page(report, html_path)
         return 0
     if takes_all and backend == "torch":
         raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
@@ -166,7 +177,7 @@ def command(
         asks=not no_questions,
         takes_times=not no_speeds,
     )
-    settings, files = load_settings().settings, Files(json_path, html_path, resume_path)
+    files = Files(json_path, html_path, resume_path)
     if is_due:
         if model is not None or text_paths or chats or files != Files() or backend is not None:
             raise click.UsageError(

@@ -3,10 +3,18 @@
 import contextlib
 import re
 import shlex
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+from rich.text import Text as Printed
 
 from app import paths
 from app.cache_plans import due_plans, keep_report
@@ -14,22 +22,25 @@ from app.config import Settings, write_atomically
 from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_model
-from app.quality.kept import KeptReport, rows_path
-from app.quality.table import MeasureProgress, report_lines
+from app.quality.run import MeasurementRun, report_path
+from app.render.quality import progress_text, report_lines
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.load_laboratory import LaboratoryRequest, subject_settings
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
-from engine.policy.choice import has_verdict
+from engine.policy.choice import has_verdict, judged
 from engine.policy.plans import SavedPlan
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import LaboratoryEvent, Note, Plan, Progress
+from engine.quality.laboratory import Note, Plan, Progress
 from engine.quality.records import CacheKind, QualityError, Report, read_report
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+DIGEST_BYTES = 8
+STYLES = {"muted": "dim", "strong": "bold", "good": "green", "bad": "red"}
+"""What rich calls the styles of a report's lines."""
 PART = re.compile(r" \d+/\d+$")
 """Behind the name of a text that is longer than a context."""
 MOST_CHATS = 200
@@ -83,32 +94,81 @@ def run_measurement(
 ) -> int:
     """The exit code, after measuring, showing the table and writing the files.
 
+    Without a file for the report it is kept until it is complete, so that the same command goes on
+    with a run that was stopped or killed.
+
     Raises:
-        EngineError: something is wrong before the first text is scored.
+        EngineError: something is wrong before the first text is scored, or the page cannot be
+            written.
     """
-    _check_is_free(files)
-    target = files.json or files.resume
     configuration = open_model(request, settings).configuration
     if files.resume is None:
         options = _with_due(options, configuration, settings)
-    asked = replace(
-        laboratory_request(options, configuration),
-        earlier=read_report(files.resume) if files.resume is not None else None,
-        rows_path=None if target is None else rows_path(target),
-    )
+    asked = laboratory_request(options, configuration)
     if options.takes_chats:
         n_chats = sum(text.kind == "chat" for text in asked.texts)
         _note(
             f"{counted(n_chats, 'chat')} read here; the report holds figures and counts of "
             "tokens, none of their words"
         )
-    measurement = _Measurement(target)
-    exit_code = measurement.run(asked)
-    if measurement.report is None or not measurement.report.measurements:
+    named = files.json or files.resume
+    with MeasurementRun(named or _unfinished_path(asked), LaboratoryProcess) as run:
+        if named is None:
+            run.go_on(asked)
+        else:
+            _check_is_free(files)
+            earlier = None if files.resume is None else read_report(files.resume)
+            run.begin(replace(asked, earlier=earlier))
+        exit_code = _follow(run)
+        if named is None and run.is_complete and run.path is not None:
+            run.path.unlink(missing_ok=True)
+    if run.report is None or not run.report.measurements:
         return exit_code or EXIT_FAILED
-    show(measurement.report, files.html)
-    _keep_plan(measurement.report, asked.configuration, settings)
+    show(run.report, settings)
+    _keep_plan(run.report, asked.configuration, settings)
+    if files.html is not None:
+        write_page(run.report, files.html)
     return exit_code
+
+
+def _unfinished_path(request: LaboratoryRequest) -> Path:
+    """Where the report of a command that names no file lies until it is complete."""
+    backend = request.configuration.backend
+    asked = repr((request.plan, request.texts, request.n_ctx, request.n_most, backend))
+    digest = blake2b(asked.encode(), digest_size=DIGEST_BYTES).hexdigest()
+    return report_path(request.configuration.model_path, f"unfinished-{digest}")
+
+
+def _follow(run: MeasurementRun) -> int:
+    """The exit code, after the last event; the first Ctrl+C asks for that, the second does not."""
+    with MeasureProgress(console(stderr=True)) as progress:
+        try:
+            try:
+                _take_all(run, progress)
+            except KeyboardInterrupt:
+                _note("stopping; this is what was measured")
+                run.stop()
+                with contextlib.suppress(KeyboardInterrupt):
+                    _take_all(run, progress)
+                return EXIT_INTERRUPTED
+        except EngineError as error:
+            if run.report is None or not run.report.measurements:
+                raise
+            _note(f"{error.title}: {error}", style="red")
+    if run.is_complete is None:
+        return EXIT_FAILED
+    return 0 if run.is_complete else EXIT_INTERRUPTED
+
+
+def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
+    for event in run:
+        match event:
+            case Progress():
+                progress.show(event)
+            case Note(text):
+                _note(text)
+            case _:
+                pass
 
 
 def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
@@ -218,15 +278,26 @@ def laboratory_request(options: Options, configuration: Configuration) -> Labora
     )
 
 
-def show(report: Report, html_path: Path | None) -> None:
-    """Print a report, and write it as a page where a path is given."""
+def show(report: Report, settings: Settings) -> None:
+    """Print a report; its kinds as the user's gates judge them."""
     screen = console()
-    for line in report_lines(report, screen.width):
-        screen.print(line, soft_wrap=isinstance(line, str))
-    if html_path is not None:
-        from app.quality.page import html_page
+    gates = settings.cache_policy
+    candidates = judged(report, gates) if has_verdict(report) else ()
+    for line in report_lines(report, candidates, screen.width):
+        text = Printed.assemble(*((run.text, STYLES.get(run.style, "")) for run in line))
+        text.rstrip()
+        screen.print(text, soft_wrap=True)
 
-        write_atomically(html_path, html_page(report))
+
+def write_page(report: Report, path: Path) -> None:
+    """Write a report as a page with charts.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    from app.quality.page import html_page
+
+    write_atomically(path, html_page(report))
 
 
 def _plan(options: Options) -> Plan:
@@ -286,61 +357,37 @@ def chat_texts() -> Iterator[Text]:
     yield from found
 
 
-class _Measurement:
-    """A measurement whose report is kept behind every event."""
+class MeasureProgress:
+    """A bar with the time that is left; nothing where the console is no terminal."""
 
-    def __init__(self, target: Path | None) -> None:
-        self._kept = KeptReport(target)
-        self._is_stopped = False
+    def __init__(self, console: Console) -> None:
+        self._start_s = time.monotonic()
+        self._bar = Bar(
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task("loading the model", total=None)
 
-    @property
-    def report(self) -> Report | None:
-        """What was measured so far."""
-        return self._kept.report
+    def __enter__(self) -> "MeasureProgress":
+        self._bar.start()
+        return self
 
-    def run(self, request: LaboratoryRequest) -> int:
-        """The exit code; `report` holds what there is."""
-        screen = console(stderr=True)
-        log_path = paths.state_dir() / "laboratory.log"
-        with LaboratoryProcess(request, log_path) as process, MeasureProgress(screen) as progress:
-            try:
-                self._follow(process, progress)
-            except EngineError as error:
-                if self.report is None or not self.report.measurements:
-                    raise
-                _note(f"{error.title}: {error}", style="red")
-        if self._is_stopped:
-            return EXIT_INTERRUPTED
-        if self._kept.is_complete is None:
-            return EXIT_FAILED
-        return 0 if self._kept.is_complete else EXIT_INTERRUPTED
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
-    def _follow(self, process: LaboratoryProcess, progress: MeasureProgress) -> None:
-        """Take events to the last; the first Ctrl+C asks for the report, the second does not."""
-        try:
-            self._take_all(process, progress)
-        except KeyboardInterrupt:
-            _note("stopping; this is what was measured")
-            process.stop()
-            with contextlib.suppress(KeyboardInterrupt):
-                self._take_all(process, progress)
-            self._is_stopped = True
-
-    def _take_all(self, process: LaboratoryProcess, progress: MeasureProgress) -> None:
-        for event in process:
-            match event:
-                case Progress():
-                    progress.show(event)
-                case Note(text):
-                    _note(text)
-                case _:
-                    self._keep(event)
-
-    def _keep(self, event: LaboratoryEvent) -> None:
-        try:
-            self._kept.take(event)
-        except QualityError as error:
-            _note(str(error), style="red")
+    def show(self, reached: Progress) -> None:
+        """Move the bar."""
+        self._bar.update(
+            self._task,
+            total=reached.n_total,
+            completed=reached.n_done,
+            description=escape(progress_text(reached, time.monotonic() - self._start_s)),
+            refresh=True,
+        )
 
 
 def _note(text: str, style: str = "") -> None:

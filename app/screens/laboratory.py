@@ -14,14 +14,14 @@ from textual.screen import Screen
 
 from app.cache_plans import keep_report, usual_choice
 from app.config import load_settings
-from app.quality.kept import Measurement, Start, earlier_report, report_path, set_aside, why_not
-from app.quality.measure import USUAL, laboratory_request
-from app.quality.table import progress_text
+from app.quality.measure import USUAL, Options, laboratory_request
+from app.quality.run import MeasurementRun, Start, earlier_report, report_path, set_aside, why_not
 from app.render.lines import Line, Run, wrapped
 from app.render.quality import (
     QualityTable,
     begin_lines,
     kind_lines,
+    progress_text,
     quality_title,
     verdict_text,
 )
@@ -98,7 +98,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         self._problem = ""
         self._status = ""
         self._why_not: str | None = None
-        self._measurement: Measurement | None = None
+        self._under_way: MeasurementRun | None = None
         self._began_at = 0.0
 
     def compose(self) -> ComposeResult:
@@ -114,13 +114,13 @@ class LaboratoryScreen(Screen[Pair | None]):
         self._look()
 
     def on_unmount(self) -> None:
-        if self._measurement is not None:
-            self._measurement.close()
+        if self._under_way is not None:
+            self._under_way.close()
 
     @property
     def is_measuring(self) -> bool:
         """Whether a measurement is under way."""
-        return self._measurement is not None
+        return self._under_way is not None
 
     # --- measuring, away from the screen ---
 
@@ -136,21 +136,28 @@ class LaboratoryScreen(Screen[Pair | None]):
         call_if_open(self, self._take_look, why, found, said)
 
     @work(thread=True, exclusive=True, group="measure")
-    def _measure(self, measurement: Measurement) -> None:
+    def _measure(
+        self, run: MeasurementRun, options: Options, shown: Report | None, *, is_anew: bool
+    ) -> None:
         """Follow a measurement to its end; whatever ends it, what was measured is kept."""
-        problem = ""
+        problem, said = "", ""
         try:
-            for event in measurement.events():
-                call_if_open(self, self._take_event, event)
+            with run:
+                if is_anew and run.path is not None:
+                    set_aside(run.path)
+                run.go_on(laboratory_request(options, self._configuration))
+                for event in run:
+                    call_if_open(self, self._take_event, event)
         except EngineError as error:
             problem = f"{error.title}: {error}"
-        found, said = measurement.kept.report, ""
-        if found is not None and found.measurements:
-            try:
-                said = self._keep(found)
-            except EngineError as error:
-                problem = problem or f"{error.title}: {error}"
-        call_if_open(self, self._take_end, measurement, said, problem)
+        try:
+            if run.report is not None and run.report.measurements:
+                said = self._keep(run.report)
+            elif shown is not None:
+                said = self._choice(shown)
+        except EngineError as error:
+            problem = problem or f"{error.title}: {error}"
+        call_if_open(self, self._take_end, run, said, problem)
 
     def _keep(self, found: Report) -> str:
         """The verdict of a report, which is kept as the model's plan where it has one."""
@@ -189,21 +196,21 @@ class LaboratoryScreen(Screen[Pair | None]):
             case ReportChanged(found) | Finished(found):
                 self._show(found)
 
-    def _take_end(self, measurement: Measurement, said: str, problem: str) -> None:
-        self._measurement = None
-        kept = measurement.kept
-        self._verdict = said
-        has_rows = kept.report is not None and bool(kept.report.measurements)
+    def _take_end(self, run: MeasurementRun, said: str, problem: str) -> None:
+        self._under_way, self._verdict = None, said
+        if run.report is not None:
+            self._report = run.report
+        has_rows = self._report is not None and bool(self._report.measurements)
         self._status = STOPPED if has_rows else STOPPED_EARLY
-        if kept.is_complete:
+        if run.is_complete:
             self._status = ""
         if problem:
             self._problem = problem
             self._status = "failed: what was measured is kept" if has_rows else "failed"
-        elif kept.is_complete:
+        elif run.is_complete:
             self.notify("The measurement is complete, and kept as this model's plan."
                         if said else "The measurement is complete.")  # fmt: skip
-        self._show(kept.report)
+        self._show(self._report)
 
     # --- showing ---
 
@@ -306,11 +313,11 @@ class LaboratoryScreen(Screen[Pair | None]):
 
     def action_leave(self) -> None:
         """Stop what runs; where nothing runs, go back."""
-        if self._measurement is None:
+        if self._under_way is None:
             self.dismiss(None)
             return
         self._status = STOPPING
-        self._measurement.stop()
+        self._under_way.stop()
         self._present_title()
 
     def action_take(self) -> None:
@@ -323,33 +330,30 @@ class LaboratoryScreen(Screen[Pair | None]):
         pair = pair_of(found.measurements[index].kind)
         if pair is None:
             self.notify(f"{found.measurements[index].kind} is no type of llama.cpp.")
-        elif self._measurement is not None:
+        elif self._under_way is not None:
             self.notify("It is still measured: esc stops it and keeps what was measured.")
         else:
             self.dismiss(pair)
 
     def _begin_anew(self) -> None:
-        set_aside(self._path(self._texts))
-        self._show(None)
-        self._begin(self._texts)
+        self._begin(self._texts, is_anew=True)
 
-    def _begin(self, texts: Texts) -> None:
+    def _begin(self, texts: Texts, *, is_anew: bool = False) -> None:
         if not self._can_begin():
             return
-        options = replace(USUAL, takes_chats=texts == "chats")
-        ask = partial(laboratory_request, options, self._configuration)
-        if texts != self._texts:
+        if is_anew or texts != self._texts:
             self._report = None
         self._texts, self._verdict, self._status = texts, "", LOADING
         self._notes.clear()
         self._problem = ""
         self._began_at = time.monotonic()
-        self._measurement = Measurement(ask, self._path(texts), self._start)
+        self._under_way = MeasurementRun(self._path(texts), self._start)
         self._present()
-        self._measure(self._measurement)
+        options = replace(USUAL, takes_chats=texts == "chats")
+        self._measure(self._under_way, options, self._report, is_anew=is_anew)
 
     def _can_begin(self) -> bool:
-        if self._measurement is not None:
+        if self._under_way is not None:
             self.notify("It is measured already: esc stops it.")
             return False
         if self._why_not is not None:

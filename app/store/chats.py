@@ -16,7 +16,6 @@ from typing import Self
 
 from app.store import search, sql
 from app.store.database import (
-    ChatLock,
     connect,
     hold_database,
     open_database,
@@ -43,6 +42,7 @@ from app.store.records import (
     plain_step_of,
 )
 from app.store.writer import Writer
+from engine.files import FileLock
 from engine.model.speeds import ModelSpeed
 
 REPLY_BLOCK = 64
@@ -92,7 +92,7 @@ class ChatStore:
         self._local = threading.local()
         self._readers: dict[threading.Thread, sqlite3.Connection] = {}
         self._readers_lock = threading.Lock()
-        self._new_lock: ChatLock | None = None
+        self._new_lock: FileLock | None = None
         self._new_index = 0
         """Which of the new chats of all open kvchats is this one's."""
         self._is_closed = False
@@ -355,7 +355,7 @@ class ChatStore:
         )
         return self.add_trees([ChatTree(forked, tuple(path))])[0]
 
-    def delete_chat(self, chat_id: int, held: ChatLock | None = None) -> None:
+    def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat and all of its messages; nothing happens where it is gone already.
 
         Args:
@@ -465,11 +465,11 @@ class ChatStore:
         index = self._new_index
         self._writer.later(lambda db: sql.save_drafts(db, drafts, index))
 
-    def lock_chat(self, chat_id: int) -> ChatLock | None:
+    def lock_chat(self, chat_id: int) -> FileLock | None:
         """A lock to write a chat with; None while another kvchat writes it."""
         return self._lock(f"chat-{chat_id}")
 
-    def _lock(self, name: str) -> ChatLock | None:
+    def _lock(self, name: str) -> FileLock | None:
         return take_lock(self.path.with_name(self.path.name + ".locks") / name)
 
     def close(self) -> None:

@@ -5,68 +5,28 @@ import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from app.store.errors import StoreError, is_damage, store_error
 from app.store.records import TEXT
 from app.store.salvage import salvage
 from app.store.schema import upgrade
+from engine import files
+from engine.files import FileLock
 
 BUSY_TIMEOUT_MS = 5000
 """How long a statement waits for a second kvchat that is writing."""
 
 
-class ChatLock:
-    """Holds a chat until `close`, or until the process ends however it ends."""
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path = path
-        self._descriptor: int | None = descriptor
-
-    def close(self) -> None:
-        """Release the chat; a second call does nothing."""
-        if self._descriptor is None:
-            return
-        # Unlinked while it is held, so whoever waits for it sees that its file is gone.
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        os.close(self._descriptor)
-        self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def take_lock(path: Path) -> ChatLock | None:
+def take_lock(path: Path) -> FileLock | None:
     """A lock on the file at `path`; None while someone else holds it.
 
     Raises:
         StoreError: If the lock file cannot be made.
     """
-    while True:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise StoreError(f"{path} cannot be made ({error.strerror})") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        if _is_still_there(path, descriptor):
-            return ChatLock(path, descriptor)
-        os.close(descriptor)
-
-
-def _is_still_there(path: Path, descriptor: int) -> bool:
     try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
+        return files.take_lock(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be made ({error.strerror})") from error
 
 
 def connect(path: Path) -> sqlite3.Connection:

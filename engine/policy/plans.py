@@ -102,7 +102,8 @@ class PlanStore:
         Args:
             report: What was measured.
             chosen: Chooses by it and what is kept of before.
-            now: When it was measured; None is now.
+            now: When it was measured; None is now. A report that is kept already, in which nothing
+                was measured since, keeps its time.
 
         Raises:
             PlanError: the file cannot be written.
@@ -111,13 +112,19 @@ class PlanStore:
         path, before = self._place(report.subject)
         report = report if before is None else _joined(before.report, report)
         choice = chosen(report)
+        saved = (now or datetime.now(UTC)).isoformat(timespec="seconds")
+        earlier: tuple[Earlier, ...] = ()
+        if before is not None and _is_same(before.report, report):
+            saved, earlier = before.saved, before.earlier
+        elif before is not None:
+            earlier = _earlier(before)
         plan = SavedPlan(
             report,
             CacheKind(*choice.pair),
             choice.basis is not Basis.MEASURED,
             verdict(report, choice),
-            (now or datetime.now(UTC)).isoformat(timespec="seconds"),
-            () if before is None else _earlier(before, report),
+            saved,
+            earlier,
         )
         text = json.dumps(asdict(plan), ensure_ascii=False, indent=1) + "\n"
         try:
@@ -245,19 +252,24 @@ def _time(text: str) -> datetime:
     return found
 
 
-def _earlier(before: SavedPlan, report: Report) -> tuple[Earlier, ...]:
+def _is_same(before: Report, after: Report) -> bool:
+    """Whether nothing was measured between two reports."""
+    return before.started == after.started and before.measurements == after.measurements
+
+
+def _earlier(before: SavedPlan) -> tuple[Earlier, ...]:
     """What a new report replaces, before what was replaced already."""
-    if before.report == report:
-        return before.earlier
     replaced = Earlier(before.saved, before.report.measurements)
     return (replaced, *before.earlier)[:MOST_EARLIER]
 
 
 def _joined(before: Report, fresh: Report) -> Report:
-    """A report with the kinds of an earlier one that it lacks, or has not measured to the end."""
+    """A report with the kinds and speeds of an earlier one that it has not measured to the end."""
     found = {(each.role, each.kind): each for each in fresh.measurements}
     for each in before.measurements:
         newer = found.get((each.role, each.kind))
         if newer is None or (each.is_complete and not newer.is_complete):
             found[each.role, each.kind] = each
+        elif newer.cost is None:
+            found[each.role, each.kind] = replace(newer, cost=each.cost)
     return replace(fresh, measurements=tuple(found.values()))

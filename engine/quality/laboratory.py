@@ -141,7 +141,7 @@ class Laboratory:
     _costs: dict[tuple[Role, CacheKind], Cost] = field(default_factory=dict)
     _live: list[Backend] = field(default_factory=list)
     _is_stopped: bool = False
-    _keeps_rows: bool = True
+    _has_told_of_rows: bool = False
     _n_done: int = 0
     _n_before: int = 0
     _watch: Stopwatch = field(default_factory=Stopwatch)
@@ -381,11 +381,12 @@ class Laboratory:
         yield ReportChanged(self._summary(n_draws=0))
 
     def _keep_rows(self) -> Iterator[Note]:
-        if self._keeps_rows:
-            try:
-                self.store.write()
-            except QualityError as error:
-                self._keeps_rows = False
+        """Write the rows; the first time that they cannot be written is told."""
+        try:
+            self.store.write()
+        except QualityError as error:
+            if not self._has_told_of_rows:
+                self._has_told_of_rows = True
                 yield Note(str(error))
 
     # --- timing ---

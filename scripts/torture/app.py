@@ -8,7 +8,6 @@ from pathlib import Path
 
 from app.chat.conversation import Conversation
 from app.store.chats import ChatStore
-from app.store.database import ChatLock
 from app.store.records import NewTurn, StoredMessage, Turn
 from engine.configuration import Configuration, SamplingSettings
 from engine.events import (
@@ -21,6 +20,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.files import FileLock
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
 from torture.kills import aim_in_app
@@ -69,7 +69,7 @@ class PromisingStore(ChatStore):
         self._journal.tell("reopening", id=message_id)
         super().reopen_message(message_id)
 
-    def delete_chat(self, chat_id: int, held: ChatLock | None = None) -> None:
+    def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat as the store does."""
         self._journal.tell("deleting", chat=chat_id)
         super().delete_chat(chat_id, held)

@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from engine.files import (
     read_file_or_pipe,
     read_text,
     replace_file,
+    take_lock,
 )
 from engine.memory.calibration import Calibration, write_calibrations
 from engine.presets.library import save_preset
@@ -152,3 +154,36 @@ def test_a_file_is_read_up_to_its_limit_and_no_byte_further(tmp_path: Path) -> N
     assert read_bytes(path, limit=5) == b"a\r\n\xc3\xa9"
     with pytest.raises(OSError, match="more than the 4 bytes"):
         read_bytes(path, limit=4)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from engine.files import take_lock
+lock = take_lock(Path(sys.argv[1]))
+print("held" if lock else "refused", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_name_is_held_until_its_process_ends_however_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "name.lock"
+    with subprocess.Popen(
+        (sys.executable, "-c", HOLD, str(path)), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert take_lock(path) is None
+        process.kill()
+    lock = take_lock(path)
+    assert lock is not None
+    with lock:
+        assert take_lock(path) is None
+    lock.close()
+    assert not path.exists()
+
+
+def test_a_name_in_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(OSError, match="taken"):
+        take_lock(tmp_path / "taken" / "name.lock")

@@ -1,4 +1,3 @@
-import io
 import re
 import signal
 import subprocess
@@ -9,16 +8,18 @@ from pathlib import Path
 
 import click
 import pytest
-from rich.console import Console
 
 from app import paths
 from app.cli.cache_quality import read_kinds
 from app.cli.main import run
 from app.quality import measure
 from app.quality.page import html_page
-from app.quality.table import report_lines
+from app.render.lines import plain
+from app.render.quality import INTERVALS, kind_lines, report_lines
 from app.store.chats import ChatStore
-from engine.quality.records import CacheKind, QualityError, read_report, write_report
+from engine.policy.choice import judged
+from engine.policy.gates import Gates
+from engine.quality.records import CacheKind, Figure, QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
@@ -50,11 +51,8 @@ def test_a_report_names_the_library_that_computed() -> None:
         (report.subject, f"llama-cpp-python {report.subject.build}"),
         (torch, ", torch 2.13.0"),
     ):
-        screen = Console(file=io.StringIO(), width=300)
-        for line in report_lines(replace(report, subject=subject), 300):
-            screen.print(line)
-        assert isinstance(screen.file, io.StringIO)
-        shown = screen.file.getvalue()
+        lines = report_lines(replace(report, subject=subject), (), 300)
+        shown = "\n".join(map(plain, lines))
         assert expected in shown
         assert ("llama-cpp-python" in shown) == (subject is report.subject)
 
@@ -103,15 +101,41 @@ def test_chats_are_read_without_their_titles(
     assert "1 chat read here" in capsys.readouterr().err
 
 
-def test_a_narrow_terminal_wraps_no_row(report_path: Path) -> None:
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
+    report_path: Path, width: int
+) -> None:
     report = read_report(report_path)
-    screen = Console(width=80, file=io.StringIO(), record=True)
-    for line in report_lines(report, screen.width):
-        screen.print(line)
-    shown = screen.export_text()
-    assert re.search(r"^q8_0/q4_0 +\+0.0063 ", shown, re.MULTILINE)
-    assert "97.50 %" in shown
-    assert max(map(len, shown.splitlines())) <= 80
+    candidates = judged(report, Gates())
+    lines = [plain(line) for line in report_lines(report, candidates, width)]
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if re.match(r"✗ q8_0/q4_0 ", line)]
+    assert len(rows) == 1
+    assert re.match(r"✗ q8_0/q4_0 +\+0\.0063 ", rows[0])
+    assert "0.0125" in rows[0]
+    assert "97.50 %" in rows[0]
+
+
+def test_every_figure_has_its_interval_on_the_terminal_the_page_and_the_screen(
+    report_path: Path,
+) -> None:
+    report = read_report(report_path)
+    lines = [plain(line) for line in report_lines(report, (), 300)]
+    titles, control, row = lines[lines.index(INTERVALS) + 1 :][:3]
+    assert " ".join(titles.split()) == "K/V loss perplexity KL mean median p99 p99.9 same top"
+    assert control.startswith("f16 control")
+    page = html_page(report)
+    kind = [plain(line) for line in kind_lines(report, report.candidates[0], None, 100, "block")]
+    for interval in ("+0.0031 to +0.0083", "0.00625 to 0.015", "0.25 to 0.5"):
+        assert interval in row
+        assert interval in page
+        assert any(interval in line for line in kind)
+    lone = [
+        replace(each, scores=replace(each.scores, kl_mean=Figure(each.scores.kl_mean.value)))
+        for each in report.measurements
+    ]
+    alone = replace(report, measurements=tuple(lone))
+    assert not any(plain(line) == INTERVALS for line in report_lines(alone, (), 300))
 
 
 def test_too_little_text_is_said_and_no_kind_is_praised(
@@ -204,3 +228,28 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     assert q8.scores.same_top.value > 0.9
     assert q4.kind == CacheKind("q4_0", "q4_0")
     assert not (tmp_path / "r.json.rows").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    started = subprocess.Popen(_command(starter_path, tmp_path), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    folder = paths.state_dir() / "cache-quality"
+    while not list(folder.glob("*-unfinished-*.json")):
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.05)
+    started.kill()
+    started.communicate()
+    [kept] = folder.glob("*.json")
+    before = read_report(kept)
+    assert not before.candidates[0].is_complete
+
+    again = subprocess.run(_command(starter_path, tmp_path), capture_output=True, text=True,
+                           timeout=600, check=False)  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert f"{before.n_tokens:,} tokens" in again.stdout
+    assert "No verdict" in again.stdout
+    assert not list(folder.iterdir())

@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from app.cli.cache_quality import DEFAULT_KINDS, MOST_TOKENS
-from app.quality.kept import KeptReport, Measurement, earlier_report, report_path, rows_path
 from app.quality.measure import USUAL
+from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from app.render.lines import plain
 from app.render.quality import QualityTable
 from app.screens.dialogs import AskYes
@@ -329,55 +329,24 @@ async def test_the_planner_takes_the_kind_that_was_measured(
     path.unlink()
 
 
-def test_a_report_of_another_subject_is_set_aside_and_measured_anew(
-    model: Path, tmp_path: Path
+async def test_a_model_that_another_kvchat_measures_is_said_and_the_last_figures_stay(
+    model: Path, scripted: Scripted
 ) -> None:
-    path = tmp_path / "kept" / "report.json"
-    path.parent.mkdir()
+    path = report_path(model, "own")
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, REPORT)
-    asked: list[Report | None] = []
-
-    class Picky(Scripted):
-        def __call__(self, request: LaboratoryRequest, log_path: Path) -> "Picky":
-            asked.append(request.earlier)
-            self.told = SimpleQueue()
-            self.tell(
-                QualityError("the report to go on with is of another measurement")
-                if request.earlier is not None
-                else Finished(REPORT, is_complete=True)
-            )
-            return self
-
-    request = LaboratoryRequest(Configuration(model, 2048), _plan(), ())
-    events = list(Measurement(lambda: request, path, Picky()).events())
-    assert asked == [REPORT, None]
-    assert isinstance(events[-1], Finished)
-    assert path.with_name("report.json.before").exists()
+    screen = screen_of(model, scripted)
+    with MeasurementRun(path):
+        async with Host(screen).run_test(size=WIDE) as pilot:
+            await says(pilot, screen, "q8_0/q4_0", "q8_0: 2.0x smaller")
+            await pilot.press("r")
+            await says(pilot, screen, "another run of kvchat writes", "q8_0: 2.0x smaller")
+            await wait_until(pilot, lambda: not screen.is_measuring)
+            assert "failed: what was measured is kept" in title_of(screen)
+    assert scripted.requests == []
+    assert earlier_report(path) == REPORT
 
 
 def test_the_screen_measures_what_the_command_measures_by_itself() -> None:
     assert ",".join(map(str, USUAL.kinds)) == DEFAULT_KINDS
     assert USUAL.n_tokens == MOST_TOKENS
-
-
-def test_a_damaged_report_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    path.write_text('{"schema": 1')
-    assert earlier_report(path) is None
-    assert path.with_name("report.json.before").exists()
-    assert not path.exists()
-
-
-def test_a_report_that_cannot_be_written_stays_in_memory(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("no folder")
-    kept = KeptReport(tmp_path / "taken" / "report.json")
-    with pytest.raises(QualityError):
-        kept.take(ReportChanged(REPORT))
-    kept.take(Finished(REPORT, is_complete=True))
-    assert (kept.report, kept.is_complete) == (REPORT, True)
-
-
-def _plan() -> object:
-    from engine.quality.laboratory import Plan
-
-    return Plan(USUAL.kinds)

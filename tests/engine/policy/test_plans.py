@@ -185,3 +185,26 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     found = report({Q8: 0.001})
     with pytest.raises(PlanError, match="cannot be written"):
         PlanStore(blocked).save(found, chosen, NOW)
+
+
+def test_a_report_that_is_kept_again_is_no_younger_for_it(store: PlanStore) -> None:
+    found = report({Q8: 0.001}, {Q8: 90.0})
+    kept(store, found)
+    later = NOW + timedelta(days=31)
+    kept(store, replace(found, elapsed_s=found.elapsed_s + 1), later)
+    [plan] = store.find(MODEL, BUILD).plans
+    assert (plan.saved, plan.earlier) == (NOW.isoformat(), ())
+    kept(store, replace(found, started=later.isoformat()), later)
+    [plan] = store.find(MODEL, BUILD).plans
+    assert plan.saved == later.isoformat()
+    assert len(plan.earlier) == 1
+
+
+def test_a_measurement_without_speeds_keeps_those_of_before(store: PlanStore) -> None:
+    kept(store, report({Q8: 0.001}, {Q8: 90.0}))
+    kept(store, report({Q8: 0.002}, {Q8: None}), NOW + timedelta(days=1))
+    [plan] = store.find(MODEL, BUILD).plans
+    found = plan.report.candidates[0]
+    assert found.scores.kl_mean.value == 0.002
+    assert found.cost is not None
+    assert found.cost.shallow_tps == 90.0

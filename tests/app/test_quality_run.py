@@ -1,0 +1,181 @@
+"""A run of a measurement and its report's file, on events that a test tells."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from app.quality.run import MeasurementRun, earlier_report, rows_path
+from engine.configuration import Configuration
+from engine.errors import EngineError, WorkerError
+from engine.load_laboratory import LaboratoryRequest
+from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Plan, ReportChanged
+from engine.quality.records import QualityError, Report, read_report, write_report
+from tests.engine.quality.made_reports import Q8, Q8_Q4, made_measurement, made_report
+
+HALF = replace(
+    made_report(),
+    measurements=tuple(replace(row, is_complete=False) for row in made_report().measurements),
+)
+WHOLE = made_report(made_measurement(Q8, 0.001), made_measurement(Q8_Q4, 0.4))
+REQUEST = LaboratoryRequest(Configuration(Path("/m.gguf"), 2048), Plan((Q8,)), ())
+
+
+@dataclass
+class Told:
+    """A process that tells its events, an error among them, and writes down what it is asked."""
+
+    events: tuple[LaboratoryEvent | EngineError, ...] = (Finished(WHOLE, is_complete=True),)
+    refuses_earlier: bool = False
+    asked: list[LaboratoryRequest] = field(default_factory=list)
+    n_stopped: int = 0
+    n_closed: int = 0
+
+    def __call__(self, request: LaboratoryRequest, _: Path) -> "Told":
+        self.asked.append(request)
+        return self
+
+    def __iter__(self) -> Iterator[LaboratoryEvent]:
+        if self.refuses_earlier and self.asked[-1].earlier is not None:
+            raise QualityError("the report to go on with is of another measurement")
+        for event in self.events:
+            if isinstance(event, EngineError):
+                raise event
+            yield event
+
+    def stop(self) -> None:
+        self.n_stopped += 1
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kept" / "report.json"
+
+
+def measured(path: Path | None, told: Told) -> tuple[MeasurementRun, list[LaboratoryEvent]]:
+    with MeasurementRun(path, told) as run:
+        run.go_on(REQUEST)
+        return run, list(run)
+
+
+def keep(path: Path, report: Report) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_report(path, report)
+
+
+def test_the_report_grows_in_its_file_and_the_rows_go_with_the_last_event(path: Path) -> None:
+    told = Told((ReportChanged(HALF), Finished(WHOLE, is_complete=True)))
+    with MeasurementRun(path, told) as run:
+        run.go_on(REQUEST)
+        rows_path(path).write_text("rows")
+        next(run)
+        assert read_report(path) == HALF
+        assert (run.is_complete, rows_path(path).exists()) == (None, True)
+        next(run)
+    assert (run.report, run.is_complete) == (WHOLE, True)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["report.json"]
+    assert told.asked[0].rows_path == rows_path(path)
+    assert told.n_closed == 1
+
+
+def test_a_stopped_run_keeps_its_rows(path: Path) -> None:
+    with MeasurementRun(path, Told((Finished(HALF, is_complete=False),))) as run:
+        run.go_on(REQUEST)
+        rows_path(path).write_text("rows")
+        list(run)
+    assert run.is_complete is False
+    assert rows_path(path).exists()
+
+
+def test_nobody_else_writes_the_report_of_a_run(path: Path) -> None:
+    with MeasurementRun(path, Told()):
+        with pytest.raises(
+            QualityError, match=r"another run of kvchat writes .*report\.json: wait"
+        ):
+            MeasurementRun(path, Told()).__enter__()
+        with MeasurementRun(path.with_name("other.json"), Told()):
+            pass
+    with MeasurementRun(path, Told()):
+        pass
+    assert not list(path.parent.iterdir())
+
+
+def test_where_no_report_can_lie_it_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("no folder")
+    told = Told()
+    with pytest.raises(QualityError, match="cannot be written"):
+        measured(tmp_path / "taken" / "report.json", told)
+    assert told.asked == []
+
+
+def test_a_report_of_another_subject_is_set_aside_and_measured_anew(path: Path) -> None:
+    keep(path, HALF)
+    told = Told(refuses_earlier=True)
+    run, events = measured(path, told)
+    assert [each.earlier for each in told.asked] == [HALF, None]
+    assert events == [Finished(WHOLE, is_complete=True)]
+    assert run.report == read_report(path) == WHOLE
+    assert read_report(path.with_name("report.json.before")) == HALF
+
+
+def test_what_fails_behind_the_first_figures_begins_nothing_anew(path: Path) -> None:
+    keep(path, HALF)
+    told = Told((ReportChanged(WHOLE), QualityError("its logits are no numbers")))
+    with pytest.raises(QualityError, match="no numbers"):
+        measured(path, told)
+    assert len(told.asked) == 1
+    assert read_report(path) == WHOLE
+
+
+def test_a_report_that_cannot_be_written_is_said_once_and_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [True, True, False]
+
+    def write(where: Path, report: Report) -> None:
+        if full.pop(0):
+            raise QualityError(f"{where} cannot be written (No space left on device)")
+        write_report(where, report)
+
+    monkeypatch.setattr("app.quality.run.write_report", write)
+    told = Told((ReportChanged(HALF), ReportChanged(HALF), Finished(WHOLE, is_complete=True)))
+    run, events = measured(path, told)
+    assert [e.text for e in events if isinstance(e, Note)] == [
+        f"{path} cannot be written (No space left on device)"
+    ]
+    assert isinstance(events[-1], Finished)
+    assert run.report == read_report(path) == WHOLE
+
+
+def test_without_a_file_the_report_is_kept_in_memory() -> None:
+    run, _ = measured(None, Told())
+    assert (run.report, run.is_complete) == (WHOLE, True)
+
+
+def test_a_process_that_dies_leaves_what_there_was(path: Path) -> None:
+    with pytest.raises(WorkerError):
+        measured(path, Told((ReportChanged(HALF), WorkerError("killed by signal 9"))))
+    assert read_report(path) == HALF
+    with MeasurementRun(path, Told()):
+        pass
+
+
+@pytest.mark.parametrize("how", ["stop", "close"])
+def test_who_ends_it_before_it_began_ends_it(path: Path, how: str) -> None:
+    told = Told()
+    with MeasurementRun(path, told) as run:
+        run.stop() if how == "stop" else run.close()
+        run.go_on(REQUEST)
+        assert (told.n_stopped, told.n_closed) == ((1, 0) if how == "stop" else (0, 1))
+
+
+def test_a_damaged_report_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text('{"schema": 1')
+    assert earlier_report(path) is None
+    assert path.with_name("report.json.before").exists()
+    assert not path.exists()
