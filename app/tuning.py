@@ -27,7 +27,7 @@ from engine.presets.preset import Preset, SamplingRules
 from engine.process.watchdog import BuildMemory
 from engine.speculation.cost_profile import profile_key
 from engine.tuning.outcome import Outcome, TrialProgress, TrialResult
-from engine.tuning.record import RecordError, TuningRecord, read_record, write_record
+from engine.tuning.outcome import RecordError, TuningRecord, read_record, write_record
 from engine.tuning.timer import Engines
 from engine.tuning.trials import Scope
 from engine.tuning.tuner import Tuner

@@ -9,7 +9,7 @@ import secrets
 import selectors
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -229,12 +229,30 @@ def drafting_process(path: Path) -> int | None:
     return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
 
 
+def read_record(path: Path | None, version: int) -> dict[str, object]:
+    """What `write_record` wrote; empty where it is missing, damaged or of another version."""
+    try:
+        found = None if path is None else parse_json(read_bytes(path, limit=RECORDS_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.pop("version", None) == version else {}
+
+
+def write_record(path: Path, version: int, content: Mapping[str, object]) -> None:
+    """Replace a file of JSON with what `read_record` reads again.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    text = json.dumps({"version": version, **content})
+    replace_file(path, [text.encode()], is_durable=False)
+
+
 @dataclass(frozen=True, slots=True)
 class NewestEntries:
-    """Entries that are read and written whole.
+    """The newest entries of a file; one that cannot be written stays as it is.
 
-    A file that is missing, damaged or of another version is as good as an empty one, and one that
-    cannot be written stays as it is: what is kept here can be found out again.
+    What is kept here can be found out again.
     """
 
     path: Path | None
@@ -247,15 +265,7 @@ class NewestEntries:
 
     def read(self) -> dict[str, object]:
         """The entries, oldest first."""
-        if self.path is None:
-            return {}
-        try:
-            known = parse_json(read_bytes(self.path, limit=RECORDS_BYTES))
-        except (OSError, ValueError):
-            return {}
-        if not isinstance(known, dict) or known.get("version") != self.version:
-            return {}
-        entries = known.get(self.name)
+        entries = read_record(self.path, self.version).get(self.name)
         return entries if isinstance(entries, dict) else {}
 
     def add(self, key: str, entry: object) -> None:
@@ -266,6 +276,5 @@ class NewestEntries:
         entries.pop(key, None)
         entries[key] = entry
         newest = dict(list(entries.items())[-self.n_most :])
-        text = json.dumps({"version": self.version, self.name: newest})
         with contextlib.suppress(OSError):
-            replace_file(self.path, [text.encode()], is_durable=False)
+            write_record(self.path, self.version, {self.name: newest})

@@ -64,7 +64,7 @@ from engine.quality import row_store
 from engine.quality.metrics import ROW
 from engine.quality.records import CacheKind, read_report, report_json
 from engine.quality.row_store import RowKey, RowStore
-from engine.speculation.cost_profile import CostMemory
+from engine.speculation.cost_profile import KeptCosts
 from engine.speculation.costs import CostProfile
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
@@ -307,11 +307,11 @@ def _headers_seed() -> bytes:
 
 
 def _costs(data: bytes) -> Iterator[str]:
-    yield str(CostMemory(_file(data, "costs.json")).read(KEY))
+    yield str(KeptCosts(_file(data, "costs.json"), KEY).read())
 
 
 def _costs_seed() -> bytes:
-    CostMemory(_file(b"", "costs.json")).write(KEY, CostProfile(0.1, ((1, 1.0), (4, 1.5))))
+    KeptCosts(_file(b"", "costs.json"), KEY).write(CostProfile(0.1, ((1, 1.0), (4, 1.5))))
     return (_folder() / "costs.json").read_bytes()
 
 

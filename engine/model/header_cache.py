@@ -1,22 +1,20 @@
 """What the headers of GGUF files said, remembered by path, size and time of change."""
 
 import contextlib
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import ModelFileError
-from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.files import read_record, write_record
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, identity_of, kind_of
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
-from engine.parsing import parse_json
 
-FORMAT = 3
-"""Rises when `HeaderFacts` or its stamp changes; a file of another format is not used."""
+VERSION = 4
+"""Rises when `HeaderFacts` or its stamp changes; a file of another version is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,8 @@ class HeaderCache:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known = _load(path)
+        models = read_record(path, VERSION).get("models")
+        self._known: dict[str, object] = models if isinstance(models, dict) else {}
         self._by_stamp = {_stamp_of(entry): entry for entry in self._known.values()}
         self._used: dict[str, object] = {}
 
@@ -69,10 +68,9 @@ class HeaderCache:
         """Remember what was asked for since this cache was made."""
         if self._path is None or self._used == self._known:
             return
-        text = json.dumps({"format": FORMAT, "models": self._used})
         # The next scan reads the headers again then; nothing that the user asked for is lost.
         with contextlib.suppress(OSError):
-            replace_file(self._path, [text.encode()], is_durable=False)
+            write_record(self._path, VERSION, {"models": self._used})
 
 
 def read_facts(model: Path) -> HeaderFacts:
@@ -121,16 +119,3 @@ def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
     except ValidationError:
         return None
     return found if found.reads is None or 0 <= found.reads.expert_share <= 1 else None
-
-
-def _load(path: Path | None) -> dict[str, object]:
-    if path is None:
-        return {}
-    try:
-        content = parse_json(read_bytes(path, limit=RECORDS_BYTES))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return {}
-    models = content.get("models")
-    return models if isinstance(models, dict) else {}

@@ -1,15 +1,13 @@
 """Why the engine's process hung or ended, and what the next one must do without."""
 
 import contextlib
-import json
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.backends import installed_build
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.files import RECORDS_BYTES, read_bytes, replace_file
-from engine.parsing import parse_json
+from engine.files import read_record, write_record
 from engine.speculation.predictors.guard import Busy, DisabledPredictor
 
 SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
@@ -27,6 +25,7 @@ CAUSES = {
 }
 KEY = "crashes_with_extra_buffers_alone"
 """Key of the build in the file."""
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +100,12 @@ class BuildMemory:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._build = installed_build()
-        self.extra_buffers_crash = self._read()
+        self.extra_buffers_crash = read_record(path, VERSION).get(KEY) == self._build
 
     def remember_crash(self) -> None:
         """Note the crash, on disk where there is a path that can be written."""
         self.extra_buffers_crash = True
-        if self._path is None:
-            return
-        # Where nothing can be written, the next start finds the crash out again.
-        text = json.dumps({KEY: self._build}) + "\n"
-        with contextlib.suppress(OSError):
-            replace_file(self._path, [text.encode()], is_durable=False)
-
-    def _read(self) -> bool:
-        if self._path is None or not self._path.is_file():
-            return False
-        try:
-            known = parse_json(read_bytes(self._path, limit=RECORDS_BYTES))
-        except (OSError, ValueError):
-            return False
-        return isinstance(known, dict) and known.get(KEY) == self._build
+        if self._path is not None:
+            # Where nothing can be written, the next start finds the crash out again.
+            with contextlib.suppress(OSError):
+                write_record(self._path, VERSION, {KEY: self._build})

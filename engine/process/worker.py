@@ -143,7 +143,7 @@ class Worker:
     def _load_here(self, task: Load) -> None:
         from engine.load import load_session  # brings llama.cpp, which no server needs
 
-        self._costs = KeptCosts(task.configuration, task.costs_path)
+        self._costs = KeptCosts.of(task.configuration, task.costs_path)
         loaded = load_session(task.configuration, task.disabled_predictor, self._costs.read())
         self._session = loaded.session
         gc.freeze()  # what lives as long as the model is not looked at in every collection

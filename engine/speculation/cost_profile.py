@@ -1,61 +1,53 @@
 """What rounds cost on this machine, kept from one start to the next."""
 
 import hashlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
 from engine.model.speeds import machine_facts
-from engine.speculation.costs import CostProfile, KnownCost
+from engine.speculation.costs import CostProfile
 
 VERSION = 1
 MOST_PROFILES = 64
 
+_PROFILE = TypeAdapter(CostProfile)
 
-class CostMemory:
-    """Profiles in a small file of JSON, one for each machine, model, build and settings.
+
+class KeptCosts:
+    """The profile under one key of a small file of JSON, which holds one for each configuration.
 
     The file is only a help: where it cannot be read or written, costs are measured anew. `path`
     None keeps nothing.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, key: str) -> None:
         self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES)
+        self._key = key
 
-    def read(self, key: str) -> CostProfile | None:
-        """What was kept under a key, None where nothing usable was."""
-        return _profile(self._entries.read().get(key))
+    @classmethod
+    def of(cls, configuration: Configuration, path: Path | None) -> "KeptCosts":
+        """Those of a configuration.
 
-    def write(self, key: str, profile: CostProfile) -> None:
-        """Keep a profile; the oldest ones go where there are more than `MOST_PROFILES`."""
-        entry = {
-            "plain_s": profile.plain_s,
-            "points": profile.points,
-            "drafting": {name: list(cost) for name, cost in profile.drafting.items()},
-        }
-        self._entries.add(key, entry)
-
-
-class KeptCosts:
-    """The profile of one configuration, in the file of all.
-
-    Raises:
-        ModelFileError: a model cannot be read.
-    """
-
-    def __init__(self, configuration: Configuration, path: Path | None) -> None:
-        self._memory = CostMemory(path)
-        self._key = "" if path is None else profile_key(configuration)
+        Raises:
+            ModelFileError: a model cannot be read.
+        """
+        return cls(path, "" if path is None else profile_key(configuration))
 
     def read(self) -> CostProfile | None:
-        """What an earlier run left, None where it left nothing."""
-        return self._memory.read(self._key)
+        """What an earlier run left, None where it left nothing usable."""
+        try:
+            return _PROFILE.validate_python(self._entries.read().get(self._key))
+        except ValidationError:
+            return None
 
     def write(self, profile: CostProfile) -> None:
-        """Leave the costs to later runs."""
-        self._memory.write(self._key, profile)
+        """Leave the costs to later runs; the oldest of more than `MOST_PROFILES` go."""
+        self._entries.add(self._key, asdict(profile))
 
 
 def profile_key(configuration: Configuration) -> str:
@@ -76,26 +68,5 @@ def profile_key(configuration: Configuration) -> str:
         speculation=SpeculationSettings(),
         sampling=SamplingSettings(),
     )
-    facts = (
-        VERSION,
-        *machine_facts(),
-        [model_identity(path) for path in files],
-        settings,
-    )
+    facts = (VERSION, *machine_facts(), [model_identity(path) for path in files], settings)
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
-
-
-def _profile(entry: object) -> CostProfile | None:
-    try:
-        if not isinstance(entry, dict):
-            return None
-        points = tuple((int(n_rows), float(steps)) for n_rows, steps in entry["points"])
-        drafting = {
-            str(name): KnownCost(*map(float, cost)) for name, cost in entry["drafting"].items()
-        }
-        profile = CostProfile(float(entry["plain_s"]), points, drafting)
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        return None
-    is_sane = 0 < profile.plain_s < 1000 and all(n > 0 and 0 < steps < 1000 for n, steps in points)
-    is_sane = is_sane and all(0 <= part < 1000 for cost in drafting.values() for part in cost)
-    return profile if is_sane else None

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from math import ceil
 from statistics import median
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from engine.backends.base import Sequence as DecodedSequence
 from engine.clock import Stopwatch
-from engine.configuration import MAX_DRAFT
+from engine.configuration import MAX_DRAFT, Bounds
 
 MAX_ROWS = 1 + MAX_DRAFT
 RECENT = 7
@@ -63,23 +63,27 @@ SIZES = (1, 1, 2, 3, 4, 6, 8, 17, 1)
 SHORT_SIZES = (1, 1, 2, 4, 8)
 """The same in a short prompt: enough to see whether the costs have a kink."""
 
-Points = tuple[tuple[int, float], ...]
+MOST_STEPS_KEPT = 1000
+Steps = Annotated[float, Bounds(ge=0, lt=MOST_STEPS_KEPT)]
+Points = tuple[
+    tuple[Annotated[int, Bounds(ge=1)], Annotated[float, Bounds(gt=0, lt=MOST_STEPS_KEPT)]], ...
+]
 
 
 class KnownCost(NamedTuple):
     """What guessing costs in plain steps, as one run leaves it to the next."""
 
-    fixed: float
-    step: float
-    catch_up: float
-    silence: float
+    fixed: Steps
+    step: Steps
+    catch_up: Steps
+    silence: Steps
 
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
     """Measured costs, in plain steps, as one run leaves them to the next."""
 
-    plain_s: float
+    plain_s: Annotated[float, Bounds(gt=0, lt=1000)]
     """Seconds of the plain step that they were measured with."""
     points: Points
     """Cost of batches by their number of rows."""

@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from statistics import median
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from engine.configuration import Bounds
 
 Name = TypeVar("Name", bound=str)
 CONFIDENCE = 0.95
 N_DECIDING = 6
 """Fewest blocks that decide: the range of six ratios holds their median 97 times of 100."""
 
-Block = tuple[float, float, float, float]
+MOST_SECONDS = 1e6
+Seconds = Annotated[float, Bounds(gt=0, lt=MOST_SECONDS)]
+Block = tuple[Seconds, Seconds, Seconds, Seconds]
 """Seconds a token, taken in this order: A, B, B, A."""
 
 

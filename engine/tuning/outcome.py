@@ -1,14 +1,66 @@
-"""What tuning says: each candidate beside what was best before it, and what all of it comes to."""
+"""What tuning measured, kept so that a stopped run goes on where it was, and what it says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
 
-from engine.configuration import Configuration
-from engine.tuning.gain import PairedGain
+from pydantic import TypeAdapter, ValidationError
+
+from engine.configuration import STRICT, Bounds, Configuration
+from engine.errors import EngineError
+from engine.files import read_record as read_file
+from engine.files import write_record as write_file
+from engine.tuning.gain import MOST_SECONDS, Block, PairedGain
 from engine.tuning.trials import WorkloadName, WorkloadSizes
 
+VERSION = 1
+
 Verdict = Literal["taken", "quicker", "slower", "within noise", "failed", "no time"]
+
+
+class RecordError(EngineError):
+    """What was measured cannot be kept."""
+
+    title = "Measurements cannot be kept"
+
+
+@dataclass(slots=True)
+class TuningRecord:
+    """The blocks of every comparison, by a name that says what was compared with what."""
+
+    __pydantic_config__ = STRICT
+
+    sizes: WorkloadSizes | None = None
+    """None until the workloads are sized."""
+    blocks: dict[str, dict[WorkloadName, list[Block]]] = field(default_factory=dict)
+    """By comparison and workload."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a comparison has no blocks, or no more of them."""
+    spent_s: Annotated[float, Bounds(ge=0, lt=MOST_SECONDS)] = 0.0
+    """Time of all runs so far."""
+
+
+def read_record(path: Path) -> TuningRecord:
+    """What a file holds; an empty record where it is not there, damaged or of another version."""
+    try:
+        return TypeAdapter(TuningRecord).validate_python(read_file(path, VERSION))
+    except ValidationError:
+        return TuningRecord()
+
+
+def write_record(path: Path, record: TuningRecord) -> None:
+    """Replace the file whole.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    try:
+        write_file(path, VERSION, asdict(record))
+    except OSError as error:
+        raise RecordError(
+            f"{path} cannot be written ({error.strerror or error}): a stopped run will begin anew"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from engine.configuration import Configuration
+from engine.configuration import MOST_COUNT, Bounds, Configuration
 
 WorkloadName = Literal["prompt", "near", "deep"]
+PositiveCount = Annotated[int, Bounds(ge=1, le=MOST_COUNT)]
 
 EVERYTHING: tuple[WorkloadName, ...] = ("near", "prompt", "deep")
 """The deep one is at an end, so that turning the order reads its chat once for two rounds."""
@@ -65,9 +66,9 @@ class Workload:
 class WorkloadSizes:
     """How much each workload holds, so that a run is long enough to time and short enough."""
 
-    n_prompt: int
-    n_written: int
-    n_deep: int
+    n_prompt: PositiveCount
+    n_written: PositiveCount
+    n_deep: PositiveCount
 
     def workload(self, name: WorkloadName) -> Workload:
         """A workload by its name."""

@@ -252,7 +252,7 @@ def test_a_changed_second_part_is_read_again(tmp_path: Path, read_paths: list[Pa
     assert len(read_paths) == 2
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": 0}', '{"format": 1, "models": 3}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 0}', '{"version": 4, "models": 3}'])
 def test_a_cache_that_says_nothing_is_made_again(
     tmp_path: Path, content: str, read_paths: list[Path]
 ) -> None:
@@ -281,7 +281,7 @@ def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
         status = path.stat()
         numbers = [status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino]
         entry = odd.replace("[1, 2]", str(numbers))
-        cache.write_text(f'{{"format": {header_cache.FORMAT}, "models": {{"{path}": {entry}}}}}')
+        cache.write_text(f'{{"version": {header_cache.VERSION}, "models": {{"{path}": {entry}}}}}')
         assert scan([tmp_path / "m"], cache_path=cache)[0].architecture == "llama"
 
 

@@ -17,7 +17,6 @@ from engine.configuration import (
 from engine.errors import ModelFileError
 from engine.speculation.cost_profile import (
     MOST_PROFILES,
-    CostMemory,
     KeptCosts,
     profile_key,
 )
@@ -44,39 +43,37 @@ def with_draft(configuration: Configuration, path: Path) -> Configuration:
 
 
 def test_what_one_run_writes_the_next_one_reads(path: Path) -> None:
-    CostMemory(path).write("a", COSTS)
-    assert CostMemory(path).read("a") == COSTS
-    assert CostMemory(path).read("b") is None
+    KeptCosts(path, "a").write(COSTS)
+    assert KeptCosts(path, "a").read() == COSTS
+    assert KeptCosts(path, "b").read() is None
 
 
 def test_a_profile_replaces_its_former_and_no_other(path: Path) -> None:
-    memory, newer = CostMemory(path), replace(COSTS, plain_s=0.01)
-    memory.write("a", COSTS)
-    memory.write("b", COSTS)
-    memory.write("a", newer)
-    assert (memory.read("a"), memory.read("b")) == (newer, COSTS)
+    newer = replace(COSTS, plain_s=0.01)
+    KeptCosts(path, "a").write(COSTS)
+    KeptCosts(path, "b").write(COSTS)
+    KeptCosts(path, "a").write(newer)
+    assert (KeptCosts(path, "a").read(), KeptCosts(path, "b").read()) == (newer, COSTS)
 
 
 def test_the_profiles_written_last_are_kept(path: Path) -> None:
-    memory = CostMemory(path)
     for n in range(MOST_PROFILES):
-        memory.write(f"{n}", COSTS)
-    memory.write("0", COSTS)
-    memory.write("one more", COSTS)
-    assert memory.read("1") is None
-    assert all(memory.read(key) for key in ("0", "2", "one more"))
+        KeptCosts(path, f"{n}").write(COSTS)
+    KeptCosts(path, "0").write(COSTS)
+    KeptCosts(path, "one more").write(COSTS)
+    assert KeptCosts(path, "1").read() is None
+    assert all(KeptCosts(path, key).read() for key in ("0", "2", "one more"))
 
 
 def test_without_a_path_nothing_is_kept_and_no_model_is_read() -> None:
-    kept = KeptCosts(Configuration(Path("no such model"), n_ctx=512), None)
+    kept = KeptCosts.of(Configuration(Path("no such model"), n_ctx=512), None)
     kept.write(COSTS)
     assert kept.read() is None
 
 
 def test_nothing_but_the_file_is_left_and_only_its_owner_reads_it(path: Path) -> None:
-    memory = CostMemory(path)
-    memory.write("a", COSTS)
-    memory.write("b", COSTS)
+    KeptCosts(path, "a").write(COSTS)
+    KeptCosts(path, "b").write(COSTS)
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
@@ -86,9 +83,8 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "file" / "costs.json", tmp_path / "folder"):
-        memory = CostMemory(path)
-        memory.write("a", COSTS)
-        assert memory.read("a") is None
+        KeptCosts(path, "a").write(COSTS)
+        assert KeptCosts(path, "a").read() is None
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -109,17 +105,16 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
 def test_a_broken_file_is_taken_for_none_and_written_anew(text: str, path: Path) -> None:
     path.parent.mkdir()
     path.write_text(text, encoding="utf-16" if text == "\N{PILE OF POO}" else "utf-8")
-    memory = CostMemory(path)
-    assert memory.read("a") is None
-    memory.write("a", COSTS)
-    assert memory.read("a") == COSTS
+    assert KeptCosts(path, "a").read() is None
+    KeptCosts(path, "a").write(COSTS)
+    assert KeptCosts(path, "a").read() == COSTS
 
 
 def test_a_file_of_another_version_is_not_read(path: Path) -> None:
-    CostMemory(path).write("a", COSTS)
+    KeptCosts(path, "a").write(COSTS)
     known = json.loads(path.read_text())
     path.write_text(json.dumps(known | {"version": known["version"] + 1}))
-    assert CostMemory(path).read("a") is None
+    assert KeptCosts(path, "a").read() is None
 
 
 @pytest.mark.parametrize(
@@ -150,17 +145,17 @@ def test_a_file_of_another_version_is_not_read(path: Path) -> None:
 def test_numbers_that_cannot_be_costs_are_not_believed(
     part: str, value: object, path: Path
 ) -> None:
-    CostMemory(path).write("a", COSTS)
+    KeptCosts(path, "a").write(COSTS)
     known = json.loads(path.read_text())
     known["profiles"]["a"][part] = value
     path.write_text(json.dumps(known))
-    assert CostMemory(path).read("a") is None
+    assert KeptCosts(path, "a").read() is None
 
 
 def test_costs_are_those_of_a_configuration(path: Path, configuration: Configuration) -> None:
-    KeptCosts(configuration, path).write(COSTS)
-    assert KeptCosts(configuration, path).read() == COSTS
-    assert KeptCosts(replace(configuration, n_threads=3), path).read() is None
+    KeptCosts.of(configuration, path).write(COSTS)
+    assert KeptCosts.of(configuration, path).read() == COSTS
+    assert KeptCosts.of(replace(configuration, n_threads=3), path).read() is None
 
 
 def test_who_drafts_how_tokens_are_drawn_and_names_of_files_change_no_cost(
@@ -206,4 +201,4 @@ def test_model_draft_settings_build_and_machine_tell_costs_apart(
 
 def test_costs_of_a_model_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"gone\.gguf"):
-        KeptCosts(Configuration(tmp_path / "gone.gguf", n_ctx=512), tmp_path / "costs.json")
+        KeptCosts.of(Configuration(tmp_path / "gone.gguf", n_ctx=512), tmp_path / "costs.json")

@@ -7,7 +7,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.tuning.gain import agree
-from engine.tuning.record import TuningRecord
+from engine.tuning.outcome import TuningRecord
 from engine.tuning.timer import VariantFailedError
 from engine.tuning.trials import Scope, Variant, Workload
 from engine.tuning.tuner import LEAST_WAIT_S, TuningError

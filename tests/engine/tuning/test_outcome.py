@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tuning.record import RecordError, TuningRecord, read_record, write_record
+from engine.tuning.outcome import RecordError, TuningRecord, read_record, write_record
 from engine.tuning.trials import WorkloadSizes
 
 RECORD = TuningRecord(
