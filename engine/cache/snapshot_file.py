@@ -6,19 +6,20 @@ which holds the SHA-256 of the payload: no part can come from another file.
 """
 
 import json
-import math
 import os
 import struct
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from engine.cache.namespace import CacheTypes, Namespace
 from engine.cache.radix import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 from engine.files import replace_file
-from engine.parsing import parse_json
 
 MAGIC = b"KVCHATST"
 VERSION = 1
@@ -127,47 +128,55 @@ def read_head(prelude: Prelude, data: bytes, rest: bytes) -> Header:
     return Header(namespace, state, prelude)
 
 
-KINDS: dict[str, type] = {
-    "namespace": str,
-    "model": str,
-    "fields": list,
-    "key": str,
-    "parent": str,
-    "line": str,
-    "start": int,
-    "end": int,
-    "recompute_s": float,
-    "owners": list,
-    "n_uses": int,
-    "used_at": float,
-}
-ORIGIN = "origin"
-"""Stands only where there is one: other versions of kvchat read files without it."""
+OF_STATE = (
+    "key", "parent", "line", "start", "end", "recompute_s", "n_uses", "used_at", "origin",
+)  # fmt: skip
+"""What a description says of a state in the state's own words."""
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Description(BaseModel, frozen=True, extra="forbid", strict=True):
+    """The JSON in a head."""
+
+    namespace: str
+    model: str
+    fields: tuple[tuple[str, str], ...]
+    key: str
+    parent: str
+    line: str
+    start: Count
+    end: Count
+    recompute_s: NotNegative
+    owners: tuple[str, ...]
+    n_uses: Count
+    used_at: NotNegative
+    origin: str = ""
+    """Stands only where there is one: other versions of kvchat read files without it."""
+
+    @field_validator("origin")
+    @classmethod
+    def _spells_types(cls, value: str) -> str:
+        if value and CacheTypes.read(value) is None:
+            raise ValueError("it spells no cache types")
+        return value
 
 
 def describe(namespace: Namespace, state: StoredState) -> bytes:
-    """Write the description of a state: JSON, for `read_description`."""
-    about: dict[str, object] = {
+    """The description of a state: JSON, for `read_description`."""
+    about = {
         "namespace": namespace.key,
         "model": namespace.model,
-        "fields": [list(field) for field in namespace.fields],
-        "key": state.key,
-        "parent": state.parent,
-        "line": state.line,
-        "start": state.start,
-        "end": state.end,
-        "recompute_s": float(state.recompute_s),
+        "fields": namespace.fields,
         "owners": sorted(state.owners),
-        "n_uses": state.n_uses,
-        "used_at": float(state.used_at),
+        **{name: getattr(state, name) for name in OF_STATE if name != "origin" or state.origin},
     }
-    if state.origin:
-        about[ORIGIN] = state.origin
     return json.dumps(about).encode()
 
 
 def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace, StoredState]:
-    """Read what `describe` wrote.
+    """What `describe` wrote.
 
     Args:
         text: The description.
@@ -178,53 +187,20 @@ def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace
         StateError: it says something else, or nothing that can be.
     """
     try:
-        about = parse_json(text)
-    except ValueError as error:
-        raise StateError(f"its description is no JSON ({error})") from error
-    if not isinstance(about, dict):
-        raise StateError("its description is not that of a state")
-    origin = about.pop(ORIGIN, "")
-    if set(about) != set(KINDS):
-        raise StateError("its description is not that of a state")
-    if origin != "" and (not isinstance(origin, str) or CacheTypes.read(origin) is None):
-        raise StateError("it says of cache types what cannot be")
-    wrong = [name for name, kind in KINDS.items() if type(about[name]) is not kind]
-    if wrong:
-        raise StateError(f"its description is wrong about {', '.join(wrong)}")
+        about = _Description.model_validate_json(text)
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, each["loc"])) or each["msg"] for each in error.errors())
+        raise StateError(f"its description is wrong about {wrong}") from error
+    n_tokens = len(packed) // TOKEN_BYTES
+    if about.start >= about.end or about.end - about.start != n_tokens:
+        raise StateError(f"it claims tokens {about.start} to {about.end} and holds {n_tokens}")
     state = StoredState(
-        key=about["key"],
-        parent=about["parent"],
-        line=about["line"],
-        start=about["start"],
-        end=about["end"],
         packed=packed,
         nbytes=nbytes,
-        recompute_s=about["recompute_s"],
-        owners=frozenset(map(str, about["owners"])),
-        n_uses=about["n_uses"],
-        used_at=about["used_at"],
-        origin=origin,
+        owners=frozenset(about.owners),
+        **{name: getattr(about, name) for name in OF_STATE},
     )
-    _check(state)
-    return Namespace(about["namespace"], about["model"], _fields(about["fields"])), state
-
-
-def _check(state: StoredState) -> None:
-    n_tokens = len(state.packed) // TOKEN_BYTES
-    if not 0 <= state.start < state.end or state.end - state.start != n_tokens:
-        raise StateError(f"it claims tokens {state.start} to {state.end} and holds {n_tokens}")
-    times = (state.recompute_s, state.used_at)
-    if state.n_uses < 0 or not all(math.isfinite(time) and time >= 0 for time in times):
-        raise StateError("its times and uses cannot be")
-
-
-def _fields(pairs: list[object]) -> tuple[tuple[str, str], ...]:
-    fields = []
-    for pair in pairs:
-        if not isinstance(pair, list) or [type(part) for part in pair] != [str, str]:
-            raise StateError("its namespace is not spelled as one")
-        fields.append((pair[0], pair[1]))
-    return tuple(fields)
+    return Namespace(about.namespace, about.model, about.fields), state
 
 
 @dataclass(frozen=True, slots=True)
