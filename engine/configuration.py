@@ -13,6 +13,8 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
+from engine.errors import PresetError
+
 Target = Literal["kvchat", "llama-server"]
 """The program that a configuration is for: slots, rows of logits and window caches differ."""
 
@@ -223,20 +225,30 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute()) if path else ""
 
 
-def out_of_bounds(settings: SamplingSettings) -> list[str]:
-    """The values outside their bounds, each with its name and what is allowed."""
-    found = ((name, getattr(settings, name), bounds) for name, bounds in sampling_bounds().items())
-    return [
+def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
+    """Refuse values outside their bounds, all of them at once.
+
+    Raises:
+        PresetError: each value with its name and what is allowed.
+    """
+    wrong = [
         f"{name} is {value}, allowed is {bounds}"
-        for name, value, bounds in found
-        if not bounds.allow(value)
+        for name, bounds in bounds_of(type(settings)).items()
+        if not bounds.allow(value := getattr(settings, name))
     ]
+    if wrong:
+        raise PresetError("; ".join(wrong))
+
+
+def sampling_bounds() -> Mapping[str, Bounds]:
+    """What each of the `SamplingSettings` may be, by its name."""
+    return bounds_of(SamplingSettings)
 
 
 @cache
-def sampling_bounds() -> Mapping[str, Bounds]:
-    """What each of the `SamplingSettings` may be, by its name."""
-    hints = get_type_hints(SamplingSettings, include_extras=True)
+def bounds_of(kind: type[SamplingSettings | SpeculationSettings]) -> Mapping[str, Bounds]:
+    """What each field of settings may be, by its name; those that are free are left out."""
+    hints = get_type_hints(kind, include_extras=True)
     return {
         name: bounds
         for name, hint in hints.items()

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import SamplingSettings, out_of_bounds
-from engine.errors import DecodeError, PresetError
+from engine.configuration import SamplingSettings, check_settings
+from engine.errors import DecodeError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -163,29 +163,21 @@ class Choice:
     """
 
 
-def check_sampling(settings: SamplingSettings) -> None:
-    """Refuse settings that make no distribution, all of them at once.
-
-    Raises:
-        PresetError: a value outside its range; the message names value and range.
-    """
-    wrong = out_of_bounds(settings)
-    if wrong:
-        raise PresetError("; ".join(wrong))
-
-
 class Sampler:
     """Turns logits into a distribution and draws from it by shared noise.
 
     Order: mask, repetition penalty, then temperature, top-k, top-p, min-p, each on what the one
     before left. At temperature 0 the distribution is a one-hot at the largest penalised logit.
     Drawing is deterministic: it depends on seed, position and distribution (see `distribution`).
+
+    Raises:
+        PresetError: a setting outside its range; the message names value and range.
     """
 
     def __init__(
         self, settings: SamplingSettings, seed: int, *, mask: TokenMask | None = None
     ) -> None:
-        check_sampling(settings)
+        check_settings(settings)
         self.settings = settings
         self.seed = seed
         self.mask = mask

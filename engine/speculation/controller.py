@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.configuration import MAX_DRAFT
-from engine.errors import PresetError
 from engine.speculation.acceptance import Examined
 from engine.speculation.predictors.base import DraftToken
 
@@ -85,7 +83,7 @@ class FixedController(_ByLength):
     """Always the same length."""
 
     def __init__(self, n_draft: int) -> None:
-        super().__init__(_checked(n_draft, "n_draft"))
+        super().__init__(n_draft)
         self.reason = f"fixed at {n_draft}"
 
     def observe(self, outcome: RoundOutcome) -> None:
@@ -106,8 +104,8 @@ class BandController(_ByLength):
     RETRY_FIRST, RETRY_LAST = 24, 384
 
     def __init__(self, n_draft: int, n_draft_max: int) -> None:
-        self._max = _checked(n_draft_max, "n_draft_max")
-        super().__init__(min(_checked(n_draft, "n_draft"), self._max))
+        self._max = n_draft_max
+        super().__init__(min(n_draft, n_draft_max))
         self._window: deque[bool] = deque(maxlen=self.WINDOW)
         self._is_on = True
         self._tokens_off = 0
@@ -159,9 +157,3 @@ class BandController(_ByLength):
         else:
             self._retry_after = min(2 * self._retry_after, self.RETRY_LAST)
             self.reason = f"band: off, a trial token was wrong, next in {self._retry_after} tokens"
-
-
-def _checked(length: int, name: str) -> int:
-    if not 1 <= length <= MAX_DRAFT:
-        raise PresetError(f"{name} is {length}, allowed is 1 to {MAX_DRAFT}")
-    return length

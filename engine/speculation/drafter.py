@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
-from engine.configuration import ControllerName, SpeculationSettings
+from engine.configuration import ControllerName, SpeculationSettings, check_settings
 from engine.errors import DecodeAborted, EngineError
 from engine.sampling import Distribution
 from engine.speculation.acceptance import Examined
@@ -22,8 +22,9 @@ def make_controller(settings: SpeculationSettings, auto: AutoController) -> Cont
     """The controller of the settings, at the start of a reply; `auto` is the session's.
 
     Raises:
-        PresetError: a length outside 1 to `MAX_DRAFT`.
+        PresetError: a setting outside its bounds.
     """
+    check_settings(settings)
     match settings.controller:
         case ControllerName.FIXED:
             return FixedController(settings.n_draft)

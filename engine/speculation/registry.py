@@ -80,11 +80,7 @@ class Readers:
         return kept[1]
 
     def of_past(self, replies: Replies, settings: SpeculationSettings) -> Predictor:
-        """What guesses from replies of other chats; newer ones are added to what it knows.
-
-        Raises:
-            PresetError: a setting of the predictor is out of its range.
-        """
+        """What guesses from replies of other chats; newer ones are added to what it knows."""
         least = settings.suffix_min_confidence
         known, trusted, predictor = self._past or ((), least, None)
         if predictor is None or trusted != least or replies[: len(known)] != known:

@@ -1,6 +1,7 @@
 """What a configuration comes to, and which values its settings may have."""
 
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from engine.configuration import (
     DraftConfiguration,
     EngineSettings,
     SamplingSettings,
-    out_of_bounds,
+    check_settings,
 )
+from engine.errors import PresetError
 from engine.presets.preset import Preset
 
 
@@ -61,10 +63,9 @@ def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path
     ],
 )
 def test_a_value_outside_its_bounds_is_told_with_them(changes: dict[str, float], told: str) -> None:
-    usual = SamplingSettings()
-    assert out_of_bounds(usual) == []
-    [found] = out_of_bounds(replace(usual, **changes))  # type: ignore[arg-type]  # by name
-    assert found.startswith(told)
+    check_settings(usual := SamplingSettings())
+    with pytest.raises(PresetError, match=f"^{re.escape(told)}"):
+        check_settings(replace(usual, **changes))  # type: ignore[arg-type]  # by name
 
 
 def test_a_preset_has_every_setting_of_the_engine_with_the_same_default() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.ngram_index import (
     BETWEEN,
@@ -30,10 +29,6 @@ class SuffixPredictor:
     name = "suffix"
 
     def __init__(self, *, min_confidence: float) -> None:
-        if not 0.0 <= min_confidence <= 1.0:
-            raise PresetError(
-                f"suffix_min_confidence is {min_confidence:g}: it is a probability, 0 to 1"
-            )
         self._min_confidence = min_confidence
         self._places = Places(ORDERS, reach=REACH)
 
@@ -68,10 +63,6 @@ class PastRepliesPredictor:
     name = "past"
 
     def __init__(self, replies: Sequence[Sequence[int]], *, min_confidence: float) -> None:
-        if not 0.0 <= min_confidence <= 1.0:
-            raise PresetError(
-                f"suffix_min_confidence is {min_confidence:g}: it is a probability, 0 to 1"
-            )
         self._min_confidence = min_confidence
         self._end: list[int] = []
         self._places = Places(PAST_ORDERS, reach=PAST_REACH)

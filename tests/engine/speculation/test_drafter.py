@@ -207,15 +207,18 @@ def test_a_verified_draft_takes_the_place_of_an_older_one() -> None:
     assert examiner.examine([5]) == (Examined("s", 0.5, True),)
 
 
-def test_lengths_outside_the_limits_are_refused() -> None:
-    with pytest.raises(PresetError, match="n_draft is 0"):
-        make_controller(
-            SpeculationSettings(controller=ControllerName.FIXED, n_draft=0), AutoController()
-        )
-    with pytest.raises(PresetError, match="n_draft_max is 99"):
-        make_controller(
-            SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99), AutoController()
-        )
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (SpeculationSettings(controller=ControllerName.FIXED, n_draft=0), "n_draft is 0"),
+        (SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99), "n_draft_max is 99"),
+        (SpeculationSettings(suffix_min_confidence=1.5), r"suffix_min_confidence is 1\.5"),
+        (SpeculationSettings(draft_min_confidence=-0.1), r"draft_min_confidence is -0\.1"),
+    ],
+)
+def test_values_outside_their_limits_are_refused(settings: SpeculationSettings, told: str) -> None:
+    with pytest.raises(PresetError, match=told):
+        make_controller(settings, AutoController())
 
 
 def test_the_automatic_rule_goes_on_with_what_the_session_knows() -> None:

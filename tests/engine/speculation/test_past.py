@@ -2,7 +2,6 @@ from itertools import islice
 
 import pytest
 
-from engine.errors import PresetError
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.suffix import PastRepliesPredictor
 from tests.contracts.predictor import PredictorContract
@@ -56,8 +55,3 @@ def test_the_draft_ends_where_it_is_no_longer_likely_enough() -> None:
 
 def test_the_line_is_not_learnt_from() -> None:
     assert tokens(SAID, [30, 31, 32, 33, 40, 30, 31, 32]) == []
-
-
-def test_a_least_confidence_that_is_no_probability_is_refused() -> None:
-    with pytest.raises(PresetError, match="suffix_min_confidence"):
-        PastRepliesPredictor((), min_confidence=-0.1)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken, Predictor
 from engine.speculation.predictors.ngram_index import most_likely
 from engine.speculation.predictors.suffix import SuffixPredictor
@@ -67,11 +66,6 @@ def test_a_loop_is_continued_beyond_the_end_of_the_line() -> None:
 
 def test_one_common_token_is_not_enough_to_propose() -> None:
     assert tokens([1, 5, 6, 2, 1], 3) == []
-
-
-def test_a_least_confidence_that_is_no_probability_is_refused() -> None:
-    with pytest.raises(PresetError, match=r"suffix_min_confidence is 1\.5"):
-        SuffixPredictor(min_confidence=1.5)
 
 
 @given(
