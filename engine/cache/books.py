@@ -60,7 +60,7 @@ class Books:
         return min(self.settings.warm_bytes, max(spare, 0))
 
     def shrink(self, *, spare: KeptNode | None = None) -> None:
-        """Up copies in main memory beyond what is allowed now; the lock is held.
+        """Drop copies in main memory beyond what is allowed now; the lock is held.
 
         The copy at `spare` goes last: it came just now.
         """

@@ -160,7 +160,7 @@ class Catalog:
         self._book(node, payload)
 
     def drop_payload(self, node: KeptNode) -> bool:
-        """Up the copy in main memory; gives whether it was prefetched in vain."""
+        """Drop the copy in main memory; the result is whether it was prefetched in vain."""
         kept = value(node)
         if kept.payload is None:
             return False

@@ -191,7 +191,7 @@ class Disk:
         self._cold.pin(key, is_pinned=is_pinned)
 
     def spare_all(self) -> None:
-        """Up every file of the namespace, those of other processes too.
+        """Mark every file of the namespace as spare, those of other processes too.
 
         Raises:
             CacheStoreError: the folder cannot be read.

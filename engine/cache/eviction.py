@@ -46,7 +46,7 @@ def worth(state: Weighable, now: float) -> float:
 
 
 def shrink(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending: int) -> None:
-    """Up copies in main memory, those of least worth first, until they are `limit` bytes.
+    """Drop copies in main memory, those of least worth first, until they are `limit` bytes.
 
     First go those that lie on disk too: that costs a read at most. Up to `pending` bytes that are
     still to be written may stay beyond the limit. What lies nowhere else and exceeds that is lost,
@@ -96,7 +96,7 @@ def _waits(node: KeptNode, pending: int) -> bool:
 
 
 def _weakest(catalog: Catalog, nodes: Iterable[KeptNode], now: float) -> Iterator[KeptNode]:
-    """No des by rising worth; among whole states, those that a later one makes idle first."""
+    """Nodes by rising worth; among whole states, those that a later one makes idle first."""
 
     def rank(node: KeptNode) -> tuple[bool, float]:
         kept = value(node)

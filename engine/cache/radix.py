@@ -172,7 +172,7 @@ class RadixTree(Generic[V]):
             each.n_locks += 1
 
     def unlock(self, node: Node[V]) -> None:
-        """One lock back."""
+        """Take one lock back."""
         way = list(self.way(node))
         for each in way:
             assert each.n_locks > 0
@@ -224,7 +224,7 @@ class RadixTree(Generic[V]):
             waiting.extend(each.children.values())
 
     def nodes(self) -> Iterator[Node[V]]:
-        """A ll nodes, parents before children, root excluded."""
+        """All nodes, parents before children, root excluded."""
         return self.below(self.root)
 
     def _add(self, parent: Node[V], edge: bytes) -> Node[V]:

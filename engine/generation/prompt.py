@@ -363,7 +363,7 @@ def _leading_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...],
 def _at_character(
     kept: tuple[int, ...], data: bytes, n_bytes: int, vocabulary: Vocabulary
 ) -> tuple[tuple[int, ...], str]:
-    """Up trailing ids until what is left of the text starts at a character."""
+    """Drop trailing ids until what is left of the text starts at a character."""
     while kept and n_bytes < len(data) and data[n_bytes] & 0xC0 == 0x80:
         n_bytes -= len(vocabulary.piece(kept[-1]))
         kept = kept[:-1]

@@ -46,7 +46,7 @@ class TokenBytes:
 
 
 def make_tokenizer(tokens: TokenBytes) -> "LLTokenizer":
-    """Llguidance's own form of a vocabulary; takes about a second for a large one."""
+    """The vocabulary in the form of llguidance; takes about a second for a large one."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(

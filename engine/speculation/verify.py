@@ -83,7 +83,7 @@ def residual(target: Distribution, draft: Distribution, share: float = 1.0) -> D
 
 
 def block_share(share: float, token: int, target: Distribution, draft: Distribution) -> float:
-    """P _i = min(1, P_{i-1}·p_i(x_i)/q_i(x_i)) from P_{i-1}; P_0 is 1.
+    """P_i = min(1, P_{i-1}·p_i(x_i)/q_i(x_i)) from P_{i-1}; P_0 is 1.
 
     Sun et al. 2024, arXiv 2403.10444, algorithm 2.
     """
@@ -297,7 +297,7 @@ def _drawn_from(draft: Tokens[int], laws: Tokens[Distribution | None]) -> list[D
 
 
 def _recent(line: Tokens[int], sampler: Sampler) -> Tokens[int]:
-    """A s much of the line as the sampler looks at."""
+    """As much of the line as the sampler looks at."""
     window = sampler.history_window
     if window is None:
         return line

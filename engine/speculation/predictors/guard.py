@@ -153,7 +153,7 @@ class GuardedPredictor:
         self._call("reset", lambda: self._inner.reset(tuple(history)))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """What became part of the line, and judge how long the round took.
+        """Pass on what became part of the line, and judge how long the round took.
 
         Raises:
             PredictorError: the predictor raised, here or when it was left, or was late too often.
