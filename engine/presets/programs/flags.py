@@ -138,9 +138,6 @@ FLAGS: tuple[Flag, ...] = (
     _flag("swa_full", "--swa-full LLAMA_ARG_SWA_FULL", takes="switch", is_in_ik=False),
     _flag("n_threads", "--threads -t LLAMA_ARG_THREADS"),
     _flag("n_threads_batch", "--threads-batch -tb"),
-    _flag("load_mode", "--load-mode -lm LLAMA_ARG_LOAD_MODE"),
-    _flag("use_mmap", "--mmap LLAMA_ARG_MMAP", takes="switch",
-          off="--no-mmap LLAMA_ARG_NO_MMAP"),
     _flag("n_gpu_layers", "--n-gpu-layers -ngl --gpu-layers LLAMA_ARG_N_GPU_LAYERS"),
     _flag("fit", "--fit -fit LLAMA_ARG_FIT", takes="maybe", is_in_ik=False),
     _flag("split_mode", "--split-mode -sm LLAMA_ARG_SPLIT_MODE"),
@@ -153,6 +150,9 @@ FLAGS: tuple[Flag, ...] = (
           off="--no-kv-offload -nkvo LLAMA_ARG_NO_KV_OFFLOAD"),
     _flag("use_extra_buffers", "--repack LLAMA_ARG_REPACK", takes="switch",
           off="--no-repack -nr LLAMA_ARG_NO_REPACK", is_in_ik=False),
+    _flag("load_mode", "--load-mode -lm LLAMA_ARG_LOAD_MODE"),
+    _flag("use_mmap", "--mmap LLAMA_ARG_MMAP", takes="switch",
+          off="--no-mmap LLAMA_ARG_NO_MMAP"),
     _flag("mmproj", "--mmproj -mm LLAMA_ARG_MMPROJ"),
     _flag("mmproj_offload", "--mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD", takes="switch",
           off="--no-mmproj-offload LLAMA_ARG_NO_MMPROJ_OFFLOAD"),
@@ -186,7 +186,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("lookup_m", "--spec-ngram-simple-size-m --spec-ngram-size-m",
           before_may="--spec-ngram-size-m"),
 )  # fmt: skip
-"""Every flag that a preset has a field for."""
+"""Every flag that a preset has a field for, in the order in which they are written."""
 
 _BY_KEY = {flag.key: flag for flag in FLAGS}
 _BY_NAME = {

@@ -8,9 +8,10 @@ said in the preset where kvchat's is another one (llama.cpp b11434, `common/comm
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from dataclasses import asdict
+from pathlib import Path, PurePath
 
-from engine.configuration import Adapter, Configuration, TensorOverride
+from engine.configuration import Adapter, Configuration, SamplingSettings, TensorOverride
 from engine.grammar.source import LARK_SUFFIX
 from engine.model.architecture import Model
 from engine.presets.programs.base import (
@@ -27,6 +28,7 @@ from engine.presets.programs.base import (
 from engine.presets.programs.flags import (
     CURRENT,
     FLAG_SETS,
+    FLAGS,
     FlagSet,
     Given,
     Option,
@@ -59,6 +61,20 @@ LOAD_MODES = ("auto", "mmap", UNMAPPED)
 """Values of `--load-mode` that a preset can say."""
 DEFAULT_SAMPLING: Data = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
+ALWAYS_SAID = (
+    "n_ctx n_batch n_ubatch n_slots type_k type_v flash_attention "
+    "temperature top_k top_p min_p repetition_penalty repetition_window"
+).split()
+"""What stands in a command though it is as usual: llama-server's own default may be another."""
+OTHER_WORDS = (
+    "n_gpu_layers tensor_split tensor_overrides n_cpu_moe use_mmap mmproj_offload cpu_moe"
+).split()
+"""Settings that one option cannot say with the value that a preset has."""
+AS_THEY_ARE = [flag for flag in FLAGS if flag.key not in OTHER_WORDS]
+
+_USUAL = Configuration(Path("model.gguf"), 0)
+_ORDER = {flag.key: index for index, flag in enumerate(FLAGS)}
+
 _NO_PROGRAM = re.compile(r"-|\w+\+?=|$")
 _IMAGE = re.compile(r"llama\.cpp:(?:server|full)")
 _ASSIGNMENT = re.compile(r"LLAMA_\w+=.*", re.DOTALL)
@@ -88,14 +104,14 @@ def options(configuration: Configuration, flags: FlagSet) -> tuple[Option, ...]:
         ExportError: a pattern of tensors that llama-server would cut apart.
     """
     pairs = (
-        ("model", str(configuration.model_path)),
-        *_context(configuration),
+        *_as_they_are(configuration, _USUAL),
+        *_as_they_are(configuration.sampling, _USUAL.sampling),
         *_placement(configuration, flags),
         *_companions(configuration, flags),
-        *_sampling(configuration),
-        *draft_pairs(configuration, flags),
     )
-    return tuple(flags.option(key, value) for key, value in pairs if flags.has(key))
+    in_order = sorted(pairs, key=lambda pair: _ORDER[pair[0]])
+    in_order += draft_pairs(configuration, flags)
+    return tuple(flags.option(key, value) for key, value in in_order if flags.has(key))
 
 
 def remarks(
@@ -193,31 +209,25 @@ def _command(request: ExportRequest) -> list[str]:
     return list(map(writable, words))
 
 
-def _context(configuration: Configuration) -> Iterator[Pair]:
-    yield "n_ctx", str(configuration.n_ctx)
-    yield "n_batch", str(configuration.n_batch)
-    yield "n_ubatch", str(configuration.n_ubatch)
-    yield "n_slots", str(configuration.n_slots)
-    if configuration.kv_unified:
-        yield "kv_unified", "on"
-    yield "type_k", configuration.type_k
-    yield "type_v", configuration.type_v
-    yield "flash_attention", configuration.flash_attention
-    if configuration.swa_full:
-        yield "swa_full", "on"
-    if configuration.n_threads is not None:
-        yield "n_threads", str(configuration.n_threads)
-    if configuration.n_threads_batch is not None:
-        yield "n_threads_batch", str(configuration.n_threads_batch)
+def _as_they_are(
+    settings: Configuration | SamplingSettings, usual: Configuration | SamplingSettings
+) -> Iterator[Pair]:
+    """The settings whose values need no other words, under the names of their flags."""
+    for key in (flag.key for flag in AS_THEY_ARE if hasattr(settings, flag.key)):
+        value: object = getattr(settings, key)
+        if key in ALWAYS_SAID or value != getattr(usual, key):
+            yield key, _spelled(value)
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return number(value) if isinstance(value, int | float) else str(value)
 
 
 def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
     yield "n_gpu_layers", flags.layers(configuration.n_gpu_layers)
     yield "fit", "off"
-    if configuration.split_mode != "layer":
-        yield "split_mode", configuration.split_mode
-    if configuration.main_gpu:
-        yield "main_gpu", str(configuration.main_gpu)
     if configuration.tensor_split:
         yield "tensor_split", ",".join(map(number, configuration.tensor_split))
     if configuration.tensor_overrides:
@@ -226,15 +236,12 @@ def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
         yield "cpu_moe", "on"
     elif configuration.n_cpu_moe:
         yield "n_cpu_moe", str(configuration.n_cpu_moe)
-    if not configuration.offload_kqv:
-        yield "offload_kqv", "off"
-    if not configuration.use_extra_buffers:
-        yield "use_extra_buffers", "off"
     if not configuration.use_mmap:
         yield ("load_mode", UNMAPPED) if flags.name == "current" else ("use_mmap", "off")
 
 
 def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
+    yield "model", str(configuration.model_path)
     if configuration.mmproj_path is not None:
         yield "mmproj", str(configuration.mmproj_path)
         if not configuration.mmproj_offload:
@@ -246,20 +253,6 @@ def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
         yield key, ",".join(map(_csv_field, adapters))
     else:
         yield from ((key, adapter) for adapter in adapters)
-
-
-def _sampling(configuration: Configuration) -> Iterator[Pair]:
-    sampling = configuration.sampling
-    yield "temperature", number(sampling.temperature)
-    yield "top_k", str(sampling.top_k)
-    yield "top_p", number(sampling.top_p)
-    yield "min_p", number(sampling.min_p)
-    yield "repetition_penalty", number(sampling.repetition_penalty)
-    yield "repetition_window", str(sampling.repetition_window)
-    if sampling.json_schema:
-        yield "json_schema", sampling.json_schema
-    if sampling.grammar:
-        yield "grammar", sampling.grammar
 
 
 def _override(override: TensorOverride) -> str:
@@ -411,8 +404,9 @@ def _read_cache(reading: Reading) -> None:
     flash = (reading.text("flash_attention") or "auto").lower()
     is_auto = flash in ("auto", "-1")
     reading.data["flash_attention"] = "auto" if is_auto else "on" if is_on(flash) else "off"
-    reading.data["swa_full"] = is_on(reading.text("swa_full") or "off")
-    reading.data["offload_kqv"] = is_on(reading.text("offload_kqv") or "on")
+    for flag in AS_THEY_ARE:
+        if flag.takes == "switch" and (text := reading.text(flag.key)) is not None:
+            reading.data[flag.key] = is_on(text)
 
 
 def _read_placement(reading: Reading) -> None:
@@ -430,7 +424,6 @@ def _read_placement(reading: Reading) -> None:
         data["main_gpu"] = main_gpu
     if split := reading.text("tensor_split"):
         data["tensor_split"] = _shares(split, reading)
-    data["use_extra_buffers"] = is_on(reading.text("use_extra_buffers") or "on")
     mode = reading.text("load_mode")
     data["use_mmap"] = is_on(reading.text("use_mmap") or "on") and mode != UNMAPPED
     if mode not in (None, *LOAD_MODES):
@@ -492,15 +485,17 @@ def _csv_fields(value: str) -> list[str]:
 
 def _read_sampling(reading: Reading) -> None:
     sampling: Data = dict(DEFAULT_SAMPLING)
-    for key in ("temperature", "top_p", "min_p", "repetition_penalty"):
-        if (value := reading.share(key)) is not None:
+    for key, usual in asdict(_USUAL.sampling).items():
+        match usual:
+            case float():
+                value: object = reading.share(key)
+            case int():
+                count = reading.count(key)
+                value = None if count is None else max(count, 0)
+            case _:
+                value = reading.text(key)
+        if value is not None:
             sampling[key] = value
-    for key in ("json_schema", "grammar"):
-        if (path := reading.text(key)) is not None:
-            sampling[key] = path
-    for key in ("top_k", "repetition_window"):
-        if (count := reading.count(key)) is not None:
-            sampling[key] = max(count, 0)
     reading.data["sampling"] = sampling
 
 
