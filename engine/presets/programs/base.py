@@ -183,6 +183,11 @@ def yaml_text(text: str) -> str:
     return UNWRITABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
+def json_text(data: object) -> str:
+    """A file of JSON, as a person reads it."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
 def with_absolute_paths(request: ExportRequest) -> ExportRequest:
     """The request with paths that do not depend on where the target is started."""
     configuration = request.configuration

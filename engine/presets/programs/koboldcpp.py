@@ -16,13 +16,16 @@ from engine.presets.programs.base import (
     Format,
     Imported,
     ImportRequest,
+    json_text,
     named_file,
     with_absolute_paths,
     writable,
 )
 from engine.presets.programs.remarks import (
+    flash_is_on,
     idle_draft,
     left_behind,
+    no_draft_types,
     no_lookup,
     no_scales,
     one_length,
@@ -95,7 +98,7 @@ def render(request: ExportRequest) -> Exported:
         **_others(configuration),
     }
     remarks = (*kv_remarks, *_remarks(configuration))
-    return Exported(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", remarks)
+    return Exported(json_text(settings), remarks)
 
 
 def is_koboldcpp(request: ImportRequest) -> bool:
@@ -186,8 +189,7 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
             f"n_batch is {configuration.n_batch} and n_ubatch {configuration.n_ubatch}: koboldcpp "
             f"has batchsize for both, a power of two, and gets {batch}"
         )
-    if configuration.flash_attention == "auto":
-        yield "flash_attention is auto: koboldcpp has on and off, and gets on"
+    yield from flash_is_on(configuration, PROGRAM)
     if isinstance(QUANT_KV.get(configuration.type_k), str):
         yield f"type_k is {configuration.type_k}: koboldcpp before 2026 reads that as f16"
     if not 256 <= configuration.n_ctx <= 524288:
@@ -206,7 +208,7 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
 
 
 def _draft_remarks(configuration: Configuration) -> Iterator[str]:
-    speculation, draft = configuration.speculation, configuration.draft
+    speculation = configuration.speculation
     yield from one_length(configuration, PROGRAM)
     if configuration.n_mtp_draft:
         yield (
@@ -217,11 +219,7 @@ def _draft_remarks(configuration: Configuration) -> Iterator[str]:
         f"draft_min_tokens is {speculation.draft_min_tokens} and draft_min_confidence "
         f"{speculation.draft_min_confidence:g}: koboldcpp has no setting for them"
     )
-    if draft is not None and (draft.type_k, draft.type_v) != ("f16", "f16"):
-        yield (
-            f"the draft's KV types are {draft.type_k} and {draft.type_v}: koboldcpp has no setting "
-            "for them"
-        )
+    yield from no_draft_types(configuration, PROGRAM)
 
 
 # --- to rules ---

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, PredictorName
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
 from engine.presets.programs.base import (
     Exported,
@@ -13,20 +13,19 @@ from engine.presets.programs.base import (
     ImportedFileError,
     ImportRequest,
     chosen,
+    json_text,
     named_file,
     slug,
     with_absolute_paths,
     writable,
 )
 from engine.presets.programs.remarks import (
+    flash_is_on,
     left_behind,
     no_draft,
-    no_head,
     no_lookup,
-    no_sampling,
     no_scales,
     one_length,
-    only_lookup,
 )
 from engine.presets.programs.rules import (
     ALL_LAYERS,
@@ -45,16 +44,15 @@ DEFAULT_LOOKUP = 10
 """Tokens that its look-up drafts (`llama_cpp/server/settings.py`)."""
 DEFAULTS: Data = {"n_ctx": 2048, "n_batch": 512, "n_ubatch": 512, "n_gpu_layers": 0}
 
-_FIELDS: Mapping[str, str] = {
-    "n_ctx": "n_ctx", "n_batch": "n_batch", "n_ubatch": "n_ubatch", "main_gpu": "main_gpu",
-    "offload_kqv": "offload_kqv", "n_threads": "n_threads",
-    "n_threads_batch": "n_threads_batch", "use_mmap": "use_mmap",
-}  # fmt: skip
-"""Settings that are written as a preset has them."""
+_PLAIN = (
+    "n_ctx n_batch n_ubatch main_gpu offload_kqv n_threads n_threads_batch use_mmap"
+).split()
+"""Settings that are written as a preset has them; none where the value is None."""
 _NO_NEWS = frozenset({"model_alias", "logits_all", "chat_format"})
 _CONSEQUENCES = {
     "n_slots": "it answers one request after the other",
     "kv_unified": "and has one slot",
+    "n_mtp_draft": "and leaves the model's own head unused",
     "n_cpu_moe": "so experts lie with their layers",
     "tensor_overrides": "and every tensor lies with its layer",
     "mmproj_offload": "and the projector goes to a GPU",
@@ -70,8 +68,7 @@ def render(request: ExportRequest) -> Exported:
         "port": request.port,
         "models": [_model(configuration, slug(request.name))],
     }
-    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    return Exported(text, tuple(_remarks(request)))
+    return Exported(json_text(settings), tuple(_remarks(request)))
 
 
 def is_python_server(request: ImportRequest) -> bool:
@@ -109,28 +106,20 @@ def read(request: ImportRequest) -> Imported:
 
 
 def _model(configuration: Configuration, alias: str) -> dict[str, object]:
+    plain = ((key, getattr(configuration, key)) for key in _PLAIN)
     settings: dict[str, object] = {
         "model": writable(str(configuration.model_path)),
         "model_alias": alias,
-        "n_ctx": configuration.n_ctx,
-        "n_batch": configuration.n_batch,
-        "n_ubatch": configuration.n_ubatch,
+        **{key: value for key, value in plain if value is not None},
         "n_gpu_layers": configuration.n_gpu_layers,
         "split_mode": SPLIT_MODES[configuration.split_mode],
-        "main_gpu": configuration.main_gpu,
         "tensor_split": list(configuration.tensor_split) or None,
-        "offload_kqv": configuration.offload_kqv,
-        "use_mmap": configuration.use_mmap,
         "flash_attn": configuration.flash_attention != "off",
         "type_k": TYPE_NUMBERS[configuration.type_k],
         "type_v": TYPE_NUMBERS[configuration.type_v],
         "last_n_tokens_size": configuration.sampling.repetition_window,
         "logits_all": False,  # the server's default keeps a row of logits for every token
     }
-    if configuration.n_threads is not None:
-        settings["n_threads"] = configuration.n_threads
-    if configuration.n_threads_batch is not None:
-        settings["n_threads_batch"] = configuration.n_threads_batch
     if configuration.lora_paths:
         settings["lora_path"] = writable(str(configuration.lora_paths[0]))
     if configuration.mmproj_path is not None:
@@ -144,8 +133,7 @@ def _model(configuration: Configuration, alias: str) -> dict[str, object]:
 
 def _remarks(request: ExportRequest) -> Iterator[str]:
     configuration = request.configuration
-    if configuration.flash_attention == "auto":
-        yield f"flash_attention is auto: {PROGRAM} has on and off, and gets on"
+    yield from flash_is_on(configuration, PROGRAM)
     if not configuration.swa_full and (request.model is None or _has_windows(request)):
         yield (
             f"swa_full is off: {PROGRAM} keeps every token of layers with a sliding window, and "
@@ -154,15 +142,20 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
     if len(configuration.lora_paths) > 1:
         yield f"there are {len(configuration.lora_paths)} adapters: {PROGRAM} takes the first only"
     yield from no_scales(configuration, PROGRAM)
-    if configuration.speculation.drafts_from_text:
-        yield from only_lookup(configuration, PROGRAM)
+    speculation, sampling = configuration.speculation, configuration.sampling
+    if speculation.drafts_from_text:
+        if speculation.predictor is not PredictorName.LOOKUP:
+            yield f"the predictor is {speculation.predictor}: {PROGRAM} gets its look-up instead"
         yield from one_length(configuration, PROGRAM)
     else:
         yield from no_lookup(configuration, PROGRAM)
     yield from no_draft(configuration, PROGRAM)
-    yield from no_head(configuration, PROGRAM)
     yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
-    yield no_sampling(configuration, PROGRAM)
+    yield (
+        f"sampling (temperature {sampling.temperature:g}, top_k {sampling.top_k}, top_p "
+        f"{sampling.top_p:g}, min_p {sampling.min_p:g}, repetition_penalty "
+        f"{sampling.repetition_penalty:g}): {PROGRAM} takes it with each request"
+    )
 
 
 def _has_windows(request: ExportRequest) -> bool:
@@ -183,9 +176,9 @@ def _name(model: Mapping[str, object]) -> str:
 def _rules(given: dict[str, object], left_out: list[str]) -> Data:
     """The rules that settings come to; those settings are taken away."""
     rules: Data = {**DEFAULTS, "swa_full": True}  # its default, which the file cannot name
-    for key, field in _FIELDS.items():
+    for key in _PLAIN:
         if given.get(key) is not None:
-            rules[field] = given.pop(key)
+            rules[key] = given.pop(key)
     if model := given.pop("model", None):
         rules["model"] = model
     n_layers = counted(given.pop("n_gpu_layers", 0)) or 0

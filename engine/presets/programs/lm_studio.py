@@ -17,10 +17,18 @@ from engine.presets.programs.base import (
     Format,
     Imported,
     ImportRequest,
+    json_text,
     with_absolute_paths,
 )
 from engine.presets.programs.llama_server_drafts import LLAMA_DRAFT_MAX
-from engine.presets.programs.remarks import idle_draft, left_behind, no_lookup, one_length
+from engine.presets.programs.remarks import (
+    flash_is_on,
+    idle_draft,
+    left_behind,
+    no_draft_types,
+    no_lookup,
+    one_length,
+)
 from engine.presets.programs.rules import Data, kv_type, validated
 
 PROGRAM = "LM Studio"
@@ -103,7 +111,7 @@ def render(request: ExportRequest) -> Exported:
         "operation": {"fields": _as_list(_prediction(placed.configuration))},
         "load": {"fields": _as_list(_load(placed))},
     }
-    return Exported(_dumped(defaults), remarks, install_path=install_path)
+    return Exported(json_text(defaults), remarks, install_path=install_path)
 
 
 def install_path_of(model_path: Path) -> Path | None:
@@ -136,7 +144,7 @@ def merge(existing: str, exported: str) -> str:
         kept = old.get(part)
         fields = _as_list({**_as_map(kept), **_as_map(new[part])})
         merged[part] = {**(kept if isinstance(kept, dict) else {}), "fields": fields}
-    return _dumped(merged)
+    return json_text(merged)
 
 
 def is_lm_studio(request: ImportRequest) -> bool:
@@ -248,8 +256,7 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
         kv_type = getattr(configuration, name)
         if kv_type not in KV_TYPES:
             yield f"{name} is {kv_type}: LM Studio offers no such type, and gets f16 of one size"
-    if configuration.flash_attention == "auto":
-        yield "flash_attention is auto: LM Studio has on and off, and gets on"
+    yield from flash_is_on(configuration, PROGRAM)
     yield from _layer_remarks(request)
     yield from _gpu_remarks(configuration)
     if sampling.repetition_window != 64:
@@ -297,11 +304,7 @@ def _draft_remarks(configuration: Configuration) -> Iterator[str]:
             "by its path there, which it may not find"
         )
     yield from one_length(configuration, PROGRAM)
-    if (draft.type_k, draft.type_v) != ("f16", "f16"):
-        yield (
-            f"the draft's KV types are {draft.type_k} and {draft.type_v}: LM Studio has no setting "
-            "for them"
-        )
+    yield from no_draft_types(configuration, PROGRAM)
     if draft.n_gpu_layers >= 0:
         yield (
             f"the draft's n_gpu_layers is {draft.n_gpu_layers}: LM Studio has no setting for it, "
@@ -393,10 +396,6 @@ def _as_map(part: object) -> JsonObject:
 
 def _as_list(values: JsonObject) -> list[JsonObject]:
     return [{"key": key, "value": value} for key, value in values.items()]
-
-
-def _dumped(parts: JsonObject) -> str:
-    return json.dumps(parts, indent=2, ensure_ascii=False) + "\n"
 
 
 FORMAT = Format(

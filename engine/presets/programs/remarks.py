@@ -99,20 +99,20 @@ def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
         )
 
 
-def only_lookup(configuration: Configuration, program: str) -> Iterator[str]:
-    """That plain look-up drafts where something better was asked for."""
-    predictor = configuration.speculation.predictor
-    if predictor is not PredictorName.LOOKUP:
-        yield f"the predictor is {predictor}: {program} gets its look-up instead"
-
-
-def no_head(configuration: Configuration, program: str) -> Iterator[str]:
-    """That the model's own next-token head does not draft."""
-    if configuration.n_mtp_draft:
+def no_draft_types(configuration: Configuration, program: str) -> Iterator[str]:
+    """That a draft model's cache has types of the program's own."""
+    draft = configuration.draft
+    if draft is not None and (draft.type_k, draft.type_v) != ("f16", "f16"):
         yield (
-            f"n_mtp_draft is {configuration.n_mtp_draft}: {program} leaves the model's own head "
-            "unused"
+            f"the draft's KV types are {draft.type_k} and {draft.type_v}: {program} has no setting "
+            "for them"
         )
+
+
+def flash_is_on(configuration: Configuration, program: str) -> Iterator[str]:
+    """That flash attention is not left open there."""
+    if configuration.flash_attention == "auto":
+        yield f"flash_attention is auto: {program} has on and off, and gets on"
 
 
 def one_length(configuration: Configuration, program: str) -> Iterator[str]:
@@ -123,16 +123,6 @@ def one_length(configuration: Configuration, program: str) -> Iterator[str]:
             f"the controller is {speculation.controller}: {program} drafts up to "
             f"a length of {speculation.n_draft} in every round"
         )
-
-
-def no_sampling(configuration: Configuration, program: str) -> str:
-    """That sampling is not in the file."""
-    sampling = configuration.sampling
-    return (
-        f"sampling (temperature {sampling.temperature:g}, top_k {sampling.top_k}, top_p "
-        f"{sampling.top_p:g}, min_p {sampling.min_p:g}, repetition_penalty "
-        f"{sampling.repetition_penalty:g}): {program} takes it with each request"
-    )
 
 
 def _bits(name: str) -> float:
