@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tomlkit
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from engine.configuration import Configuration, Count
 from engine.errors import EngineError
@@ -19,10 +19,10 @@ from engine.model.gguf import read_gguf
 from engine.parsing import check_text, parse_toml
 from engine.planning.resolve import as_written
 from engine.presets.library import preset_of
-from engine.presets.preset import Preset
+from engine.presets.preset import Preset, Strict
 from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence
-from engine.validation import explain, explained
+from engine.validation import faults_of
 
 VERSION = 1
 MOST_PROMPTS = 10_000
@@ -40,11 +40,7 @@ class ManifestError(EngineError):
     title = "The manifest cannot be run"
 
 
-class _Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    pass
-
-
-class Hashes(_Strict, frozen=True):
+class Hashes(Strict, frozen=True):
     """Digests of the files of a run."""
 
     model: tuple[Digest, ...] = Field(min_length=1)
@@ -56,7 +52,7 @@ class Hashes(_Strict, frozen=True):
     """Of the JSON schema or grammar."""
 
 
-class RecordedReply(_Strict, frozen=True):
+class RecordedReply(Strict, frozen=True):
     """What a prompt was answered with."""
 
     finish_reason: str
@@ -64,7 +60,7 @@ class RecordedReply(_Strict, frozen=True):
     """Without the token that ended the turn."""
 
 
-class Manifest(_Strict, frozen=True):
+class Manifest(Strict, frozen=True):
     """One run."""
 
     version: Literal[1] = 1
@@ -158,7 +154,7 @@ def made_manifest(
             preset=preset_of(configuration, "manifest"),
         )
     except ValidationError as error:
-        raise ManifestError(_told(error, "this run")) from error
+        raise ManifestError(faults_of(error, Manifest, "this run")) from error
     except ValueError as error:
         raise ManifestError(f"this run makes no manifest: {error}") from error
 
@@ -178,7 +174,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
-        raise ManifestError(_told(error, path.name)) from error
+        raise ManifestError(faults_of(error, Manifest, path.name)) from error
     if manifest.replies and len(manifest.replies) != len(manifest.prompts):
         raise ManifestError(
             f"{path.name} has {len(manifest.prompts)} prompts and {len(manifest.replies)} replies: "
@@ -247,9 +243,3 @@ def parted_at(recorded: RecordedReply, token_ids: tuple[int, ...]) -> int | None
 
 def _digits(digests: tuple[str, ...]) -> str:
     return ", ".join(digest[:SHOWN_DIGITS] for digest in digests) or "none"
-
-
-def _told(error: ValidationError, source: str) -> str:
-    faults = list(explain(error, Manifest, unknown="no key"))
-    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
-    return f"{source} has {count}:\n  " + explained(faults, between="\n  ")

@@ -69,6 +69,13 @@ def explained(faults: Iterable[tuple[tuple[str, ...], str]], *, between: str = "
     return between.join([*lines[:MOST_FAULTS], *more])
 
 
+def faults_of(error: "ValidationError", model: "type[BaseModel]", source: str) -> str:
+    """All faults of a file that `source` names, a line for each."""
+    faults = list(explain(error, model, unknown="no key"))
+    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
+    return f"{source} has {count}:\n  " + explained(faults, between="\n  ")
+
+
 def _known(where: tuple[str, ...], model: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A location without the members of unions, which pydantic appends, and the keys beside it."""
     kept: list[str] = []

@@ -11,6 +11,7 @@ from engine.configuration import Configuration, EngineSettings
 from engine.errors import PresetError
 from engine.files import replace_file
 from engine.presets.preset import Preset, read_preset
+from engine.validation import explain, explained
 
 PACKAGED = Path(__file__).resolve().parent / "_builtin"
 CHECKOUT = Path(__file__).resolve().parent.parent.parent / "presets"
@@ -174,8 +175,7 @@ def made_preset(data: Mapping[str, object]) -> Preset:
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise PresetError(f"this makes no preset: {reasons}") from error
+        raise PresetError(f"this makes no preset: {explained(explain(error, Preset))}") from error
 
 
 def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:

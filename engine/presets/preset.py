@@ -21,18 +21,18 @@ from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
 from engine.model.server_address import parse_server
 from engine.parsing import parse_toml
-from engine.validation import explain, explained
+from engine.validation import faults_of
 
 MOST_GIB = MOST_BYTES / GIB
 
 Gib = Annotated[float, Field(ge=0, le=MOST_GIB)]
 
 
-class _Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    pass
+class Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What a person writes: no key that is none, no number that is none."""
 
 
-class DraftRules(_Strict, frozen=True):
+class DraftRules(Strict, frozen=True):
     """The draft model."""
 
     model: str
@@ -58,7 +58,7 @@ class SamplingRules(SamplingSettings):
         return SamplingSettings(**asdict(self)).with_absolute_paths()
 
 
-class Preset(_Strict, EngineSettings, frozen=True):
+class Preset(Strict, EngineSettings, frozen=True):
     """Rules for a configuration; they become numbers with a model and a machine (`resolve`)."""
 
     name: str = Field(min_length=1, max_length=60, pattern=r"^[\w][\w .+-]*$")
@@ -139,10 +139,4 @@ def parse_preset(text: str, source: str) -> Preset:
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        raise PresetError(_all_faults(error, source)) from error
-
-
-def _all_faults(error: ValidationError, source: str) -> str:
-    faults = list(explain(error, Preset, unknown="no key"))
-    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
-    return f"{source} has {count}:\n  " + explained(faults, between="\n  ")
+        raise PresetError(faults_of(error, Preset, source)) from error

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from engine.configuration import MOST_COUNT, KVTypeName
-from engine.errors import shown
 from engine.presets.programs.base import ImportedFileError
 from engine.presets.programs.flags import Given
+from engine.validation import explain, explained
 
 if TYPE_CHECKING:
     from engine.presets.preset import Preset
@@ -73,15 +73,11 @@ def validated(data: Data, source: str) -> "Preset":
     from pydantic import ValidationError  # an export alone goes without
 
     from engine.presets.preset import Preset
-    from engine.validation import MOST_FAULTS
 
     try:
         return Preset.model_validate({**data, "name": _preset_name(str(data["name"]))})
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc']))} is {shown(fault['input'])}: {fault['msg'].lower()}"
-            for fault in error.errors(include_url=False)[:MOST_FAULTS]
-        )
+        faults = explained(explain(error, Preset))
         raise ImportedFileError(f"{source} makes no preset: {faults}") from error
 
 
