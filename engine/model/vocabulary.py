@@ -155,23 +155,28 @@ def difference_of(
     Raises:
         ModelFileError: a file that was there cannot be read any more.
     """
-    ours, theirs = target[1], draft[1]
-    for key, of_target, of_draft in _compared(ours, theirs):
-        if of_target is not None and of_draft is not None and of_target != of_draft:
-            return f"{key} is {of_target} in the target and {of_draft} in the draft"
-    if not have_like_sizes(ours.n_tokens, theirs.n_tokens):
-        return (
-            f"the target has {ours.n_tokens:,} tokens and the draft {theirs.n_tokens:,}, more "
-            f"than {MAX_SIZE_DIFFERENCE} apart"
-        )
-    if not (ours.tokens_end and theirs.tokens_end):
-        return None
+    reason = facts_difference(target[1], draft[1])
+    if reason is not None or not (target[1].tokens_end and draft[1].tokens_end):
+        return reason
     other = (tokens or TokenList(*target)).first_other(TokenList(*draft))
     if other is None:
         return None
     return (
         f"token {other.token} is {other.of_target!r} in the target and {other.of_draft!r} in the "
         "draft"
+    )
+
+
+def facts_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> str | None:
+    """The first difference of a target's facts from a draft's in words; tokens are not compared."""
+    for key, of_target, of_draft in _compared(ours, theirs):
+        if of_target is not None and of_draft is not None and of_target != of_draft:
+            return f"{key} is {of_target} in the target and {of_draft} in the draft"
+    if have_like_sizes(ours.n_tokens, theirs.n_tokens):
+        return None
+    return (
+        f"the target has {ours.n_tokens:,} tokens and the draft {theirs.n_tokens:,}, more "
+        f"than {MAX_SIZE_DIFFERENCE} apart"
     )
 
 

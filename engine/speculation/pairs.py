@@ -15,26 +15,22 @@ from engine.memory.hardware import has_gpu_backend
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
 from engine.model.tensor_table import TokenReads, token_reads
-from engine.model.vocabulary import check_headers
-
-MAX_SIZE_DIFFERENCE = 128
-"""Entries by which two vocabularies may differ at their ends, as in llama.cpp b11434
-(`SPEC_VOCAB_MAX_SIZE_DIFFERENCE`): padding differs within one family of models."""
-
-FIRST_COMPARED = 5
-"""llama.cpp skips the first entries, which hold control tokens under changing names."""
-
+from engine.model.vocabulary import (
+    FIRST_COMPARED,
+    VocabularyFacts,
+    check_headers,
+    facts_difference,
+)
 
 def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
     """Refuse a draft whose tokens do not mean the same as the target's.
 
-    The rules of llama.cpp b11434 (`common_speculative_are_compatible`): same kind, same BOS and EOS
-    habits and ids, sizes within 128, same text of every shared entry from the sixth on.
+    The rules of `engine.model.vocabulary`, for models that are loaded.
 
     Raises:
         IncompatiblePairError: with the first difference.
     """
-    reason = difference(target, draft)
+    reason = facts_difference(_facts(target), _facts(draft)) or _first_other_token(target, draft)
     if reason is not None:
         raise IncompatiblePairError(
             f"the draft model speaks another vocabulary: {reason}; "
@@ -42,24 +38,15 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
         )
 
 
-def difference(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """The first difference between two vocabularies in words, None where they agree."""
-    facts = (
-        ("kind of tokenizer", target.kind, draft.kind),
-        ("adds BOS", target.adds_bos, draft.adds_bos),
-        ("adds EOS", target.adds_eos, draft.adds_eos),
-        ("BOS token", *((target.bos, draft.bos) if target.adds_bos else (None, None))),
-        ("EOS token", *((target.eos, draft.eos) if target.adds_eos else (None, None))),
+def _facts(loaded: Vocabulary) -> VocabularyFacts:
+    return VocabularyFacts(
+        n_tokens=loaded.n_tokens,
+        kind=loaded.kind,
+        adds_bos=loaded.adds_bos,
+        bos=loaded.bos,
+        adds_eos=loaded.adds_eos,
+        eos=loaded.eos,
     )
-    for what, of_target, of_draft in facts:
-        if of_target != of_draft:
-            return f"{what} is {of_target} in the target and {of_draft} in the draft"
-    if abs(target.n_tokens - draft.n_tokens) > MAX_SIZE_DIFFERENCE:
-        return (
-            f"the target has {target.n_tokens} tokens and the draft {draft.n_tokens}, "
-            f"more than {MAX_SIZE_DIFFERENCE} apart"
-        )
-    return _first_other_token(target, draft)
 
 
 def _first_other_token(target: Vocabulary, draft: Vocabulary) -> str | None:

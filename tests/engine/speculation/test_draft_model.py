@@ -195,5 +195,5 @@ def test_vocabularies_of_very_different_size_are_refused() -> None:
 
 
 def test_another_bos_is_refused_where_it_is_added() -> None:
-    with pytest.raises(IncompatiblePairError, match="BOS token is 20 in the target and 22"):
+    with pytest.raises(IncompatiblePairError, match="bos_token_id is 20 in the target and 22"):
         check_pair(FakeVocabulary(20), FakeVocabulary(22))
