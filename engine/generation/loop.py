@@ -315,7 +315,7 @@ class ReplyLoop:
                 self._recall.keep(slot)
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
-            if reply.stats.rounds % COSTS_EVERY == 0:
+            if reply.stats.n_rounds % COSTS_EVERY == 0:
                 yield from self._measured_costs()
 
     def _watch_thinking(self, reply: Reply) -> ThinkingWatch | None:

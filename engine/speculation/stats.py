@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from itertools import zip_longest
 from math import hypot
+from operator import add
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
 from engine.speculation.costs import PlainStep
@@ -93,14 +94,14 @@ class ReplyStats:
     n_prompt: int
     n_reused: int
     prefill_s: float
-    rounds: int = 0
-    drafted: int = 0
-    verified: int = 0
-    examined: int = 0
-    accepted: int = 0
-    emitted: int = 0
-    near_ties: int = 0
-    redecoded: int = 0
+    n_rounds: int = 0
+    n_drafted: int = 0
+    n_verified: int = 0
+    n_examined: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    n_near_ties: int = 0
+    n_redecoded: int = 0
     first_token_s: float | None = None
     decode_s: float = 0.0
     n_thinking: int = 0
@@ -116,50 +117,38 @@ class ReplyStats:
 
     def add(self, finished: RoundFinished) -> None:
         """Count one round."""
-        self.rounds += 1
-        self.drafted += finished.n_drafted
-        self.verified += finished.n_verified
-        self.examined += finished.n_examined
-        self.accepted += finished.n_accepted
-        self.emitted += finished.n_emitted
-        self.near_ties += finished.n_near_ties
-        self.redecoded += finished.is_redecoded
+        self.n_rounds += 1
+        self.n_drafted += finished.n_drafted
+        self.n_verified += finished.n_verified
+        self.n_examined += finished.n_examined
+        self.n_accepted += finished.n_accepted
+        self.n_emitted += finished.n_emitted
+        self.n_near_ties += finished.n_near_ties
+        self.n_redecoded += finished.is_redecoded
         self.decode_s += finished.elapsed_s
         count_sources(self.by_source, finished)
         count_positions(self.by_position, finished)
 
     def summary(self, step: PlainStep) -> GenerationStats:
         """The figures as they stand; rates are None where nothing was measured."""
-        tps = self.emitted / self.decode_s if self.decode_s > 0 and self.emitted else None
-        saved_s = self.saved.seconds
+        n_emitted, saved_s = self.n_emitted, self.saved.seconds
+        as_counted = {name: getattr(self, name) for name in AS_COUNTED}
         return GenerationStats(
-            n_prompt=self.n_prompt,
-            n_reused=self.n_reused,
-            n_rounds=self.rounds,
-            n_drafted=self.drafted,
-            n_verified=self.verified,
-            n_examined=self.examined,
-            n_accepted=self.accepted,
-            n_emitted=self.emitted,
+            **as_counted,
             by_source={name: SourceCounts(*counts) for name, counts in self.by_source.items()},
             by_position=tuple(PositionCounts(*counts) for counts in self.by_position),
-            n_near_ties=self.near_ties,
-            n_redecoded=self.redecoded,
-            prefill_s=self.prefill_s,
-            first_token_s=self.first_token_s,
-            decode_s=self.decode_s,
-            n_thinking=self.n_thinking,
-            thinking_s=self.thinking_s,
-            decode_tps=tps,
+            decode_tps=n_emitted / self.decode_s if self.decode_s > 0 and n_emitted else None,
             plain_step_s=step.seconds,
             plain_spread=step.spread,
             saved_s=saved_s,
             saved_error_s=self.saved.error_s,
-            tokens_per_round=self.emitted / self.rounds if self.rounds else None,
+            tokens_per_round=n_emitted / self.n_rounds if self.n_rounds else None,
             speedup=None if saved_s is None else speedup_of(saved_s, self.decode_s),
-            predictor=self.predictor,
-            controller=self.controller,
         )
+
+
+AS_COUNTED = {each.name for each in fields(ReplyStats)} - {"by_source", "by_position", "saved"}
+"""Figures of a reply that are what was added up."""
 
 
 def speedup_of(saved_s: float, decode_s: float) -> float | None:
@@ -206,17 +195,13 @@ def added_sources(
     one: Mapping[str, SourceCounts], other: Mapping[str, SourceCounts]
 ) -> dict[str, SourceCounts]:
     """The sums of two counts by source."""
-    total = dict(one)
-    for name, counts in other.items():
-        old = total.get(name, SourceCounts())
-        total[name] = SourceCounts(
-            n_drafted=old.n_drafted + counts.n_drafted,
-            n_verified=old.n_verified + counts.n_verified,
-            n_examined=old.n_examined + counts.n_examined,
-            n_accepted=old.n_accepted + counts.n_accepted,
-            n_rounds=old.n_rounds + counts.n_rounds,
+    none = SourceCounts()
+    return {
+        name: SourceCounts(
+            *map(add, astuple(one.get(name, none)), astuple(other.get(name, none)))
         )
-    return total
+        for name in {**one, **other}
+    }
 
 
 def added_positions(
@@ -224,7 +209,7 @@ def added_positions(
 ) -> tuple[PositionCounts, ...]:
     """The sums of two counts by place; either may be the longer one."""
     return tuple(
-        PositionCounts(a.n_examined + b.n_examined, a.n_accepted + b.n_accepted)
+        PositionCounts(*map(add, astuple(a), astuple(b)))
         for a, b in zip_longest(one, other, fillvalue=PositionCounts())
     )
 

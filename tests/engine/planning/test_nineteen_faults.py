@@ -203,7 +203,7 @@ def test_15_tokens_are_those_that_came_out() -> None:
 def test_16_tokens_behind_the_first_wrong_one_count_for_no_rate() -> None:
     stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
     stats.add(finished(8, 1, n_emitted=2))
-    assert (stats.accepted, stats.examined, stats.drafted) == (1, 2, 8)
+    assert (stats.n_accepted, stats.n_examined, stats.n_drafted) == (1, 2, 8)
 
 
 def test_17_the_length_follows_many_rounds_and_never_flips_with_one() -> None:
