@@ -9,8 +9,6 @@ started again, without the predictor that made it hang.
 """
 
 import contextlib
-import os
-import socket
 import subprocess
 import sys
 import threading
@@ -49,6 +47,7 @@ from engine.process.watchdog import (
     hang_in_silence,
     hang_of,
     is_native_crash,
+    start_behind_pipe,
 )
 from engine.requests import GenerationRequest, Message
 
@@ -275,21 +274,9 @@ class WorkerClient:
         return self._after_end(attempt, exit_code, hang)
 
     def _start(self, attempt: _Attempt) -> _Process:
-        self._log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
-        with ours, theirs, self._log_path.open("ab") as log:
-            os.chmod(self._log_path, 0o600)  # noqa: PTH101  a chat's text can be in a crash report
-            popen = subprocess.Popen(
-                [*self._command, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-            process = _Process(attempt, popen, Connection(ours.detach()))
+        process = _Process(attempt, *start_behind_pipe(self._command, self._log_path))
         with contextlib.suppress(psutil.Error):
-            process.watched = psutil.Process(popen.pid)
+            process.watched = psutil.Process(process.popen.pid)
         return process
 
     def _read_until_end(self, process: _Process) -> Hang | None:

@@ -9,8 +9,6 @@ what was not kept yet: rows lie on disk behind each document, and the client has
 import contextlib
 import faulthandler
 import os
-import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from typing import Literal, Self
 
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
-from engine.process.watchdog import describe_exit
+from engine.process.watchdog import describe_exit, start_behind_pipe
 from engine.quality.laboratory import Laboratory, LaboratoryEvent
 
 LABORATORY_COMMAND = (sys.executable, "-P", "-m", "engine.process.laboratory")
@@ -39,19 +37,9 @@ class LaboratoryProcess:
     """
 
     def __init__(self, request: LaboratoryRequest, log_path: Path) -> None:
-        ours, theirs = socket.socketpair()
-        log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with theirs, log_path.open("wb") as log:
-            log_path.chmod(0o600)
-            self._popen = subprocess.Popen(
-                [*LABORATORY_COMMAND, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._connection: Connection[Order, Told] = Connection(ours.detach())
+        self._connection: Connection[Order, Told]
+        log_path.unlink(missing_ok=True)
+        self._popen, self._connection = start_behind_pipe(LABORATORY_COMMAND, log_path)
         self._log_path = log_path
         self._is_over = False
         self._send(request)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.errors import ServerError
 from engine.files import read_bytes
-from engine.process.watchdog import describe_exit
+from engine.process.watchdog import describe_exit, start
 
 PROGRAM = "llama-server"
 PATH_VARIABLE = "LLAMA_SERVER"
@@ -106,7 +106,6 @@ class ServerProcess:
         Raises:
             ServerError: it cannot be started, ended while it loaded, or took too long.
         """
-        self.log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.log_path.unlink(missing_ok=True)
         self._start()
         ends_at = time.monotonic() + loading_s
@@ -144,15 +143,7 @@ class ServerProcess:
 
     def _start(self) -> None:
         try:
-            with self.log_path.open("ab") as log:
-                os.chmod(self.log_path, 0o600)  # noqa: PTH101  prompts can be in it
-                self._popen = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            self._popen = start(self._command, self.log_path)
         except OSError as error:
             raise ServerError(f"{self._command[0]} does not start: {error.strerror}") from error
         self.n_starts += 1

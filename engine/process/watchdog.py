@@ -1,9 +1,15 @@
-"""Why the engine's process hung or ended, and what the next one must do without."""
+"""How a process is started, why it hung or ended, and what the next one must do without."""
 
 import contextlib
+import os
 import signal
+import socket
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from engine.backends import installed_build
 from engine.configuration import PredictorName, SpeculationSettings
@@ -26,6 +32,42 @@ CAUSES = {
 KEY = "crashes_with_extra_buffers_alone"
 """Key of the build in the file."""
 VERSION = 1
+
+
+def start(
+    command: Sequence[str], log_path: Path, *, pass_fds: Sequence[int] = ()
+) -> "subprocess.Popen[bytes]":
+    """A process in a session of its own; its output goes behind what a log holds.
+
+    Raises:
+        OSError: it cannot be started, or its log not be written.
+    """
+    log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        os.chmod(log_path, 0o600)  # noqa: PTH101  what a chat says can be in a crash report
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+
+def start_behind_pipe(
+    command: Sequence[str], log_path: Path
+) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
+    """A process that finds the number of its end of a pipe behind its command, and ours.
+
+    Raises:
+        OSError: as `start`.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fd = theirs.fileno()
+        popen = start([*command, str(fd)], log_path, pass_fds=(fd,))
+        return popen, Connection(ours.detach())
 
 
 @dataclass(frozen=True, slots=True)
