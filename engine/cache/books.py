@@ -13,6 +13,20 @@ PENDING_BYTES = 256 * MIB
 """Most bytes beyond the budget of the warm tier that wait to be written."""
 
 Split = Callable[[Payload, int], tuple[bytes, bytes]]
+Span = tuple[int, int]
+"""First token of a line, and the one behind the last."""
+
+
+def part_of(state: Payload, held: Span, wanted: Span, split: Split) -> Payload:
+    """The part of a state of `held` tokens that holds those `wanted` that it has.
+
+    Raises:
+        StateError: the state is damaged, or cannot be cut.
+    """
+    (first, end), (start, stop) = held, wanted
+    if stop < end:
+        state = split(state, stop - first)[0]
+    return split(state, start - first)[1] if start > first else state
 
 
 class Books:

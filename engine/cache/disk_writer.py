@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from engine.cache.books import Books
+from engine.cache.books import Books, part_of
 from engine.cache.catalog import KeptNode, Payload, value
 from engine.cache.eviction import worth
 from engine.cache.radix import StoredState
@@ -131,7 +131,7 @@ class Disk:
                 self._catalog.tree.unlock(node)
         return True
 
-    def read(self, file: StoredState, start: int, end: int) -> bytes:
+    def read(self, file: StoredState, start: int, end: int) -> Payload:
         """The part of a file that holds tokens `start` to `end` of its line.
 
         Raises:
@@ -140,14 +140,10 @@ class Disk:
         """
         try:
             payload = self._cold.read(file)
-            if end < file.end:
-                payload = self._split_state(payload, end - file.start)[0]
-            if start > file.start:
-                payload = self._split_state(payload, start - file.start)[1]
+            return part_of(payload, (file.start, file.end), (start, end), self._split_state)
         except StateError as error:
             self._lose(file, str(error))
             raise
-        return payload
 
     def trim(self) -> None:
         """Delete states of least worth while the folder is beyond its budget."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from engine.cache.books import Books, Split
+from engine.cache.books import Books, Split, part_of
 from engine.cache.catalog import Catalog, Kept, KeptNode, Payload, adopt, value
 from engine.cache.disk_writer import ColdTier, Disk
 from engine.cache.radix import TOKEN_BYTES, StoredState, pack
@@ -174,7 +174,9 @@ class PrefixCache:
                 self._books.note(str(error), is_problem=True)
                 break
             end = min(piece.end, piece.n_known)
-            states.append(self._cut(state, piece, n_done, end))
+            # It begins earlier where another thread dropped what was read before, and put it anew.
+            held = piece.start, piece.end
+            states.append(part_of(state, held, (n_done, end), self._books.split_state))
             n_cold += end - n_done if piece.payload is None else 0
             n_done = end
             if not self._books.catalog.can_slice:
@@ -330,17 +332,6 @@ class PrefixCache:
                 kept.n_uses += 1
                 self._books.mark([node], "")
             self._books.shrink()
-
-    def _cut(self, state: Payload, piece: _Piece, start: int, end: int) -> Payload:
-        """The part of a state that holds tokens `start` to `end` of its line.
-
-        It begins before `start` where another thread dropped what was read before, and put it anew.
-        """
-        if end < piece.end:
-            state = self._books.split_state(state, end - piece.start)[0]
-        if start > piece.start:
-            state = self._books.split_state(state, start - piece.start)[1]
-        return state
 
     def _recompute_s(self, nodes: Sequence[KeptNode], n_tokens: int) -> float | None:
         total_s = 0.0

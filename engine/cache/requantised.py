@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.cache.books import Split
+from engine.cache.books import Split, part_of
 from engine.cache.catalog import Catalog, KeptNode, Payload, adopt, value
 from engine.cache.namespace import CacheTypes, Namespace, differ_in_types_only
 from engine.cache.prefix_cache import PrefixCache
@@ -176,11 +176,7 @@ class OtherTypes:
         assert file is not None
         state = self._requantise(self._folder.read(source.namespace.key, file), types.k, types.v)
         start = source.catalog.start(node)
-        if end < file.end:
-            state = self._split_state(state, end - file.start)[0]
-        if start > file.start:
-            state = self._split_state(state, start - file.start)[1]
-        return start, state
+        return start, part_of(state, (file.start, file.end), (start, end), self._split_state)
 
     def _origin(self, source: _Source, node: KeptNode) -> CacheTypes:
         before = CacheTypes.read(value(node).origin)
