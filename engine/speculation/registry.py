@@ -13,9 +13,8 @@ from engine.requests import GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.controller import Controller
 from engine.speculation.costs import PlainStep
-from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.base import ForcedPredictor, Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
-from engine.speculation.predictors.forced import ForcedPredictor
 from engine.speculation.predictors.guard import (
     Busy,
     DisabledPredictor,
