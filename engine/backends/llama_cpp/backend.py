@@ -9,20 +9,16 @@ from typing import Literal
 import llama_cpp
 
 from engine.backends.base import Forward, Step
-from engine.backends.llama_cpp.adapters import Adapters
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog, with_all_rows
-from engine.backends.llama_cpp.parameters import (
-    ModelParameters,
-    context_parameters,
-)
+from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
+from engine.backends.llama_cpp.parameters import context_parameters
 from engine.backends.llama_cpp.requantisation import is_rotation_off
 from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence, decode_steps
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
-from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabulary
 from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
@@ -53,39 +49,6 @@ class AbortFlag:
     def clear(self) -> None:
         """Let decodes run."""
         self._flag[0] = b"\x00"
-
-
-class LoadedModel:
-    """The weights of a file, which several contexts may use; freed with the last of them.
-
-    Args:
-        configuration: What to open.
-        log: The log of this process.
-        vocab_only: Whether the vocabulary is loaded and no weights, for another backend.
-
-    Raises:
-        ModelLoadError: llama.cpp refused the file.
-    """
-
-    def __init__(
-        self, configuration: Configuration, log: NativeLog, *, vocab_only: bool = False
-    ) -> None:
-        llama_cpp.llama_backend_init()
-        log.clear()
-        self.native = _load_model(configuration, log, vocab_only=vocab_only)
-        self._n_users = 0
-
-    def take(self) -> object:
-        """llama.cpp's handle, for one more user."""
-        self._n_users += 1
-        return self.native
-
-    def release(self) -> None:
-        """One user less."""
-        self._n_users -= 1
-        if self._n_users == 0:
-            llama_cpp.llama_model_free(self.native)
-            self.native = None
 
 
 class LlamaCppBackend:
@@ -305,24 +268,6 @@ class LlamaCppBackend:
         buffer = ctypes.create_string_buffer(512)
         n = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else None
-
-
-def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: bool) -> object:
-    path = configuration.model_path
-    asked = ModelParameters(configuration)
-    asked.params.vocab_only = vocab_only
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), asked.params)
-    if model is None:
-        raise ModelLoadError(
-            f"llama.cpp could not load {path.name}: {log.errors() or 'it gave no reason'}"
-        )
-    if not has_vocabulary(model):
-        llama_cpp.llama_model_free(model)
-        raise ModelLoadError(
-            f"{path.name} has no vocabulary, so no text can be read or written with it: use a file "
-            "that was converted with its tokenizer"
-        )
-    return model
 
 
 def _rounds_by_threads(configuration: Configuration) -> bool:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from engine.backends.base import Vocabulary
-from engine.backends.llama_cpp.backend import LlamaCppBackend, LoadedModel
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
+from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.configuration import Configuration
 from engine.memory.kv_cache import kv_type_name
 from engine.quality.records import CacheKind

@@ -10,9 +10,8 @@ from typing import Literal
 import torch
 
 from engine.backends.base import Forward, Step
-from engine.backends.llama_cpp.backend import LoadedModel
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
+from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.backends.torch.assembly import assemble
 from engine.backends.torch.caches.base import CacheRoom, storage_bytes
 from engine.backends.torch.caches.dense import DenseCache

@@ -8,7 +8,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
+from engine.backends.llama_cpp.model import LlamaCppVocabulary
 
 pytestmark = pytest.mark.model
 ROUNDS = 6

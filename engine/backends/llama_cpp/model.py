@@ -1,0 +1,203 @@
+"""What several contexts of llama.cpp share: a loaded model, its vocabulary, its adapters."""
+
+import ctypes
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import llama_cpp
+
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.parameters import ModelParameters
+from engine.configuration import Adapter, Configuration
+from engine.errors import AdapterError, ModelLoadError
+
+KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
+SAMPLED_TOKENS = 1024
+PIECE_BYTES = 256
+
+
+class LoadedModel:
+    """The weights of a file, which several contexts may use; freed with the last of them.
+
+    Args:
+        configuration: What to open.
+        log: The log of this process.
+        vocab_only: Whether the vocabulary is loaded and no weights, for another backend.
+
+    Raises:
+        ModelLoadError: llama.cpp refused the file.
+    """
+
+    def __init__(
+        self, configuration: Configuration, log: NativeLog, *, vocab_only: bool = False
+    ) -> None:
+        llama_cpp.llama_backend_init()
+        log.clear()
+        self.native = _load_model(configuration, log, vocab_only=vocab_only)
+        self._n_users = 0
+
+    def take(self) -> object:
+        """llama.cpp's handle, for one more user."""
+        self._n_users += 1
+        return self.native
+
+    def release(self) -> None:
+        """One user less."""
+        self._n_users -= 1
+        if self._n_users == 0:
+            llama_cpp.llama_model_free(self.native)
+            self.native = None
+
+
+class LlamaCppVocabulary:
+    """The vocabulary of one loaded model; it lives as long as the model.
+
+    `model` is kept so that the pointer of its vocabulary stays valid.
+    """
+
+    def __init__(self, model: object) -> None:
+        self._vocab = llama_cpp.llama_model_get_vocab(model)
+        self._model = model
+        self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.kind = KINDS.get(llama_cpp.llama_vocab_type(self._vocab), "unknown")
+        self.bos = _token_or_none(llama_cpp.llama_vocab_bos(self._vocab))
+        self.eos = _token_or_none(llama_cpp.llama_vocab_eos(self._vocab))
+        self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
+        self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
+        self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+        self.identifier = self._fingerprint()
+
+    def is_end(self, token: int) -> bool:
+        end = self._ends.get(token)
+        if end is None:
+            end = bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+            self._ends[token] = end
+        return end
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        data = text.encode("utf-8", "replace")
+        capacity = len(data) + 8
+        while True:
+            buffer = (llama_cpp.llama_token * capacity)()
+            n = llama_cpp.llama_tokenize(
+                self._vocab, data, len(data), buffer, capacity, add_special, parse_special
+            )
+            if n >= 0:
+                return list(buffer[:n])
+            capacity = -n
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        key = token if special else ~token
+        cached = self._pieces.get(key)
+        if cached is None:
+            cached = self._read_piece(token, special=special)
+            self._pieces[key] = cached
+        return cached
+
+    def text(self, token: int) -> bytes:
+        """The entry of the vocabulary as the file spells it."""
+        return llama_cpp.llama_vocab_get_text(self._vocab, token) or b""
+
+    def _read_piece(self, token: int, *, special: bool) -> bytes:
+        """Ask llama.cpp, with a buffer of its own: prompts are read in two threads at once."""
+        nbytes = PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(nbytes)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, nbytes, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            nbytes = -n
+
+    def _fingerprint(self) -> str:
+        """Hash the rules and about a thousand entries spread over the vocabulary.
+
+        Stored token ids are also checked against the text that they spell, so a collision of two
+        vocabularies that differ elsewhere costs a re-tokenisation and no wrong text.
+        """
+        facts = (self.kind, self.n_tokens, self.bos, self.eos, self.adds_bos)
+        digest = hashlib.sha256(repr(facts).encode())
+        step = max(1, self.n_tokens // SAMPLED_TOKENS)
+        for token in range(0, self.n_tokens, step):
+            digest.update(self.text(token) + b"\0")
+        return digest.hexdigest()[:16]
+
+
+class Adapters:
+    """The adapters of one context, of which some are in use.
+
+    llama.cpp frees an adapter with its model. Those in use work on every sequence of the context,
+    and a change of them makes the next decode lay its graph out anew.
+    """
+
+    def __init__(self, model: object, context: object, log: NativeLog) -> None:
+        self._model = model
+        self._context = context
+        self._log = log
+        self._loaded: dict[Path, ctypes._Pointer[ctypes.c_void_p]] = {}
+        self.used: tuple[Adapter, ...] = ()
+
+    def use(self, adapters: Sequence[Adapter]) -> None:
+        """Decode with these adapters and no others from now on.
+
+        Raises:
+            AdapterError: a file is missing, or is no adapter of this model; those before stay.
+        """
+        wanted = tuple(adapters)
+        if wanted == self.used:
+            return
+        handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(wanted))()
+        for index, adapter in enumerate(wanted):
+            handles[index] = self._load(adapter.path)
+        scales = (ctypes.c_float * len(wanted))(*(adapter.scale for adapter in wanted))
+        self._log.clear()
+        if llama_cpp.llama_set_adapters_lora(self._context, handles, len(wanted), scales):
+            raise AdapterError(f"llama.cpp could not use the adapters: {self._log.errors()}")
+        self.used = wanted
+
+    def _load(self, path: Path) -> "ctypes._Pointer[ctypes.c_void_p]":
+        known = self._loaded.get(path)
+        if known is not None:
+            return known
+        if not path.is_file():
+            raise AdapterError(f"the adapter {path} does not exist: check the path")
+        self._log.clear()
+        adapter: ctypes._Pointer[ctypes.c_void_p] = llama_cpp.llama_adapter_lora_init(
+            self._model, str(path).encode()
+        )
+        if not adapter:
+            raise AdapterError(
+                f"{path.name} is no adapter of this model: "
+                f"{self._log.errors() or 'no reason was given'}"
+            )
+        self._loaded[path] = adapter
+        return adapter
+
+
+def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: bool) -> object:
+    path = configuration.model_path
+    asked = ModelParameters(configuration)
+    asked.params.vocab_only = vocab_only
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), asked.params)
+    if model is None:
+        raise ModelLoadError(
+            f"llama.cpp could not load {path.name}: {log.errors() or 'it gave no reason'}"
+        )
+    if not _has_vocabulary(model):
+        llama_cpp.llama_model_free(model)
+        raise ModelLoadError(
+            f"{path.name} has no vocabulary, so no text can be read or written with it: use a file "
+            "that was converted with its tokenizer"
+        )
+    return model
+
+
+def _has_vocabulary(model: object) -> bool:
+    """Whether a loaded model came with a tokenizer; llama.cpp ends the process without one."""
+    kind: int = llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model))
+    return KINDS.get(kind) != "none"
+
+
+def _token_or_none(token: int) -> int | None:
+    return token if token >= 0 else None
