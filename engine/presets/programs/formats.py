@@ -44,16 +44,6 @@ FORMATS: dict[str, Format] = {
 }
 """By name, in the order that lists show."""
 
-_OF_JSON = (koboldcpp.FORMAT, lm_studio.FORMAT, llama_cpp_python.FORMAT)
-_OF_TEXT = (
-    ollama.FORMAT,
-    systemd.FORMAT,
-    models_preset.FORMAT,
-    llama_swap.FORMAT,
-    compose.FORMAT,
-)
-"""In the order in which a text is held against them; what none of them knows is a shell's."""
-
 
 def read_text(
     text: str,
@@ -88,8 +78,10 @@ def _read(request: ImportRequest) -> Imported:
     is_json = request.text.lstrip().startswith("{")
     if is_json:
         request = replace(request, data=_json(request.text))
-    for each in _OF_JSON if is_json else _OF_TEXT:
-        if each.read is not None and each.recognises(request):
+    # From the end on: a Modelfile may hold any text, a unit or a compose file too.
+    for each in reversed(FORMATS.values()):
+        has_its_look = each.has_comments is not is_json  # JSON has none
+        if each.read is not None and has_its_look and each.recognises(request):
             return each.read(request)
     if is_json:
         raise ImportedFileError(

@@ -24,6 +24,8 @@ from engine.presets.programs.llama_server import heading, options, preset_from, 
 GLOBAL = "*"
 OWN_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-cache-models"})
 """Keys of the preset itself: they are no flags of a server."""
+UNIT_SECTIONS = ("Unit", "Service", "Install")
+"""Those that a systemd unit begins with."""
 
 _HEADER = re.compile(r"\[([^\]]+)\]\s*(?:[;#].*)?")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=([^;#]*)(?:[;#].*)?")
@@ -55,11 +57,12 @@ def render(request: ExportRequest) -> Exported:
 
 
 def is_models_preset(request: ImportRequest) -> bool:
-    """Whether the first line that says something is a section or the version."""
-    for line in request.text.splitlines():
-        if line.strip() and line.strip()[0] not in ";#":
-            return _HEADER.fullmatch(line) is not None or line.startswith("version")
-    return False
+    """Whether the first line that says something is a section of no unit, or the version."""
+    lines = (line.strip() for line in request.text.splitlines())
+    first = next((line for line in lines if line and line[0] not in ";#"), "")
+    if header := _HEADER.fullmatch(first):
+        return header[1] not in UNIT_SECTIONS
+    return re.match(r"version\s*=", first) is not None
 
 
 def read(request: ImportRequest) -> Imported:

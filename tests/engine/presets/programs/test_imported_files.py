@@ -130,6 +130,11 @@ def test_a_service_has_its_command_and_its_environment() -> None:
     assert (other.n_ctx, other.flash_attention) == (512, "on")
 
 
+def test_a_compose_file_that_begins_with_a_version_is_no_models_preset() -> None:
+    found = read_text(f'version: "3.8"\n{COMPOSE}', entry="chat")
+    assert found.preset.model == "/models/a$b.gguf"
+
+
 def test_a_unit_has_its_command_and_its_environment() -> None:
     preset = read_text(UNIT).preset
     assert (preset.model, preset.n_ctx) == ("/models/100% a.gguf", 512)
