@@ -26,8 +26,15 @@ from engine.presets.library import list_presets, made_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
 from engine.process.watchdog import BuildMemory
 from engine.speculation.cost_profile import profile_key
-from engine.tuning.outcome import Outcome, TrialProgress, TrialResult
-from engine.tuning.outcome import RecordError, TuningRecord, read_record, write_record
+from engine.tuning.outcome import (
+    Outcome,
+    RecordError,
+    TrialProgress,
+    TrialResult,
+    TuningRecord,
+    read_record,
+    write_record,
+)
 from engine.tuning.timer import Engines
 from engine.tuning.trials import Scope
 from engine.tuning.tuner import Tuner

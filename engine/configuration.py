@@ -231,9 +231,10 @@ def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
     Raises:
         PresetError: each value with its name and what is allowed.
     """
+    kind: object = type(settings)
     wrong = [
         f"{name} is {value}, allowed is {bounds}"
-        for name, bounds in bounds_of(type(settings)).items()
+        for name, bounds in bounds_of(kind).items()
         if not bounds.allow(value := getattr(settings, name))
     ]
     if wrong:
@@ -246,7 +247,7 @@ def sampling_bounds() -> Mapping[str, Bounds]:
 
 
 @cache
-def bounds_of(kind: type[SamplingSettings | SpeculationSettings]) -> Mapping[str, Bounds]:
+def bounds_of(kind: Any) -> Mapping[str, Bounds]:
     """What each field of settings may be, by its name; those that are free are left out."""
     hints = get_type_hints(kind, include_extras=True)
     return {

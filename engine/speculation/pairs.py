@@ -22,6 +22,7 @@ from engine.model.vocabulary import (
     facts_difference,
 )
 
+
 def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
     """Refuse a draft whose tokens do not mean the same as the target's.
 

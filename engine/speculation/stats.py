@@ -197,9 +197,7 @@ def added_sources(
     """The sums of two counts by source."""
     none = SourceCounts()
     return {
-        name: SourceCounts(
-            *map(add, astuple(one.get(name, none)), astuple(other.get(name, none)))
-        )
+        name: SourceCounts(*map(add, astuple(one.get(name, none)), astuple(other.get(name, none))))
         for name in {**one, **other}
     }
 

@@ -16,8 +16,7 @@ from statistics import median
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.tuning.gain import N_DECIDING, Block, PairedGain, block_ratio, gain_of, joint_ratios
-from engine.tuning.outcome import Outcome, TrialProgress, TrialResult, Verdict
-from engine.tuning.outcome import TuningRecord
+from engine.tuning.outcome import Outcome, TrialProgress, TrialResult, TuningRecord, Verdict
 from engine.tuning.timer import EngineTimer, OutOfTimeError, VariantFailedError
 from engine.tuning.trials import (
     EVERYTHING,

@@ -45,8 +45,9 @@ DEFAULT_LOOKUP = 10
 DEFAULTS: Data = {"n_ctx": 2048, "n_batch": 512, "n_ubatch": 512, "n_gpu_layers": 0}
 
 _PLAIN = (
-    "n_ctx n_batch n_ubatch main_gpu offload_kqv n_threads n_threads_batch use_mmap"
-).split()
+    "n_ctx", "n_batch", "n_ubatch", "main_gpu", "offload_kqv", "n_threads", "n_threads_batch",
+    "use_mmap",
+)  # fmt: skip
 """Settings that are written as a preset has them; none where the value is None."""
 _NO_NEWS = frozenset({"model_alias", "logits_all", "chat_format"})
 _CONSEQUENCES = {

@@ -62,13 +62,14 @@ LOAD_MODES = ("auto", "mmap", UNMAPPED)
 DEFAULT_SAMPLING: Data = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 ALWAYS_SAID = (
-    "n_ctx n_batch n_ubatch n_slots type_k type_v flash_attention "
-    "temperature top_k top_p min_p repetition_penalty repetition_window"
-).split()
+    "n_ctx", "n_batch", "n_ubatch", "n_slots", "type_k", "type_v", "flash_attention",
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repetition_window",
+)  # fmt: skip
 """What stands in a command though it is as usual: llama-server's own default may be another."""
 OTHER_WORDS = (
-    "n_gpu_layers tensor_split tensor_overrides n_cpu_moe use_mmap mmproj_offload cpu_moe"
-).split()
+    "n_gpu_layers", "tensor_split", "tensor_overrides", "n_cpu_moe", "use_mmap", "mmproj_offload",
+    "cpu_moe",
+)  # fmt: skip
 """Settings that one option cannot say with the value that a preset has."""
 AS_THEY_ARE = [flag for flag in FLAGS if flag.key not in OTHER_WORDS]
 
@@ -213,7 +214,7 @@ def _as_they_are(
     settings: Configuration | SamplingSettings, usual: Configuration | SamplingSettings
 ) -> Iterator[Pair]:
     """The settings whose values need no other words, under the names of their flags."""
-    for key in (flag.key for flag in AS_THEY_ARE if hasattr(settings, flag.key)):
+    for key in (each.key for each in AS_THEY_ARE if hasattr(settings, each.key)):
         value: object = getattr(settings, key)
         if key in ALWAYS_SAID or value != getattr(usual, key):
             yield key, _spelled(value)
@@ -404,9 +405,9 @@ def _read_cache(reading: Reading) -> None:
     flash = (reading.text("flash_attention") or "auto").lower()
     is_auto = flash in ("auto", "-1")
     reading.data["flash_attention"] = "auto" if is_auto else "on" if is_on(flash) else "off"
-    for flag in AS_THEY_ARE:
-        if flag.takes == "switch" and (text := reading.text(flag.key)) is not None:
-            reading.data[flag.key] = is_on(text)
+    for each in AS_THEY_ARE:
+        if each.takes == "switch" and (text := reading.text(each.key)) is not None:
+            reading.data[each.key] = is_on(text)
 
 
 def _read_placement(reading: Reading) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.configuration import Configuration
-from engine.tuning.outcome import Outcome, TrialResult
-from engine.tuning.outcome import TuningRecord
+from engine.tuning.outcome import Outcome, TrialResult, TuningRecord
 from engine.tuning.timer import OutOfTimeError, VariantFailedError
 from engine.tuning.trials import Scope, Variant, Workload
 from engine.tuning.tuner import Tuner
