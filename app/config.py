@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -130,15 +130,8 @@ class ChatDefaults(_Section):
 
     def sampling(self) -> SamplingSettings:
         """These settings as the sampler takes them."""
-        return SamplingSettings(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            thinking=self.thinking,
-            thinking_budget=self.thinking_budget,
-        )
+        own = {each.name for each in fields(SamplingSettings)}
+        return SamplingSettings(**self.model_dump(include=own))
 
 
 class SpeculationDefaults(_Section):
@@ -334,7 +327,15 @@ def save_setting(section: str, key: str, value: Value | None, path: Path | None 
         SettingsError: If the key or value is none, or the file cannot be read or written.
     """
     require_valid(section, key, value)
-    _change_toml(path or settings_path(), section, key, value)
+    path = path or settings_path()
+    try:
+        text = read_text(path, limit=SETTINGS_BYTES) if path.exists() else ""
+        changed = set_in_toml(text, section, {key: value})
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not valid TOML ({error}): repair it first") from error
+    write_atomically(path, changed)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -419,32 +420,30 @@ def require_valid(section: str, key: str, value: Value | None) -> None:
         raise SettingsError(f"{_spell(location)}{reason}") from error
 
 
-def _change_toml(path: Path, section: str, key: str, value: Value | None) -> None:
-    """Set one key of one table, or take it out; comments, order and spelling of the rest stay.
+def set_in_toml(text: str, section: str, values: Mapping[str, Value | None]) -> str:
+    """A TOML text with keys of one table set, or taken out where they are None.
+
+    Comments, order and spelling of the rest stay.
 
     Raises:
-        SettingsError: If the file is not valid TOML, or cannot be read or written.
+        ValueError: It is not valid TOML, or has something else than a table by that name.
     """
     import tomlkit  # takes 0.04 s and is for writing only
     from tomlkit.exceptions import TOMLKitError
 
+    parse_toml(text)
     try:
-        text = read_text(path, limit=SETTINGS_BYTES)
-        parse_toml(text)
         document = tomlkit.parse(text)
-    except FileNotFoundError:
-        document = tomlkit.document()
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (TOMLKitError, ValueError) as error:
-        raise SettingsError(f"{path} is not valid TOML ({error}): repair it first") from error
+    except TOMLKitError as error:
+        raise ValueError(str(error)) from error
     table = document.setdefault(section, tomlkit.table())
     if not isinstance(table, dict):
-        raise SettingsError(f"{path}: {section} is not a table: write [{section}] there")
-    if value is None:
-        table.pop(key, None)
-    elif isinstance(value, str) and "\n" in value:
-        table[key] = tomlkit.string(value, multiline=True)
-    else:
-        table[key] = value
-    write_atomically(path, tomlkit.dumps(document))
+        raise ValueError(f"{section} is not a table: write [{section}] there")
+    for key, value in values.items():
+        if value is None:
+            table.pop(key, None)
+        elif isinstance(value, str) and "\n" in value:
+            table[key] = tomlkit.string(value, multiline=True)
+        else:
+            table[key] = value
+    return tomlkit.dumps(document)

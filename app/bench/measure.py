@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from app.bench.policies import Policy
 from app.bench.prompt_sets import Prompt
 from app.bench.results import PLAIN, BatchCost, BenchError, PromptRecord, Run
-from app.bench.summary import ends_in_loop, first_difference
+from app.bench.summary import ends_in_loop
 from engine.configuration import (
     ControllerName,
     PredictorName,
@@ -24,6 +24,7 @@ from engine.events import (
 )
 from engine.process.blocking_client import BlockingClient, RequestFailedError
 from engine.requests import GenerationRequest, Message
+from engine.speculation.stats import first_divergence
 
 N_EXCERPT = 80
 N_PRIMING = 2
@@ -198,8 +199,8 @@ def _run(slot: Slot, pair: int, reply: Reply, plain: Reply) -> Run:
     finished, stats = reply.finished, reply.finished.stats
     if stats.decode_tps is None or not is_speed(stats.decode_tps):
         raise BenchError("the reply is empty, so it has no speed: ask something else")
-    where = first_difference(plain.finished.token_ids, finished.token_ids)
-    where_in_text = first_difference(plain.finished.text, finished.text)
+    where = first_divergence(plain.finished.token_ids, finished.token_ids)
+    where_in_text = first_divergence(plain.finished.text, finished.text)
     return Run(
         policy=PLAIN if slot.policy is None else slot.policy.name,
         pair=pair,

@@ -294,17 +294,6 @@ def bootstrap_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
     return math.exp(means[low]), math.exp(means[high])
 
 
-def first_difference(plain: Sequence[object], other: Sequence[object]) -> int | None:
-    """The index of the first token or character in which two replies differ, None if none.
-
-    A reply that ends where the other continues differs at its length.
-    """
-    for index, (one, two) in enumerate(zip(plain, other, strict=False)):
-        if one != two:
-            return index
-    return None if len(plain) == len(other) else min(len(plain), len(other))
-
-
 def ends_in_loop(token_ids: Sequence[int]) -> bool:
     """Whether a reply ends in repeating a period `LOOP_TIMES` times, `LEAST_LOOP` tokens or more.
 

@@ -4,11 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tomlkit
-from tomlkit import TOMLDocument
-from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Table
-
 from app.bench.policies import Policy, parse_policy
 from app.bench.summary import (
     PolicySummary,
@@ -17,10 +12,11 @@ from app.bench.summary import (
     bootstrap_interval,
     geometric_mean,
 )
-from app.config import write_atomically
+from app.config import SettingsError, Value, set_in_toml, write_atomically
 from engine.configuration import PredictorName
-from engine.errors import EngineError, PresetError
+from engine.errors import PresetError
 from engine.files import SETTINGS_BYTES, read_text
+from engine.parsing import parse_toml
 from engine.presets.library import list_presets
 from engine.presets.preset import parse_preset
 
@@ -35,8 +31,6 @@ WORTH = 1.02
 MAY_COST_A_SET = 0.98
 NOISY = 0.1
 """Median difference of two plain runs from which the machine was not quiet enough to judge."""
-
-SECTION = "speculation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,30 +249,24 @@ def write_policy(
     Raises:
         PresetError: the file is not a valid preset, or would not be one, or cannot be written.
     """
-    document = _read(path) if path.exists() else _new(name, model)
-    section = document.setdefault(SECTION, tomlkit.table())
-    if not isinstance(section, Table):
-        raise PresetError(f"{path}: write [{SECTION}] as a table there first")
-    for key, value in _keys(policy).items():
-        section[key] = value
-    if (
-        draft is not None
-        and (policy is not None and policy.uses_draft_model)
-        and "draft" not in document
-    ):
-        document["draft"] = tomlkit.item({"model": str(draft)})
-    text = tomlkit.dumps(document)
-    parse_preset(text, path.name)
+    drafts = policy is not None and policy.uses_draft_model
     try:
+        text = _rules(path, name, model)
+        if draft is not None and drafts and "draft" not in parse_toml(text):
+            text = set_in_toml(text, "draft", {"model": str(draft)})
+        text = set_in_toml(text, "speculation", _keys(policy))
+        parse_preset(text, path.name)
         write_atomically(path, text)
-    except EngineError as error:
+    except (OSError, ValueError) as error:
+        raise PresetError(f"{path} cannot be read as a preset: {error}") from error
+    except SettingsError as error:
         raise PresetError(str(error)) from error
 
 
-def _keys(policy: Policy | None) -> dict[str, str | int]:
+def _keys(policy: Policy | None) -> dict[str, Value | None]:
     if policy is None:
         return {"predictor": PredictorName.OFF.value}
-    keys: dict[str, str | int] = {
+    keys: dict[str, Value | None] = {
         "predictor": policy.predictor.value,
         "controller": policy.controller.value,
     }
@@ -289,17 +277,12 @@ def _keys(policy: Policy | None) -> dict[str, str | int]:
     return keys
 
 
-def _read(path: Path) -> TOMLDocument:
-    try:
-        text = read_text(path, limit=SETTINGS_BYTES)
-        parse_preset(text, path.name)
-        return tomlkit.parse(text)
-    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        raise PresetError(f"{path} cannot be read as a preset: {error}") from error
+def _rules(path: Path, name: str, model: Path) -> str:
+    """The text of a preset; of one that is not there, what it begins with."""
+    import tomlkit  # for presets that are written
 
-
-def _new(name: str, model: Path) -> TOMLDocument:
-    document = tomlkit.document()
-    document["name"] = name
-    document["model"] = str(model)
-    return document
+    if not path.exists():
+        return tomlkit.dumps({"name": name, "model": str(model)})
+    text = read_text(path, limit=SETTINGS_BYTES)
+    parse_preset(text, path.name)
+    return text

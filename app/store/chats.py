@@ -56,7 +56,8 @@ class ChatStore:
 
     Every write returns when it is committed, except that `write_partial` returns at once and is on
     disk within half a second, and that `finish_message` outlasts a database which another program
-    writes. Two kvchat can use one database.
+    writes. Two kvchat can use one database. `StoreError` says that a chat or message is gone, that
+    a message is none of its chat, or that the database cannot be read or written.
 
     Attributes:
         notices: What the user should know about how the database was opened.
@@ -159,50 +160,30 @@ class ChatStore:
             raise store_error(error, self.path) from error
 
     def chat(self, chat_id: int) -> Chat:
-        """One chat.
-
-        Raises:
-            StoreError: If there is none with this id.
-        """
+        """One chat."""
         rows = self._read(sql.CHAT, chat_id)
         return chat_of(_only(rows, "chat", chat_id))
 
     def message(self, message_id: int) -> StoredMessage:
-        """One message.
-
-        Raises:
-            StoreError: If there is none with this id.
-        """
+        """One message."""
         rows = self._read(f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE id = ?", message_id)
         return message_of(_only(rows, "message", message_id))
 
     def tree(self, chat_id: int) -> ChatTree:
-        """A chat with all of its messages, in the order in which they were added.
-
-        Raises:
-            StoreError: If there is no chat with this id.
-        """
+        """A chat with all of its messages, in the order in which they were added."""
         try:
             return sql.read_tree(self._reader(), chat_id)
         except sqlite3.Error as error:
             raise store_error(error, self.path) from error
 
     def path_to(self, message_id: int) -> list[StoredMessage]:
-        """The messages from the root of the tree to this one.
-
-        Raises:
-            StoreError: If there is no message with this id.
-        """
+        """The messages from the root of the tree to this one."""
         rows = self._read(sql.PATH, message_id)
         _only(rows[-1:], "message", message_id)
         return [message_of(row) for row in rows]
 
     def variants(self, message_id: int) -> list[StoredMessage]:
-        """The messages of the same parent and role, this one among them, oldest first.
-
-        Raises:
-            StoreError: If there is no message with this id.
-        """
+        """The messages of the same parent and role, this one among them, oldest first."""
         rows = self._read(sql.VARIANTS, message_id)
         _only(rows[:1], "message", message_id)
         return [message_of(row) for row in rows]
@@ -222,11 +203,7 @@ class ChatStore:
         return dict(_variant_ids(self._read(sql.VARIANT_OUTLINE, message_id)))
 
     def leaf_of(self, message_id: int) -> int:
-        """The newest message below this one, or itself where there is none.
-
-        Raises:
-            StoreError: If there is no message with this id.
-        """
+        """The newest message below this one, or itself where there is none."""
         leaf: int | None = self._read(sql.LEAF, message_id)[0]["leaf"]
         if leaf is None:
             raise sql.missing("message", message_id)
@@ -256,11 +233,7 @@ class ChatStore:
         return tuple(reply for block, reply in reversed(replies) if block != left_out)
 
     def newest_questions(self, chat_id: int | None, *, limit: int) -> list[str]:
-        """What the user asked in a chat, on all of its branches, or in all (None); newest first.
-
-        Raises:
-            StoreError: If they cannot be read.
-        """
+        """What the user asked in a chat, on all of its branches, or in all (None); newest first."""
         where = "" if chat_id is None else "AND chat_id = ?"
         values = (limit,) if chat_id is None else (chat_id, limit)
         rows = self._read(
@@ -284,19 +257,11 @@ class ChatStore:
         return self._writer.run(lambda db: sql.insert_chat(db, new))
 
     def update_chat(self, chat_id: int, changes: ChatChanges) -> Chat:
-        """Change a chat, which keeps its position in the list.
-
-        Raises:
-            StoreError: If there is no chat with this id.
-        """
+        """Change a chat, which keeps its position in the list."""
         return self._writer.run(lambda db: sql.update_chat(db, chat_id, changes))
 
     def set_archived(self, chat_id: int, *, archived: bool) -> Chat:
-        """Put a chat into the archive or take it out; it keeps its position in the list.
-
-        Raises:
-            StoreError: If there is no chat with this id.
-        """
+        """Put a chat into the archive or take it out; it keeps its position in the list."""
         return self._writer.run(lambda db: sql.archive_chat(db, chat_id, archived=archived))
 
     def set_kept_from(
@@ -308,9 +273,6 @@ class ChatStore:
             chat_id: The chat.
             message_id: The first message that the model sees.
             summary: What it sees in place of those before.
-
-        Raises:
-            StoreError: If the chat is gone, or the message is not one of its own.
         """
         return self._writer.run(lambda db: sql.keep_from(db, chat_id, message_id, summary))
 
@@ -318,9 +280,6 @@ class ChatStore:
         """Show this message in its chat, on its branch down to the newest leaf.
 
         Nothing changes where it is shown already.
-
-        Raises:
-            StoreError: If there is no message with this id.
         """
         return self._writer.run(lambda db: sql.show_message(db, message_id))
 
@@ -336,9 +295,6 @@ class ChatStore:
         """Copy a chat up to one of its messages into a new chat, and return that.
 
         What the chat was set to goes with it; its other branches stay behind.
-
-        Raises:
-            StoreError: If there is no message with this id.
         """
         path = self.path_to(message_id)
         chat = self.chat(path[-1].chat_id)
@@ -375,27 +331,15 @@ class ChatStore:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
 
     def add_turn(self, new: NewTurn) -> Turn:
-        """Add a question with an empty reply, or that alone; both or nothing.
-
-        Raises:
-            StoreError: If the chat is gone, or the parent is not one of its messages.
-        """
+        """Add a question with an empty reply, or that alone; both or nothing."""
         return self._writer.run(lambda db: sql.insert_turn(db, new))
 
     def add_message(self, new: NewMessage) -> StoredMessage:
-        """Add a message, which becomes the chat's head.
-
-        Raises:
-            StoreError: If the chat is gone, or the parent is not one of its messages.
-        """
+        """Add a message, which becomes the chat's head."""
         return self._writer.run(lambda db: sql.insert_message(db, new))
 
     def set_head(self, chat_id: int, message_id: int | None) -> None:
-        """Show the chat up to another message; None shows none.
-
-        Raises:
-            StoreError: If the chat is gone, or the message is not one of its own.
-        """
+        """Show the chat up to another message; None shows none."""
         self._writer.run(lambda db: sql.move_head(db, chat_id, message_id))
 
     def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
@@ -408,19 +352,12 @@ class ChatStore:
         Returns:
             The reply as stored; None where another program holds the database, which gets it as
             soon as it is free.
-
-        Raises:
-            StoreError: If there is no message with this id.
         """
         self._writer.drop_partial(ended.id)
         return self._writer.run_surely(lambda db: sql.finish_message(db, ended))
 
     def reopen_message(self, message_id: int) -> None:
-        """Open an ended reply again: partial writes of it count until `finish_message` ends it.
-
-        Raises:
-            StoreError: If there is no message with this id.
-        """
+        """Open an ended reply again: partial writes of it count until `finish_message` ends it."""
         self._writer.run(lambda db: sql.reopen_message(db, message_id))
 
     def drafts(self) -> dict[int | None, Draft]:
@@ -443,11 +380,7 @@ class ChatStore:
         }
 
     def draft(self, chat_id: int) -> Draft:
-        """The text of a stored chat that was not sent; empty where there is none.
-
-        Raises:
-            StoreError: If it cannot be read.
-        """
+        """The text of a stored chat that was not sent; empty where there is none."""
         rows = self._read(
             "SELECT content, edited_id, before_edit FROM drafts WHERE chat_id = ?", chat_id
         )

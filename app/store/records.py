@@ -3,9 +3,10 @@
 import json
 import sqlite3
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from typing import Any
 
 from engine.configuration import SamplingSettings
 from engine.events import GenerationStats, PositionCounts, SourceCounts
@@ -261,16 +262,8 @@ COUNTS = (
     "n_emitted",
 )  # fmt: skip
 """What every kvchat kept."""
-LATER_COUNTS = ("n_near_ties", "n_redecoded", "n_thinking")
-TIMES = ("prefill_s", "decode_s", "thinking_s")
-FIGURES = (
-    "first_token_s", "decode_tps", "plain_step_s", "plain_spread", "saved_s", "saved_error_s",
-    "tokens_per_round", "speedup",
-)  # fmt: skip
 LONGEST_STEP_S = 1000.0
 """A kept step is believed up to this."""
-OF_SOURCE = tuple(field.name for field in fields(SourceCounts))
-OF_POSITION = tuple(field.name for field in fields(PositionCounts))
 
 
 def stats_of(message: StoredMessage) -> GenerationStats | None:
@@ -278,17 +271,11 @@ def stats_of(message: StoredMessage) -> GenerationStats | None:
 
     An older kvchat kept fewer figures: one that it did not keep counts as never measured.
     """
-    kept = message.stats
-    if kept is None or any(_count(kept.get(name)) is None for name in COUNTS):
+    kept, numbers = message.stats, _numbers(GenerationStats, message.stats)
+    if kept is None or not numbers.keys() >= {*COUNTS}:
         return None
-    counts = {name: _count(kept.get(name)) or 0 for name in (*COUNTS, *LATER_COUNTS)}
-    figures = {name: _number(kept.get(name)) for name in (*TIMES, *FIGURES)}
     return GenerationStats(
-        **counts,
-        prefill_s=figures["prefill_s"] or 0.0,
-        decode_s=figures["decode_s"] or 0.0,
-        thinking_s=figures["thinking_s"] or 0.0,
-        **{name: figures[name] for name in FIGURES},  # type: ignore[arg-type]  # all are figures
+        **numbers,
         by_source=_sources(kept.get("by_source")),
         by_position=_positions(kept.get("by_position")),
         predictor=message.predictor,
@@ -313,18 +300,29 @@ def _number(value: object) -> float | None:
 def _sources(kept: object) -> dict[str, SourceCounts]:
     if not isinstance(kept, Mapping):
         return {}
-    counts = {str(name): _named(each, OF_SOURCE) for name, each in kept.items()}
+    counts = {str(name): _numbers(SourceCounts, each) for name, each in kept.items()}
     return {name: SourceCounts(**each) for name, each in counts.items() if each}
 
 
 def _positions(kept: object) -> tuple[PositionCounts, ...]:
     if not isinstance(kept, list | tuple):
         return ()
-    return tuple(PositionCounts(**_named(each, OF_POSITION)) for each in kept)
+    return tuple(PositionCounts(**_numbers(PositionCounts, each)) for each in kept)
 
 
-def _named(kept: object, names: tuple[str, ...]) -> dict[str, int]:
+_Statistics = GenerationStats | SourceCounts | PositionCounts
+_READ: dict[object, Callable[[object], float | None]] = {
+    int: _count, float: _number, float | None: _number,
+}  # fmt: skip
+
+
+def _numbers(kind: type[_Statistics], kept: object) -> dict[str, Any]:
+    """The numbers of a dataclass that were kept; one of another type counts as not kept."""
     if not isinstance(kept, Mapping):
         return {}
-    found = {name: _count(kept.get(name)) for name in names}
+    found = {
+        each.name: _READ[each.type](kept.get(each.name))
+        for each in fields(kind)
+        if each.type in _READ
+    }
     return {name: value for name, value in found.items() if value is not None}

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.bench.summary import bootstrap_interval, ends_in_loop, first_difference, geometric_mean
+from app.bench.summary import bootstrap_interval, ends_in_loop, geometric_mean
+from engine.speculation.stats import first_divergence
 from speed_peers.catalogue import KVCHAT, PLAIN
 from speed_peers.records import Reply, Run
 from speed_peers.schedule import BASE
@@ -108,7 +109,7 @@ def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
         n_prompts,
         to_plain,
         None if configuration == own_plain else to_own,
-        sum(first_difference(plain.tokens, reply.tokens) is None for reply, plain in pairs),
+        sum(first_divergence(plain.tokens, reply.tokens) is None for reply, plain in pairs),
         len(pairs),
         acceptance_of(own),
         tokens_per_round_of(own),

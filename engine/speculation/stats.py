@@ -212,8 +212,8 @@ def added_positions(
     )
 
 
-def first_divergence(first: Tokens[int], second: Tokens[int]) -> int | None:
-    """The index of the first token that differs, None where the replies are the same.
+def first_divergence(first: Tokens[object], second: Tokens[object]) -> int | None:
+    """The index of the first token or letter that differs, None where two replies are the same.
 
     Where one reply is the start of the other, that is the length of the shorter one: it ended
     where the other went on.

@@ -11,13 +11,13 @@ from app.bench.summary import (
     bootstrap_interval,
     ends_in_loop,
     exclusion,
-    first_difference,
     geometric_mean,
     median,
     pair_ratios,
     summarise,
     weighted_median,
 )
+from engine.speculation.stats import first_divergence
 from tests.app.bench.made_results import record, run
 
 AUTO, FIXED = "combined:auto", "lookup:fixed:4"
@@ -200,7 +200,7 @@ def test_the_interval_is_the_same_each_time() -> None:
 def test_replies_part_at_the_first_token_that_differs(
     plain: list[int], other: list[int], expected: int | None
 ) -> None:
-    assert first_difference(plain, other) == expected
+    assert first_divergence(plain, other) == expected
 
 
 def test_a_reply_that_repeats_its_last_tokens_loops() -> None:
