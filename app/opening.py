@@ -296,7 +296,7 @@ def _with_request(rules: Preset, request: ModelRequest) -> Preset:
 
 def _known(path: Path, settings: Settings) -> "Known":
     """What was measured of a model's cache kinds."""
-    from app.cache_plans import known_quality
+    from app.planning import known_quality
     from engine.model.architecture import read_model
 
     return known_quality(read_model(path), settings.cache_policy)

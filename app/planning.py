@@ -1,19 +1,35 @@
-"""The planner of this user: their models, how fast they are, and what logs say of their cards."""
+"""The planner of this user, and what was measured of the cache kinds of their models."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 
 from app import paths
+from engine.backends import installed_build
+from engine.configuration import Configuration
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidths
 from engine.memory.calibration import read_calibrations
+from engine.memory.estimate import cache_bytes
+from engine.memory.hardware import find_gpus, this_processor, usable_devices
 from engine.model.architecture import Model
 from engine.model.identity import identity_of
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.planner import ModelSources, Planner
+from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.space import with_pair
+from engine.policy.choice import Choice, Wish, choose, has_verdict
+from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
+from engine.policy.pairs import Pair
+from engine.policy.plans import PlanStore, SavedPlan
+from engine.quality.records import Report
+
+MOST_OF_A_DEVICE = 100
+"""Letters of a device's name in a report."""
 
 
 def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False) -> Planner:
@@ -67,7 +83,6 @@ def _speeds_of_chats() -> Mapping[str, ModelSpeed]:
 
 
 def _quality(model: Model) -> Known:
-    from app.cache_plans import known_quality
     from app.config import load_settings
 
     return known_quality(model, load_settings().settings.cache_policy)
@@ -77,3 +92,88 @@ def _model_folders() -> tuple[Path, ...]:
     from app.config import model_folders  # with the first model that is named without a folder
 
     return model_folders()
+
+
+def known_quality(model: Model, policy: PolicySettings) -> Known:
+    """What was measured of a model's cache kinds with the build that is installed.
+
+    The newest measurement with a verdict counts, whatever its texts; its rates only on the machine
+    that it is of.
+
+    Raises:
+        ModelFileError: the model's file cannot be read.
+    """
+    store = PlanStore(paths.cache_plans_dir())
+    if store.is_empty or model.file.origin is not None or not model.file.path.is_file():
+        return Known(gates=policy)
+    found = store.find(identity_of(model.file), installed_build())
+    if not found.plans:
+        return Known(gates=policy, notes=found.problems)
+    plan = next((e for e in found.plans if has_verdict(e.report)), found.plans[0])
+    return Known(
+        plan.report,
+        policy,
+        has_rates=plan.report.subject.device in _devices_here(),
+        notes=(*found.problems, *_due(plan, policy)),
+    )
+
+
+def due_plans(policy: PolicySettings) -> tuple[SavedPlan, ...]:
+    """The newest plan of each model whose figures are older than the user's interval."""
+    store = PlanStore(paths.cache_plans_dir())
+    return store.due(installed_build(), datetime.now(UTC), policy.probe_days)
+
+
+def keep_report(
+    report: Report, configuration: Configuration, model: Model, policy: PolicySettings
+) -> SavedPlan:
+    """Keep a measurement as a plan, with the kind that is best for a chat of the usual length.
+
+    Args:
+        report: What was measured.
+        configuration: With what; its cache types and context do not count.
+        model: Of which model.
+        policy: The gates.
+
+    Raises:
+        PlanError: the plan cannot be written.
+        PresetError: llama.cpp refuses every kind.
+    """
+    chosen = partial(usual_choice, configuration=configuration, model=model, policy=policy)
+    return PlanStore(paths.cache_plans_dir()).save(report, chosen)
+
+
+def usual_choice(
+    report: Report, configuration: Configuration, model: Model, policy: PolicySettings
+) -> Choice:
+    """The kind that is best by a report for a chat of the usual length.
+
+    Raises:
+        PresetError: llama.cpp refuses every kind.
+    """
+    devices = usable_devices()
+    n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
+    usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
+
+    def size(pair: Pair) -> int:
+        return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
+
+    return choose(report, Wish(n_ctx), policy, size)
+
+
+def _due(plan: SavedPlan, policy: PolicySettings) -> tuple[str, ...]:
+    now = datetime.now(UTC)
+    if not plan.is_due(now, policy.probe_days):
+        return ()
+    return (
+        f"the cache was measured {plan.age_days(now)} days ago: `kvchat cache-quality "
+        f"{plan.report.subject.model} --kinds {plan.kind}` measures {plan.kind} again, and keeps "
+        "the old figures beside the new ones",
+    )
+
+
+def _devices_here() -> tuple[str, str]:
+    """This machine as reports name it: without its GPUs, and with them."""
+    processor = this_processor().name
+    both = ", ".join((processor, *(gpu.name for gpu in find_gpus())))
+    return processor[:MOST_OF_A_DEVICE].strip(), both[:MOST_OF_A_DEVICE].strip()

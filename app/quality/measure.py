@@ -17,11 +17,11 @@ from rich.progress import Progress as Bar
 from rich.text import Text as Printed
 
 from app import paths
-from app.cache_plans import due_plans, keep_report
 from app.config import Settings, write_atomically
 from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_model
+from app.planning import due_plans, keep_report
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
 from engine.configuration import Configuration

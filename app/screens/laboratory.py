@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
 
-from app.cache_plans import keep_report, usual_choice
 from app.config import load_settings
+from app.planning import keep_report, usual_choice
 from app.quality.measure import USUAL, Options, laboratory_request
 from app.quality.run import MeasurementRun, Start, earlier_report, report_path, set_aside, why_not
 from app.render.lines import Line, Run, wrapped

@@ -12,10 +12,10 @@ from typing import ClassVar
 import pytest
 
 from app import paths
-from app.cache_plans import keep_report
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
+from app.planning import keep_report
 from app.quality.measure import USUAL, _again
 from app.startup import Services, prepare
 from engine.backends import installed_build
