@@ -1,5 +1,7 @@
 """Numbers as screens and commands write them."""
 
+from datetime import datetime
+
 from engine.memory.units import GIB, KIB, MIB, format_bytes
 
 NO_VALUE = "\N{EN DASH}"
@@ -104,6 +106,11 @@ def short_seconds(value: float) -> str:
         return seconds(value)
     milliseconds = 1000 * value
     return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+
+
+def local_time(seconds: float) -> str:
+    """A time of the epoch as date, hour and minute here."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def ago(elapsed_s: float) -> str:

@@ -50,22 +50,27 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    """Run a server; its address is `server.url`."""
-    handler = type("Handler", (_Handler,), {})
+def running(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run a server on a free port of this machine; gives its address."""
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     httpd.daemon_threads = True
     httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  clients that leave are told
-    server = Server(f"http://127.0.0.1:{httpd.server_address[1]}")
-    handler.server_state = server  # type: ignore[attr-defined]
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield server
+        yield f"http://127.0.0.1:{httpd.server_address[1]}"
     finally:
         httpd.shutdown()
         thread.join()
         httpd.server_close()
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """Run a server of files; its address is `server.url`."""
+    server = Server("")
+    with running(type("Handler", (_Handler,), {"server_state": server})) as server.url:
+        yield server
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -16,10 +16,10 @@ import numpy as np
 
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
-from app.chat_files.files import read_chats
+from app.chat_files import read_chats
 from app.chat_files.jsonl import jsonl_of
 from app.chat_files.markdown import markdown_of
-from app.cli.options import Age
+from app.cli.options import AGE
 from app.config import load_settings
 from app.paths import builtin_themes_dir
 from app.store.chats import ChatStore
@@ -184,7 +184,7 @@ def _amounts(data: bytes) -> Iterator[str]:
     readers: Sequence[Callable[[str], object]] = (
         parse_bytes, parse_layers, parse_shares, parse_sizes,
         partial(parse_count, low=1, high=2**31), parse_address,
-        partial(Age().convert, param=None, ctx=None),
+        partial(AGE.convert, param=None, ctx=None),
     )  # fmt: skip
     for read in readers:
         try:

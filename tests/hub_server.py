@@ -3,12 +3,13 @@
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.gguf_server import running
 
 
 @dataclass
@@ -31,20 +32,9 @@ class Hub:
 @contextmanager
 def serving_hub() -> Iterator[Hub]:
     """Run a hub; its address is `hub.url`."""
-    handler = type("Handler", (_Handler,), {})
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    httpd.daemon_threads = True
-    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  clients that leave are told
-    hub = Hub(f"http://127.0.0.1:{httpd.server_address[1]}")
-    handler.hub = hub  # type: ignore[attr-defined]
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    hub = Hub("")
+    with running(type("Handler", (_Handler,), {"hub": hub})) as hub.url:
         yield hub
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from app.chat_files.jsonl import (
     VERSION,
@@ -23,6 +22,7 @@ from app.chat_files.jsonl import (
     read_line,
     wrong_line,
 )
+from app.format import local_time
 from app.store.records import ChatTree, StoredMessage
 
 MARK = "<!-- kvchat:"
@@ -127,7 +127,7 @@ def _head(tree: ChatTree, ids: dict[int, int]) -> str:
     chat = tree.chat
     mark = _mark("chat", {"version": VERSION} | chat_values(chat, ids))
     title = " ".join(chat.title.split()) or "Chat"
-    begun = f"Begun {_time(chat.created_at)}"
+    begun = f"Begun {local_time(chat.created_at)}"
     model = f", {chat.model_path}" if chat.model_path else ""
     system = f"\n{_quote(chat.system_prompt)}\n" if chat.system_prompt else ""
     return f"{mark}\n# {title}\n\n{begun}{model}\n{system}\n"
@@ -138,7 +138,7 @@ def _message(message: StoredMessage, ids: dict[int, int]) -> str:
     speaker = message.model_name if message.role == "assistant" else None
     heading = f"## {' '.join((speaker or SPEAKERS[message.role]).split())}"
     content = LIKE_A_MARK.sub(r"\\", message.content)
-    return f"{mark}\n{heading}, {_time(message.created_at)}\n\n{content}\n\n"
+    return f"{mark}\n{heading}, {local_time(message.created_at)}\n\n{content}\n\n"
 
 
 def _note(parent: StoredMessage | None) -> str:
@@ -159,10 +159,6 @@ def _mark(kind: str, values: dict[str, object]) -> str:
 
 def _quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 @dataclass(slots=True)

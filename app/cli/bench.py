@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import Count, opening_options, sampling
+from app.cli.options import Count, joined, opening_options, sampling
 from engine.configuration import MAX_DRAFT, ControllerName
 
 if TYPE_CHECKING:
@@ -32,97 +32,47 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     return check
 
 
+bench_options = joined(
+    opening_options,
+    click.option("--set", "sets", multiple=True, metavar="NAME|FILE",
+                 help="grounded, chat, humaneval or a JSONL file; may be repeated. [grounded and "
+                 "chat]"),
+    click.option("--prompts", "n_prompts", default=4, show_default=True, type=Count(0),
+                 help="Prompts of a set; 0 is all."),
+    click.option("--only", multiple=True, metavar="PROMPT",
+                 help="Run the prompt of this name instead of random ones; may be repeated."),
+    click.option("--pairs", "n_pairs", default=2, show_default=True, type=Count(),
+                 help="Runs of each policy on a prompt."),
+    click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
+                 help="Most tokens of a reply."),
+    click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),
+                 help="0 always takes the likeliest token; may be repeated. [0]"),
+    click.option("--seed", default=1, show_default=True,
+                 help="Seed of the choice of prompts, and of the sampling."),
+    click.option("--predictors", callback=listed(None),
+                 help="Separated by commas: lookup, suffix, combined, draft, custom:NAME. [all "
+                 "that the model can use, except custom ones]"),
+    click.option("--controllers", default="auto,fixed", show_default=True,
+                 callback=listed(CONTROLLERS),
+                 help=f"Separated by commas: {', '.join(CONTROLLERS)}."),
+    click.option("--lengths", default=LENGTHS, show_default=True,
+                 callback=listed([str(n) for n in range(1, MAX_DRAFT + 1)]),
+                 help="Draft lengths of the fixed rule, separated by commas."),
+    click.option("--policy", "policies", multiple=True, metavar="NAME",
+                 help="Measure exactly this, such as lookup:fixed:3 or combined:auto, instead of "
+                 "the three lists; may be repeated."),
+    click.option("--json", "json_path", type=FILE, help="Write every run here, after each prompt."),
+    click.option("--html", "html_path", type=FILE, help="Write a report with charts here."),
+    click.option("--resume", "resume_path", type=FILE, help="Continue the JSON of an earlier run."),
+    click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
+    click.option("--write", "preset_name", metavar="PRESET",
+                 help="Write the recommended settings into this preset."),
+)  # fmt: skip
+
+
 @click.command(name="bench")
 @click.argument("model", required=False)
-@opening_options
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="NAME|FILE",
-    help="grounded, chat, humaneval or a JSONL file; may be repeated. [grounded and chat]",
-)
-@click.option(
-    "--prompts",
-    "n_prompts",
-    default=4,
-    show_default=True,
-    type=Count(0),
-    help="Prompts of a set; 0 is all.",
-)
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="PROMPT",
-    help="Run the prompt of this name instead of random ones; may be repeated.",
-)
-@click.option(
-    "--pairs",
-    "n_pairs",
-    default=2,
-    show_default=True,
-    type=Count(),
-    help="Runs of each policy on a prompt.",
-)
-@click.option(
-    "--max-tokens",
-    "n_tokens",
-    default=128,
-    show_default=True,
-    type=Count(2),
-    help="Most tokens of a reply.",
-)
-@click.option(
-    "--temperature",
-    "temperatures",
-    multiple=True,
-    type=sampling("temperature"),
-    help="0 always takes the likeliest token; may be repeated. [0]",
-)
-@click.option(
-    "--seed",
-    default=1,
-    show_default=True,
-    help="Seed of the choice of prompts, and of the sampling.",
-)
-@click.option(
-    "--predictors",
-    callback=listed(None),
-    help="Separated by commas: lookup, suffix, combined, draft, custom:NAME. [all that the model "
-    "can use, except custom ones]",
-)
-@click.option(
-    "--controllers",
-    default="auto,fixed",
-    show_default=True,
-    callback=listed(CONTROLLERS),
-    help=f"Separated by commas: {', '.join(CONTROLLERS)}.",
-)
-@click.option(
-    "--lengths",
-    default=LENGTHS,
-    show_default=True,
-    callback=listed([str(n) for n in range(1, MAX_DRAFT + 1)]),
-    help="Draft lengths of the fixed rule, separated by commas.",
-)
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="NAME",
-    help="Measure exactly this, such as lookup:fixed:3 or combined:auto, instead of the three "
-    "lists; may be repeated.",
-)
-@click.option("--json", "json_path", type=FILE, help="Write every run here, after each prompt.")
-@click.option("--html", "html_path", type=FILE, help="Write a report with charts here.")
-@click.option("--resume", "resume_path", type=FILE, help="Continue the JSON of an earlier run.")
-@click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run.")
-@click.option(
-    "--write",
-    "preset_name",
-    metavar="PRESET",
-    help="Write the recommended settings into this preset.",
-)
+@bench_options
 def command(
     asked: "ModelRequest",
     sets: tuple[str, ...],

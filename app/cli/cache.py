@@ -4,25 +4,33 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from app import paths
+from app.cache import (
+    CachedModel,
+    SnapshotCheck,
+    cached_models,
+    chat_numbers,
+    chat_titles,
+    chats_of,
+    find_snapshot,
+    verified,
+    with_continuations,
+)
 from app.cli.console import print_json, say, tell, tell_over
-from app.cli.options import Age, Size
-from app.format import count, counted, nbytes, nbytes_of, spelled_bytes
+from app.cli.options import AGE, Size, json_option
+from app.config import CacheDefaults, load_settings, require_settings, save_setting
+from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
+from engine.cache import snapshot_store
+from engine.cache.disk_index import ColdEntry
+from engine.cache.snapshot_folder import ColdFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from app.cache import CachedModel, SnapshotCheck
-    from app.config import CacheDefaults
-    from engine.cache.disk_index import ColdEntry
-    from engine.cache.snapshot_folder import ColdFolder
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "Nothing is kept on disk yet."
@@ -52,31 +60,29 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def list_(*, as_json: bool = False) -> None:
     """List what is kept by model, the model used last first."""
     with _folder() as folder:
-        models = _models(folder)
+        models = cached_models(folder)
     for line in folder.take_damaged():
         tell(line)
     if as_json:
-        print_json(_list_values(models, _titles(), _disk_budget()))
+        print_json(_list_values(models, _titles(), load_settings().settings.cache.cold))
     elif models:
-        _print_models(models, _titles(), _disk_budget())
+        _print_models(models, _titles(), load_settings().settings.cache.cold)
     else:
         tell(NOTHING_KEPT)
 
 
 @command.command(name="verify", help=f"Read states whole and check them, all or some. {KEY_HELP}")
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
-    from app.cache import verified
-
     with _folder() as folder:
-        entries = _chosen(_models(folder), keys)
+        entries = _chosen(cached_models(folder), keys)
         verdicts = verified(folder, entries, tell=_progress)
     if as_json:
         print_json(_verdict_values(verdicts))
@@ -89,7 +95,7 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
 
 @command.command(name="prune")
 @click.option(
-    "--older", type=Age(), help="Delete what was not used for this long, such as 30d or 12h."
+    "--older", type=AGE, help="Delete what was not used for this long, such as 30d or 12h."
 )
 @click.option(
     "--to",
@@ -103,9 +109,6 @@ def prune(*, older: float | None, limit: int | None) -> None:
     States of models that are gone go first, then those that save little time for their size and
     were not used for long; pinned ones stay.
     """
-    from app.config import require_settings
-    from engine.cache import snapshot_store
-
     now = time.time()
     budget_bytes = require_settings().cache.cold
     with _folder() as folder:
@@ -129,8 +132,6 @@ def prune(*, older: float | None, limit: int | None) -> None:
 @click.option("--warm", type=SIZE, help="Main memory for states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
-    from app.config import require_settings, save_setting
-
     require_settings()
     for key, size in (("cold", disk), ("warm", warm)):
         if size is not None:
@@ -149,11 +150,9 @@ def budget(disk: int | None, warm: int | None) -> None:
 @click.pass_context
 def clear(ctx: click.Context, *, yes: bool) -> None:
     """Delete everything that is kept on disk, pinned states too; no chat is lost."""
-    from app.config import require_settings
-
     require_settings()
     with _folder() as folder:
-        entries = [entry for model in _models(folder) for entry in model.entries]
+        entries = [entry for model in cached_models(folder) for entry in model.entries]
         if not entries:
             tell("Nothing is kept on disk.")
             return
@@ -185,10 +184,8 @@ def unpin(keys: tuple[str, ...]) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states with those that build on them."""
-    from app.cache import with_continuations
-
     with _folder() as folder:
-        models = _models(folder)
+        models = cached_models(folder)
         of = {model.namespace.key: model.entries for model in models}
         gone = {
             each.state.key: each
@@ -202,36 +199,24 @@ def drop(keys: tuple[str, ...]) -> None:
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
     with _folder() as folder:
-        for entry in _chosen(_models(folder), keys):
+        for entry in _chosen(cached_models(folder), keys):
             folder.pin(entry.namespace, entry.state.key, is_pinned=is_pinned)
             tell(f"{entry.state.key} is {'pinned' if is_pinned else 'no longer pinned'}")
 
 
-def _delete(folder: "ColdFolder", entries: "Sequence[ColdEntry]") -> None:
+def _delete(folder: ColdFolder, entries: Sequence[ColdEntry]) -> None:
     for entry in entries:
         folder.delete(entry.namespace, entry.state.key)
     for namespace in {entry.namespace for entry in entries}:
         folder.forget_empty(namespace)
 
 
-@contextmanager
-def _folder() -> "Iterator[ColdFolder]":
-    from engine.cache.snapshot_folder import ColdFolder
-
-    with ColdFolder(paths.snapshots_dir()) as folder:
-        yield folder
+def _folder() -> ColdFolder:
+    return ColdFolder(paths.snapshots_dir())
 
 
-def _models(folder: "ColdFolder") -> "list[CachedModel]":
-    from app.cache import cached_models
-
-    return cached_models(folder)
-
-
-def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdEntry]":
+def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[ColdEntry]:
     """The states that were named, each once; all where none is named."""
-    from app.cache import find_snapshot
-
     if not keys:
         return [entry for model in models for entry in model.entries]
     found = (find_snapshot(models, key) for key in keys)
@@ -240,18 +225,10 @@ def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdE
 
 def _titles() -> dict[int, str]:
     """The titles of the chats, none where there is no database yet or it cannot be read."""
-    from app.cache import chat_titles
-
     titles, problem = chat_titles(paths.database_path())
     if problem is not None:
         tell(problem)
     return titles
-
-
-def _disk_budget() -> int:
-    from app.config import load_settings
-
-    return load_settings().settings.cache.cold
 
 
 def _progress(n_done: int, n_all: int) -> None:
@@ -260,7 +237,7 @@ def _progress(n_done: int, n_all: int) -> None:
 
 
 def _list_values(
-    models: "Sequence[CachedModel]", titles: Mapping[int, str], budget: int
+    models: Sequence[CachedModel], titles: Mapping[int, str], budget: int
 ) -> dict[str, object]:
     """All that is kept as plain values."""
     return {
@@ -280,7 +257,7 @@ def _list_values(
     }
 
 
-def _verdict_values(verdicts: "Sequence[SnapshotCheck]") -> dict[str, object]:
+def _verdict_values(verdicts: Sequence[SnapshotCheck]) -> dict[str, object]:
     """The outcome of a check as plain values."""
     return {
         "n_checked": len(verdicts),
@@ -292,7 +269,7 @@ def _verdict_values(verdicts: "Sequence[SnapshotCheck]") -> dict[str, object]:
     }
 
 
-def _print_models(models: "Sequence[CachedModel]", titles: Mapping[int, str], budget: int) -> None:
+def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budget: int) -> None:
     """Print a table for each model and its settings."""
     from rich.text import Text
 
@@ -313,7 +290,7 @@ def _print_models(models: "Sequence[CachedModel]", titles: Mapping[int, str], bu
     screen.print(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
 
 
-def _print_verdicts(verdicts: "Sequence[SnapshotCheck]") -> None:
+def _print_verdicts(verdicts: Sequence[SnapshotCheck]) -> None:
     """Print how many states were checked, and each that was damaged."""
     problems = [verdict.problem for verdict in verdicts if verdict.problem is not None]
     for problem in problems:
@@ -322,7 +299,7 @@ def _print_verdicts(verdicts: "Sequence[SnapshotCheck]") -> None:
     say(f"{counted(len(verdicts), 'state')} checked, {outcome}")
 
 
-def _budget_lines(settings: "CacheDefaults", used: int) -> Iterator[str]:
+def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
     """The budgets, and what is used of that of the disk."""
     if not settings.enabled:
         yield "nothing is kept: enabled = false under [cache] in the settings"
@@ -332,7 +309,7 @@ def _budget_lines(settings: "CacheDefaults", used: int) -> Iterator[str]:
         yield "over the budget: `kvchat cache prune` makes it fit"
 
 
-def _counted_text(entries: "Sequence[ColdEntry]") -> str:
+def _counted_text(entries: Sequence[ColdEntry]) -> str:
     """How many states there are and what they take."""
     size = nbytes(sum(entry.file_bytes for entry in entries))
     n_pinned = sum(entry.state.is_pinned for entry in entries)
@@ -340,7 +317,7 @@ def _counted_text(entries: "Sequence[ColdEntry]") -> str:
     return f"{counted(len(entries), 'state')}, {size}{pinned}"
 
 
-def _removed_text(gone: "Sequence[ColdEntry]", left: int) -> str:
+def _removed_text(gone: Sequence[ColdEntry], left: int) -> str:
     """What was deleted and how much is left."""
     if not gone:
         return f"Nothing was deleted: {nbytes(left)} are kept."
@@ -348,7 +325,7 @@ def _removed_text(gone: "Sequence[ColdEntry]", left: int) -> str:
     return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} are kept."
 
 
-def _table(model: "CachedModel", titles_of: Mapping[int, str]) -> "Table":
+def _table(model: CachedModel, titles_of: Mapping[int, str]) -> "Table":
     from app.console import plain_table
 
     titles = ("key", "tokens", "size", "uses", "last used", "pinned", "chats")
@@ -369,21 +346,19 @@ def _table(model: "CachedModel", titles_of: Mapping[int, str]) -> "Table":
     )
 
 
-def _tokens(entry: "ColdEntry") -> str:
+def _tokens(entry: ColdEntry) -> str:
     start, end = entry.state.start, entry.state.end
     return f"{count(start)} to {count(end)}" if start else count(end)
 
 
-def _chats_text(entry: "ColdEntry", titles: Mapping[int, str]) -> str:
-    from app.cache import chats_of
-
+def _chats_text(entry: ColdEntry, titles: Mapping[int, str]) -> str:
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
     if len(chats) > N_TITLES:
         return f"{', '.join(chats[:N_TITLES])} and {count(len(chats) - N_TITLES)} more"
     return ", ".join(chats) or "-"
 
 
-def _settings_text(model: "CachedModel") -> str:
+def _settings_text(model: CachedModel) -> str:
     shown = (
         f"{name} {value}"
         for name, value in model.namespace.fields
@@ -392,9 +367,7 @@ def _settings_text(model: "CachedModel") -> str:
     return ", ".join(map(one_line, shown))
 
 
-def _state_values(entry: "ColdEntry", titles: Mapping[int, str]) -> dict[str, object]:
-    from app.cache import chat_numbers
-
+def _state_values(entry: ColdEntry, titles: Mapping[int, str]) -> dict[str, object]:
     state = entry.state
     return {
         "key": state.key,
@@ -412,6 +385,5 @@ def _state_values(entry: "ColdEntry", titles: Mapping[int, str]) -> dict[str, ob
 
 
 def _time(seconds: float) -> str:
-    now = datetime.fromtimestamp(time.time()).astimezone()
-    at = datetime.fromtimestamp(seconds).astimezone()
-    return at.strftime("%H:%M" if at.date() == now.date() else "%Y-%m-%d %H:%M")
+    today = local_time(time.time()).split()[0]
+    return local_time(seconds).removeprefix(f"{today} ")

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import KV_TYPE, Count, backend_choice, threads_option
+from app.cli.options import (
+    KV_TYPE,
+    Count,
+    backend_choice,
+    joined,
+    preset_option,
+    threads_option,
+)
 from engine.configuration import BackendName, KVTypeName
 from engine.planning.values import AskedThreads
 
@@ -47,61 +54,44 @@ def read_kinds(value: str, backend: BackendName | None = None) -> tuple[tuple[st
     return tuple(dict.fromkeys(pairs))
 
 
+quality_options = joined(
+    preset_option,
+    click.option("--text", "text_paths", multiple=True, type=FILE,
+                 help="A text, Markdown or code in UTF-8; may be repeated. [a small set of "
+                 "kvchat's own]"),
+    click.option("--chats", is_flag=True,
+                 help="Your own chats too: with this you agree that kvchat reads them now. Figures "
+                 "are kept of them, no words, and nothing leaves this machine."),
+    backend_choice,
+    click.option("--kinds",
+                 help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
+                 f"[{DEFAULT_KINDS}; every kind that torch has]"),
+    click.option("--all", "takes_all", is_flag=True,
+                 help="Every type of K with every type of V: overnight."),
+    click.option("--reference", type=click.Choice(["f16", "bf16", "f32"]), default="f16",
+                 show_default=True, help="What the others are compared with."),
+    click.option("--ctx", "n_ctx", type=Count(), help="Longest text without a break. [8k]"),
+    threads_option,
+    click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [64]"),
+    click.option("--tokens", "n_tokens", default=MOST_TOKENS, show_default=True, type=Count(0),
+                 help="Most tokens of all texts together; 0 takes all."),
+    click.option("--no-questions", is_flag=True, help="Leave out needles and problems."),
+    click.option("--no-speeds", is_flag=True,
+                 help="Leave out memory and speed; --resume adds them."),
+    click.option("--json", "json_path", type=FILE, help="Write the report here while it grows."),
+    click.option("--html", "html_path", type=FILE, help="Write a page with charts here."),
+    click.option("--resume", "resume_path", type=FILE,
+                 help="Go on with the JSON of an earlier run."),
+    click.option("--due", "is_due", is_flag=True,
+                 help="Of every model, measure the chosen kind again whose figures are older than "
+                 "probe_days."),
+    click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
+)  # fmt: skip
+
+
 @click.command(name="cache-quality")
 @click.argument("model", required=False)
-@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
-@click.option(
-    "--text",
-    "text_paths",
-    multiple=True,
-    type=FILE,
-    help="A text, Markdown or code in UTF-8; may be repeated. [a small set of kvchat's own]",
-)
-@click.option(
-    "--chats",
-    is_flag=True,
-    help="Your own chats too: with this you agree that kvchat reads them now. Figures are kept of "
-    "them, no words, and nothing leaves this machine.",
-)
-@backend_choice
-@click.option(
-    "--kinds",
-    help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
-    f"[{DEFAULT_KINDS}; every kind that torch has]",
-)
-@click.option(
-    "--all", "takes_all", is_flag=True, help="Every type of K with every type of V: overnight."
-)
-@click.option(
-    "--reference",
-    type=click.Choice(["f16", "bf16", "f32"]),
-    default="f16",
-    show_default=True,
-    help="What the others are compared with.",
-)
-@click.option("--ctx", "n_ctx", type=Count(), help="Longest text without a break. [8k]")
-@threads_option
-@click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [64]")
-@click.option(
-    "--tokens",
-    "n_tokens",
-    default=MOST_TOKENS,
-    show_default=True,
-    type=Count(0),
-    help="Most tokens of all texts together; 0 takes all.",
-)
-@click.option("--no-questions", is_flag=True, help="Leave out needles and problems.")
-@click.option("--no-speeds", is_flag=True, help="Leave out memory and speed; --resume adds them.")
-@click.option("--json", "json_path", type=FILE, help="Write the report here while it grows.")
-@click.option("--html", "html_path", type=FILE, help="Write a page with charts here.")
-@click.option("--resume", "resume_path", type=FILE, help="Go on with the JSON of an earlier run.")
-@click.option(
-    "--due",
-    "is_due",
-    is_flag=True,
-    help="Of every model, measure the chosen kind again whose figures are older than probe_days.",
-)
-@click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run.")
+@quality_options
 def command(
     model: str | None,
     preset: str | None,

@@ -1,26 +1,31 @@
 """`kvchat chats`: the chats of this user, without the screen."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from app import format as fmt
 from app import paths
-from app.cli.console import print_json, print_text, tell
-from app.cli.options import Count
-from app.format import counted, nbytes
+from app.cache import forget_on_disk, owner_of
+from app.cli.console import Part, print_json, print_text, say, tell
+from app.cli.options import Count, json_option
+from app.console import console, plain_table
+from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
-from engine.errors import EngineError
+from app.store.chats import ChatStore
+from app.store.records import Chat, ChatChanges, ChatSize, ChatTree, StoredMessage
+from app.store.search import SearchHit
+from engine.errors import CacheStoreError, EngineError
+from engine.model.server_address import model_title
 from engine.validation import nearest
 
 if TYPE_CHECKING:
-    from app.chat_files.files import ChatFileFormat
-    from app.store.chats import ChatStore
-    from app.store.records import Chat, ChatTree
-
+    from app.chat_files import ChatFileFormat
 
 STANDARD = "-"
 ALL = 1_000_000
@@ -28,7 +33,7 @@ N_NAMED = 8
 """Chats that a message names at most."""
 NO_CHATS = "There are no chats yet."
 CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a part of one."
-Command = TypeVar("Command", bound=Callable[..., object])
+SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
 
 class NoSuchChatError(EngineError):
@@ -56,17 +61,15 @@ def command(ctx: click.Context) -> None:
 
 @command.command(name="list")
 @click.option("--archived", is_flag=True, help="List the archive instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def list_(*, archived: bool = False, as_json: bool = False) -> None:
     """List the chats, the one used last first."""
-    from app.cli import chats_text
-
     with _store() as store:
         chats, sizes = store.list_chats(ALL, archived=archived), store.sizes()
     if as_json:
-        print_json([chats_text.chat_values(chat, sizes) for chat in chats])
+        print_json([chat_values(chat, sizes) for chat in chats])
     elif chats:
-        chats_text.print_chats(chats, sizes)
+        print_chats(chats, sizes)
     else:
         tell("The archive is empty." if archived else NO_CHATS)
 
@@ -76,8 +79,6 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
 @click.option("--stats", is_flag=True, help="Add what was measured of each reply.")
 def show(chat: str, *, stats: bool) -> None:
     """Print a chat as it is shown."""
-    from app.cli.chats_text import print_chat
-
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -88,13 +89,9 @@ def show(chat: str, *, stats: bool) -> None:
 @command.command(name="search")
 @click.argument("words", nargs=-1, required=True)
 @click.option("-n", "--limit", default=20, show_default=True, type=Count(1, 10_000))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     """Find messages and titles with all WORDS; double quotes keep a phrase together."""
-    from dataclasses import asdict
-
-    from app.cli import chats_text
-
     if not "".join(words).strip(' "'):
         raise click.UsageError("name a word to search for")
     with _store() as store:
@@ -102,7 +99,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     if as_json:
         print_json([asdict(hit) for hit in hits])
     elif hits:
-        chats_text.print_hits(hits)
+        print_hits(hits)
         if len(hits) == limit:
             tell(f"the first {limit}: -n {2 * limit} shows more, if there are more")
     else:
@@ -128,8 +125,6 @@ def fork(chat: str, *, place: int | None) -> None:
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
     """Change the title of a chat."""
-    from app.store.records import ChatChanges
-
     if not title.strip():
         raise click.UsageError("a title has at least one letter")
     with _store() as store:
@@ -158,8 +153,6 @@ def unarchive(chats: tuple[str, ...]) -> None:
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
     """Delete chats for good, with their kept states; not while a reply is being written in one."""
-    from app.store.records import ChatSize
-
     with _store() as store:
         found = _find_all(store, chats)
         sizes = store.sizes()
@@ -199,14 +192,16 @@ def export(
     force: bool,
 ) -> None:
     """Write chats as Markdown or JSON lines."""
-    from app.chat_files.files import format_of, text_of, write_chats
+    from app.chat_files import format_of, text_of, write_chats
 
     if bool(chats) == all_chats:
         raise click.UsageError("name the chats to export, or give --all")
     is_screen = output is None or str(output) == STANDARD
     chosen: ChatFileFormat = form or ("md" if output is None else format_of(output))
     with _store() as store:
-        found = _all_chats(store) if all_chats else _find_all(store, chats)
+        found = _find_all(store, chats)
+        if all_chats:
+            found = sorted(store.list_chats(ALL, archived=None), key=lambda chat: chat.id)
         if not found:
             tell(NO_CHATS)
         exported = _Exported(branches=branches or chosen == "jsonl")
@@ -215,7 +210,7 @@ def export(
             print_text(pieces, nl=False)
         else:
             write_chats(output.expanduser(), pieces, replace=force)
-            tell(f"{counted(len(found), 'chat')} in {output}")
+            tell(f"{fmt.counted(len(found), 'chat')} in {output}")
         exported.say_what_is_left_out()
 
 
@@ -234,7 +229,98 @@ def import_(files: tuple[str, ...]) -> None:
         tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
 
 
-def find_chat(store: "ChatStore", text: str) -> "Chat":
+def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
+    """A chat and its size as plain values."""
+    return {**asdict(chat), **asdict(sizes.get(chat.id, ChatSize()))}
+
+
+def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
+    """Print one line for each chat."""
+    titles = ("id", "last used", "messages", "tokens", "model", "title")
+    rows = [_cells(chat, sizes.get(chat.id, ChatSize())) for chat in chats]
+    console().print(plain_table(titles, rows, numbers=("id", "messages", "tokens"), folds=False))
+
+
+def _cells(chat: Chat, size: ChatSize) -> tuple[str, ...]:
+    return (
+        str(chat.id),
+        fmt.local_time(chat.updated_at),
+        fmt.count(size.n_messages),
+        fmt.count(size.n_tokens),
+        "-" if chat.model_path is None else one_line(model_title(chat.model_path)),
+        one_line(chat.title),
+    )
+
+
+def print_chat(
+    chat: Chat, path: Sequence[StoredMessage], size: ChatSize | None, *, with_stats: bool
+) -> None:
+    """Print a chat: what is known of it, and the messages of the branch that is shown."""
+    size = size or ChatSize()
+    say((one_line(chat.title), "bold"))
+    facts = [f"chat {chat.id}", f"begun {fmt.local_time(chat.created_at)}"]
+    if chat.model_path is not None:
+        facts.append(one_line(model_title(chat.model_path)))
+    facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
+    if chat.archived_at is not None:
+        facts.append(f"archived {fmt.local_time(chat.archived_at)}")
+    say((" · ".join(facts), "dim"))
+    if chat.system_prompt:
+        _print_part("system prompt", chat.system_prompt)
+    for message in path:
+        if message.id == chat.kept_from:
+            say(("\n── the model no longer sees what is above ──", "dim"))
+            if chat.summary:
+                _print_part("summary of it", chat.summary)
+        _print_message(message, with_stats=with_stats)
+
+
+def print_hits(hits: Sequence[SearchHit]) -> None:
+    """Print each hit: its chat, who said it and when, and the words in their context."""
+    for hit in hits:
+        where = f"{hit.chat_id}  {one_line(hit.title)}"
+        said = (
+            ["title"] if hit.role is None else [SPEAKERS[hit.role], fmt.local_time(hit.created_at)]
+        )
+        if not hit.is_on_shown_path:
+            said.append("other branch")
+        if hit.is_archived:
+            said.append("archived")
+        say((where, "bold"), "  ", (", ".join(said), "dim"))
+        if hit.role is not None:
+            say("    ", *_marked(hit))
+
+
+def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
+    speaker = SPEAKERS[message.role]
+    if message.role == "assistant" and message.model_name:
+        speaker = one_line(message.model_name)
+    is_cut = message.role == "assistant" and message.finish_reason is None
+    _print_part(
+        speaker, message.content, fmt.local_time(message.created_at) + (", cut" if is_cut else "")
+    )
+    stats = reply_stats_text(message) if with_stats else None
+    if stats is not None:
+        say((stats, "dim"))
+
+
+def _print_part(name: str, text: str, told: str = "") -> None:
+    say("\n", (name, "bold"), *(("  ", (told, "dim")) if told else ()))
+    say(text)
+
+
+def _marked(hit: SearchHit) -> list[Part]:
+    """The snippet with what was found in bold."""
+    text = hit.snippet
+    parts: list[Part] = []
+    end = 0
+    for start, stop in hit.marked:
+        parts += [text[end:start], (text[start:stop], "bold yellow")]
+        end = stop
+    return [*parts, text[end:]]
+
+
+def find_chat(store: ChatStore, text: str) -> Chat:
     """The chat with this id, this title or, when there is only one, this part of a title.
 
     Archived chats are found too; where a title occurs several times, all of them are named.
@@ -257,15 +343,12 @@ def find_chat(store: "ChatStore", text: str) -> "Chat":
     raise NoSuchChatError(f"no chat has the number or title {text!r}{_near(wanted, chats)}")
 
 
-def _delete(store: "ChatStore", chat: "Chat") -> Iterator[str]:
+def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     """Delete a chat with its snapshots, and tell line by line what happened.
 
     Raises:
         StoreError: another kvchat writes the chat, or the database cannot be written.
     """
-    from app.cache import forget_on_disk, owner_of
-    from engine.errors import CacheStoreError
-
     store.delete_chat(chat.id)
     yield f"{_called(chat)}, is deleted"
     try:
@@ -274,7 +357,8 @@ def _delete(store: "ChatStore", chat: "Chat") -> Iterator[str]:
         yield f"its states on disk could not be removed: {error}. `kvchat cache clear` removes all"
         return
     if forgotten.n_states:
-        yield f"with it {counted(forgotten.n_states, 'kept state')}, {nbytes(forgotten.file_bytes)}"
+        size = fmt.nbytes(forgotten.file_bytes)
+        yield f"with it {fmt.counted(forgotten.n_states, 'kept state')}, {size}"
 
 
 class _Exported:
@@ -284,7 +368,7 @@ class _Exported:
         self._branches = branches
         self._n_left_out = 0
 
-    def trees(self, store: "ChatStore", chats: "Iterable[Chat]") -> "Iterator[ChatTree]":
+    def trees(self, store: ChatStore, chats: Iterable[Chat]) -> Iterator[ChatTree]:
         from app.chat_files.markdown import n_left_out
 
         for chat in chats:
@@ -299,28 +383,21 @@ class _Exported:
 
 
 @contextmanager
-def _store() -> "Iterator[ChatStore]":
-    from app.store.chats import ChatStore
-
+def _store() -> Iterator[ChatStore]:
     with ChatStore(paths.database_path()) as store:
         for notice in store.notices:
             tell(notice)
         yield store
 
 
-def _all_chats(store: "ChatStore") -> "list[Chat]":
-
-    return sorted(store.list_chats(ALL, archived=None), key=lambda chat: chat.id)
-
-
-def _named(chats: "Sequence[Chat]") -> str:
+def _named(chats: Sequence[Chat]) -> str:
     lines = [f"{chat.id:>6}  {one_line(chat.title)}" for chat in chats[:N_NAMED]]
     if len(chats) > N_NAMED:
         lines.append(f"        and {len(chats) - N_NAMED} more")
     return "\n".join(lines)
 
 
-def _near(wanted: str, chats: "Sequence[Chat]") -> str:
+def _near(wanted: str, chats: Sequence[Chat]) -> str:
     by_title = {chat.title.casefold(): chat for chat in reversed(chats)}
     near = nearest(wanted, by_title, n=N_NAMED, cutoff=0.5)
     if not near:
@@ -328,7 +405,7 @@ def _near(wanted: str, chats: "Sequence[Chat]") -> str:
     return f"; near is\n{_named([by_title[title] for title in near])}"
 
 
-def _find_all(store: "ChatStore", texts: Iterable[str]) -> "list[Chat]":
+def _find_all(store: ChatStore, texts: Iterable[str]) -> list[Chat]:
     """The chats that were named, each once."""
     return list({chat.id: chat for chat in (find_chat(store, text) for text in texts)}.values())
 
@@ -340,8 +417,8 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
             tell(f"{_called(chat)} is {'in the archive' if archived else 'in the list'}")
 
 
-def _read(name: str) -> "list[ChatTree]":
-    from app.chat_files.files import MAX_CHAT_FILE_BYTES, read_chats
+def _read(name: str) -> list[ChatTree]:
+    from app.chat_files import MAX_CHAT_FILE_BYTES, read_chats
     from app.chat_files.jsonl import ChatFileError
     from engine.files import read_bytes
 
@@ -359,9 +436,9 @@ def _read(name: str) -> "list[ChatTree]":
         raise ChatFileError(f"{one_line(name)}, {one_line(str(error))}") from error
 
 
-def _called(chat: "Chat") -> str:
+def _called(chat: Chat) -> str:
     return f"chat {chat.id}, {one_line(chat.title)}"
 
 
 def _counted(n_messages: int) -> str:
-    return counted(n_messages, "message")
+    return fmt.counted(n_messages, "message")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
-from app.cli.options import SEED, Count, opening_options, sampling
+from app.cli.options import SEED, Count, joined, opening_options, sampling, system_option
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
@@ -19,28 +19,30 @@ EXIT_INTERRUPTED = 130
 SEED_BITS = 31
 
 
+compare_options = joined(
+    click.option("--first", default="off", show_default=True, metavar="SIDE",
+                 help="The first side."),
+    click.option("--second", metavar="SIDE", help="The second side. [what the chat uses]"),
+    click.option("--pairs", default=3, show_default=True, type=Count(), help="Pairs of replies."),
+    click.option("--max-tokens", default=256, show_default=True, type=Count(2),
+                 help="Most tokens of a reply."),
+    click.option("--temperature", type=sampling("temperature"),
+                 help="0 always takes the likeliest token. [as in the settings]"),
+    click.option("--seed", type=SEED, help="Seed of every reply. [a random one]"),
+    opening_options,
+    system_option,
+    click.option("--together", is_flag=True,
+                 help="Answer both sides at once: for the texts, not the times."),
+    click.option("--text", "shows_text", is_flag=True, help="Print the replies too."),
+    click.option("--json", "as_json", is_flag=True,
+                 help="Print replies, figures and verdict as JSON."),
+)  # fmt: skip
+
+
 @click.command(name="compare")
 @click.argument("model")
 @click.argument("prompt", required=False)
-@click.option("--first", default="off", show_default=True, metavar="SIDE", help="The first side.")
-@click.option("--second", metavar="SIDE", help="The second side. [what the chat uses]")
-@click.option("--pairs", default=3, show_default=True, type=Count(), help="Pairs of replies.")
-@click.option(
-    "--max-tokens", default=256, show_default=True, type=Count(2), help="Most tokens of a reply."
-)
-@click.option(
-    "--temperature",
-    type=sampling("temperature"),
-    help="0 always takes the likeliest token. [as in the settings]",
-)
-@click.option("--seed", type=SEED, help="Seed of every reply. [a random one]")
-@opening_options
-@click.option("--system", help="System prompt, instead of that of the preset or the settings.")
-@click.option(
-    "--together", is_flag=True, help="Answer both sides at once: for the texts, not the times."
-)
-@click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
-@click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")
+@compare_options
 def command(
     asked: "ModelRequest",
     prompt: str | None,

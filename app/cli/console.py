@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import Self
 
 import click
 
@@ -96,7 +97,10 @@ class SlowReading:
         """Show how many prompts of a batch are answered, and how fast."""
         self._tell("answering", f"{n_done:,} of {n_all:,} · {tps:.0f} tok/s")
 
-    def done(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Take the line away."""
         if self._is_terminal and self._has_told:
             tell_over()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import print_json, print_text, say, tell
+from app.cli.options import joined, json_option
 from app.cli.plan import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
@@ -16,53 +17,32 @@ LIST = "list"
 DEFAULT_FORMAT = "llama-server"
 
 
+export_options = joined(
+    click.option("--format", "format_name", default=DEFAULT_FORMAT, show_default=True,
+                 metavar="NAME", help="The program or file format; `list` shows them all."),
+    click.option("--flags", type=click.Choice(["current", "legacy", "ik"]), default="current",
+                 show_default=True,
+                 help="Which llama-server: of today, of before May 2026, or ik_llama.cpp's."),
+    machine_options,
+    knob_options,
+    click.option("--name", metavar="NAME", help="Name of the model in the other program."),
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True,
+                 help="Port to listen on."),
+    click.option("--llama-server", "server", default="llama-server", metavar="PATH",
+                 help="Path of llama-server there."),
+    click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Write to a file, never over one that is there."),
+    click.option("--install", "installs", is_flag=True,
+                 help="Write it where the program looks for it."),
+    click.option("--force", is_flag=True, help="Write over a file that is there."),
+    json_option,
+)  # fmt: skip
+
+
 @click.command(name="export")
 @click.argument("model", required=False)
-@click.option(
-    "--format",
-    "format_name",
-    default=DEFAULT_FORMAT,
-    show_default=True,
-    metavar="NAME",
-    help="The program or file format; `list` shows them all.",
-)
-@click.option(
-    "--flags",
-    type=click.Choice(["current", "legacy", "ik"]),
-    default="current",
-    show_default=True,
-    help="Which llama-server: of today, of before May 2026, or ik_llama.cpp's.",
-)
-@machine_options
-@knob_options
-@click.option("--name", metavar="NAME", help="Name of the model in the other program.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8080,
-    show_default=True,
-    help="Port to listen on.",
-)
-@click.option(
-    "--llama-server",
-    "server",
-    default="llama-server",
-    metavar="PATH",
-    help="Path of llama-server there.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to a file, never over one that is there.",
-)
-@click.option(
-    "--install", "installs", is_flag=True, help="Write it where the program looks for it."
-)
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@export_options
 def command(
     model: str | None,
     *,

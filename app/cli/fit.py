@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import print_json, print_text, tell
-from app.cli.options import Count, Size
-from app.cli.plan import draft_option, machine_of, machine_options, slots_option, whole
+from app.cli.console import SlowReading, print_json, print_text, tell
+from app.cli.options import Count, Size, draft_option, joined, json_option
+from app.cli.plan import machine_of, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
     from engine.planning.fit import FitResult
@@ -15,56 +15,35 @@ GOALS = ("context", "quality", "speed", "balanced")
 OFFLOADS = ("none", "partial", "any", "full")
 
 
+fit_options = joined(
+    click.option("--goal", type=click.Choice(GOALS), default="balanced", show_default=True,
+                 help="What is to be best: the largest context, the finest cache, the speed, or "
+                 "all in balance."),
+    machine_options,
+    click.option("--no-gpu", is_flag=True, help="Plan without a GPU."),
+    draft_option,
+    slots_option,
+    click.option("--min-ctx", "--min-context", "min_context", type=Count(),
+                 help="Least tokens of a slot; without it 8192."),
+    click.option("--max-ctx", "--max-context", "max_context", type=Count(),
+                 help="Most tokens of a slot; without it what the model was trained on."),
+    click.option("--kv", metavar="TYPES",
+                 help="Cache types to choose among, the best first; without it, or with auto, "
+                 "those that were measured and keep the gates, else f16,q8_0,q4_0."),
+    click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB."),
+    click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
+                 help="What may lie in main memory: nothing, what must, all that the goal gains "
+                 "from, or all."),
+    click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
+                 show_default=True, help="The program that is to run it."),
+    click.option("--format", "format_name", metavar="NAME", help="Print only this export of it."),
+    json_option,
+)  # fmt: skip
+
+
 @click.command(name="fit")
 @click.argument("model")
-@click.option(
-    "--goal",
-    type=click.Choice(GOALS),
-    default="balanced",
-    show_default=True,
-    help="What is to be best: the largest context, the finest cache, the speed, or all in balance.",
-)
-@machine_options
-@click.option("--no-gpu", is_flag=True, help="Plan without a GPU.")
-@draft_option
-@slots_option
-@click.option(
-    "--min-ctx",
-    "--min-context",
-    "min_context",
-    type=Count(),
-    help="Least tokens of a slot; without it 8192.",
-)
-@click.option(
-    "--max-ctx",
-    "--max-context",
-    "max_context",
-    type=Count(),
-    help="Most tokens of a slot; without it what the model was trained on.",
-)
-@click.option(
-    "--kv",
-    metavar="TYPES",
-    help="Cache types to choose among, the best first; without it, or with auto, those that were "
-    "measured and keep the gates, else f16,q8_0,q4_0.",
-)
-@click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB.")
-@click.option(
-    "--offload",
-    type=click.Choice(OFFLOADS),
-    default="partial",
-    show_default=True,
-    help="What may lie in main memory: nothing, what must, all that the goal gains from, or all.",
-)
-@click.option(
-    "--target",
-    type=click.Choice(["kvchat", "llama-server"]),
-    default="llama-server",
-    show_default=True,
-    help="The program that is to run it.",
-)
-@click.option("--format", "format_name", metavar="NAME", help="Print only this export of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@fit_options
 def command(model: str, *, format_name: str | None, as_json: bool, **options: object) -> None:
     """Find the best configuration of MODEL for a goal, say why, and how to start it.
 
@@ -92,7 +71,6 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
 
 
 def _fitted(model: str, options: dict[str, object]) -> "FitResult":
-    from app.cli.console import SlowReading
     from app.planning import user_planner
     from engine.planning.cache_types import AUTO
     from engine.planning.fit import FitRequest, fit
@@ -119,10 +97,8 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
             offload=Offload(str(options["offload"])),
         ),
     )
-    reading = SlowReading()
-    found = fit(request, user_planner(), progress=reading.header)
-    reading.done()
-    return found
+    with SlowReading() as reading:
+        return fit(request, user_planner(), progress=reading.header)
 
 
 def _print_export(fit: "FitResult", format_name: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import print_json, print_text, tell
+from app.cli.options import json_option
 
 if TYPE_CHECKING:
     from engine.presets.programs.base import Imported
@@ -25,7 +26,7 @@ PIPE_WAIT_S = 10.0
 @click.option("--model", metavar="MODEL", help="The preset's model, where the file has none.")
 @click.option("--save", "saves", is_flag=True, help="Keep it among your presets.")
 @click.option("--force", is_flag=True, help="Replace a preset of that name.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     words: tuple[str, ...],
     *,

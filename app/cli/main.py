@@ -14,7 +14,14 @@ from click.shell_completion import CompletionItem
 from app import __version__, paths
 from app.cli import completion
 from app.cli.console import say, tell
-from app.cli.options import backend_options, kv_options, opens_model, server_option
+from app.cli.options import (
+    backend_options,
+    draft_option,
+    kv_options,
+    opens_model,
+    preset_option,
+    server_option,
+)
 from app.terminal import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
@@ -158,15 +165,8 @@ def cli(ctx: click.Context) -> None:
 
 @click.command(name=DEFAULT_COMMAND)
 @click.argument("model", required=False, shell_complete=completion.models)
-@click.option(
-    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
-)
-@click.option(
-    "--preset",
-    metavar="NAME",
-    help="Name of a preset, or the path of its file.",
-    shell_complete=completion.presets,
-)
+@draft_option
+@preset_option
 @click.option(
     "--theme",
     metavar="NAME",

@@ -1,34 +1,38 @@
-"""`kvchat models`: models on this machine and in the catalogue, cards, and the starter."""
+"""`kvchat models`: models of this machine, the hub, the catalogue, cards, and the starter."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from app import format as fmt
 from app import paths
 from app.cli.console import SlowReading, note, print_json, say, tell, tell_over
-from app.cli.downloads import favourite, get, remove, where
-from app.format import context_size, nbytes
+from app.cli.options import json_option
 from app.planning import user_speeds
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
-from engine.model.library import MAX_VISITED, ModelEntry, scan
+from engine.model.library import MAX_VISITED, ModelEntry, find_model, scan
 
 if TYPE_CHECKING:
+    from app.library import HubOffer
     from engine.memory.cards import Card
     from engine.model.catalog import CatalogEntry
+    from engine.model.hub import HubModel
     from engine.planning.models import ModelOption
 
 JUDGED = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
 """What JSON has of a verdict, beside the file's own facts."""
+TELL_EVERY_BYTES = 64 << 20
+"""Between two lines about a download, where there is no terminal."""
 PART_HELP = "PART lists only those whose name, or an alias, contains it."
 
 
 @click.group(name="models", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
     """List the models on this machine, by the names that every command takes.
@@ -45,7 +49,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 
 
 @command.command(name="list", help="List the models on this machine, favourites first.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def list_models(*, as_json: bool) -> None:
     """List the models on this machine."""
     _list(as_json=as_json)
@@ -55,17 +59,16 @@ def _list(*, as_json: bool) -> None:
     from app.config import model_folders
     from app.library import Favourites
 
-    reading = SlowReading()
     cut: list[Path] = []
-    entries = scan(
-        model_folders(),
-        cache_path=paths.header_cache_path(),
-        kinds=tuple(ModelKind),
-        progress=reading.scanned,
-        speeds=user_speeds(),
-        cut=cut.append,
-    )
-    reading.done()
+    with SlowReading() as reading:
+        entries = scan(
+            model_folders(),
+            cache_path=paths.header_cache_path(),
+            kinds=tuple(ModelKind),
+            progress=reading.scanned,
+            speeds=user_speeds(),
+            cut=cut.append,
+        )
     favourites = Favourites().all()
     entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
@@ -93,7 +96,7 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
 
 @command.command(name="catalogue", help=f"List models that need no file to be planned. {PART_HELP}")
 @click.argument("part", required=False, default="")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def catalogue(part: str, *, as_json: bool) -> None:
     """List the models that `kvchat plan`, `fit`, `pairs` and `export` know without a file."""
     from engine.model.catalog import DEFAULT_QUANTIZATION, entries
@@ -118,7 +121,7 @@ def catalogue(part: str, *, as_json: bool) -> None:
 
 @command.command(name="cards", help=f"List GPUs and machines that can be planned for. {PART_HELP}")
 @click.argument("part", required=False, default="")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def cards(part: str, *, as_json: bool) -> None:
     """List the names that --card takes."""
     from engine.memory.cards import all_cards
@@ -146,8 +149,78 @@ def install() -> None:
         tell()
 
 
-for each in (get, remove, where, favourite):
-    command.add_command(each)
+@command.command(name="get")
+@click.argument("name")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where it goes; without it kvchat's own folder of models.",
+)
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
+    """Download a model from the Hugging Face hub, after saying whether it fits.
+
+    NAME is a name of the catalogue, with a quantisation behind a colon or without;
+    hf:owner/repository, with :Q4_K_M or without; or hf:owner/repository/file.gguf.
+    Without a quantisation it is Q4_K_M, or the largest file that fits.
+    A download that was cut off goes on where it ended.
+
+    \b
+    kvchat models get qwen3-8b
+    kvchat models get hf:owner/repository:Q5_K_M
+    """  # noqa: D301  click wants the backspace character itself
+    from app.library import verdict_text
+    from engine.errors import ModelFileError
+    from engine.model.hub import download
+
+    offer, model = _offered(name)
+    if model is None:
+        print_offer(offer)
+        raise ModelFileError(f"no file of {offer.repo} fits here: name one of these all the same")
+    option = offer.option_of(model)
+    say((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {offer.repo}")
+    say(f"{model.name} {verdict_text(option)}")
+    place = folder or paths.models_dir()
+    if not is_sure:
+        _confirm(f"Download it into {model.place(place).parent}?", "--yes downloads it")
+    path = download(model, place, _progress(model.name))
+    if sys.stderr.isatty():
+        tell_over()
+    say(str(path))
+
+
+@command.command(name="rm")
+@click.argument("name")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+def remove(name: str, *, is_sure: bool) -> None:
+    """Delete the files of a model on this machine; it asks first."""
+    from app.library import removal_of
+
+    found = removal_of(_path(name))
+    if not is_sure:
+        _confirm(found.question, "--yes deletes it")
+    found.run()
+    say(f"deleted {found.name}, {fmt.nbytes(found.nbytes)}")
+
+
+@command.command(name="where")
+@click.argument("name")
+def where(name: str) -> None:
+    """Print the folder that a model lies in."""
+    say(str(_path(name).parent))
+
+
+@command.command(name="favourite")
+@click.argument("name")
+@click.option("--off", is_flag=True, help="It is none any more.")
+def favourite(name: str, *, off: bool) -> None:
+    """Mark a model, so that lists show it first."""
+    from app.library import Favourites
+    from engine.model.identity import model_identity
+
+    path = _path(name)
+    Favourites().mark(model_identity(path), is_favourite=not off)
+    say(f"{path.stem} is {'no favourite any more' if off else 'a favourite'}")
 
 
 def _tell(line: str, *, is_terminal: bool) -> None:
@@ -171,7 +244,9 @@ def _print_models(entries: Sequence[ModelEntry], options: "Mapping[Path, ModelOp
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from app.console import console, plain_table
 
-    numbers = ("context", "size", "parameters", "memory", "GB/s", "tok/s")
+    numbers = (
+        "context", "size", "parameters", "memory", "GB/s", "tok/s", "needs", "largest context",
+    )  # fmt: skip
     cells = ([one_line(cell) for cell in row] for row in rows)
     console().print(plain_table(titles, cells, numbers=numbers))
 
@@ -185,7 +260,7 @@ def _catalogue_cells(entry: "CatalogEntry") -> tuple[str, str, str, str]:
     return (
         entry.name,
         f"{entry.n_parameters / 1e9:.3g} B",
-        context_size(entry.n_ctx_train),
+        fmt.context_size(entry.n_ctx_train),
         ", ".join(entry.aliases) or "-",
     )
 
@@ -206,7 +281,7 @@ def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
     return (
         card.name,
         card.vendor,
-        nbytes(card.memory_bytes),
+        fmt.nbytes(card.memory_bytes),
         f"{card.bandwidth_gbps:g}",
         ", ".join(card.aliases) or "-",
     )
@@ -215,10 +290,8 @@ def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
 def _cells(entry: ModelEntry, option: "ModelOption | None") -> tuple[str, ...]:
     from app.cli.plan_output import symbols_for
     from app.render.plan import speed_text
-    from app.render.plan_lists import WORDS
 
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
-    verdict = None if option is None else option.verdict
     bound = None if option is None else option.bound
     speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
     if symbols_for(sys.stdout.encoding) != "block":
@@ -229,10 +302,18 @@ def _cells(entry: ModelEntry, option: "ModelOption | None") -> tuple[str, ...]:
         "broken" if entry.problem else entry.file_type or "-",
         context,
         f"{entry.nbytes / 2**20:,.0f} MiB",
-        "-" if verdict is None else "partly" if option and option.spills else WORDS[verdict],
+        "-" if option is None else _verdict(option),
         speed,
         _short(entry.path.parent),
     )
+
+
+def _verdict(option: "ModelOption") -> str:
+    from app.render.plan_lists import SPILLS, WORDS
+
+    if option.verdict is None:
+        return "-"
+    return SPILLS if option.spills else WORDS[option.verdict]
 
 
 def _short(folder: Path) -> str:
@@ -265,3 +346,75 @@ def _as_json(entry: ModelEntry, option: "ModelOption | None") -> dict[str, objec
         "path": str(entry.path),
         "copies": [str(path) for path in entry.copies],
     }
+
+
+def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
+    """Print the models of a repository with size, verdict, largest context and speed."""
+    from app.render.plan import speed_text
+    from engine.planning.as_json import option_json
+
+    if as_json:
+        print_json([option_json(option) for option in offer.options])
+        return
+    rows = [
+        (
+            option.name,
+            *option.facts,
+            _verdict(option),
+            f"{fmt.nbytes(option.needed_bytes)} of {fmt.nbytes(option.free_bytes)}",
+            "-" if option.max_n_ctx is None else fmt.count(option.max_n_ctx),
+            speed_text(option.speed, option.bound) or "-",
+        )
+        for option in offer.options
+    ]
+    _print_table(("name", "size", "here", "needs", "largest context", "speed"), rows)
+    best = offer.best
+    if best is not None:
+        tell(f"`kvchat models get {best.address}` downloads the one to begin with.")
+
+
+def _offered(name: str) -> "tuple[HubOffer, HubModel | None]":
+    """The repository of a name, and the model of it that is meant or suits best."""
+    from app.library import read_offer, repository_of
+    from app.planning import user_planner
+    from engine.model.hub import file_repository
+
+    of_file = file_repository(name)
+    asked = of_file[0] if of_file else repository_of(name)
+    with SlowReading() as reading:
+        offer = read_offer(asked, user_planner(), reading.header)
+    if of_file is not None:
+        return offer, offer.named(of_file[1])
+    if asked.quantization is not None:
+        return offer, offer.named(asked.quantization)
+    return offer, offer.best
+
+
+def _path(name: str) -> Path:
+    from app.config import model_folders
+
+    return find_model(name, model_folders())
+
+
+def _confirm(question: str, otherwise: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: {otherwise}")
+    if not click.confirm(question, err=True):
+        raise click.Abort
+
+
+def _progress(name: str) -> Callable[[int, int], None]:
+    """Shows how far a download is: over one line of a terminal, else on a line now and then."""
+    is_terminal = sys.stderr.isatty()
+    told = -TELL_EVERY_BYTES
+
+    def tell_bytes(n_done: int, n_all: int) -> None:
+        nonlocal told
+        text = f"{name}: {fmt.nbytes_of(n_done, n_all)}, {fmt.percent(n_done / max(n_all, 1))}"
+        if is_terminal:
+            tell_over(text)
+        elif n_done - told >= TELL_EVERY_BYTES or n_done == n_all:
+            tell(text)
+            told = n_done
+
+    return tell_bytes

@@ -5,11 +5,12 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import reduce, wraps
+from functools import partial, reduce, wraps
 from pathlib import Path
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import click
+from click.core import ParameterSource
 
 from app.cli import completion
 from engine.configuration import (
@@ -25,10 +26,11 @@ from engine.errors import EngineError, shown
 from engine.memory.units import parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
 
+T = TypeVar("T")
 MOST = 2**31 - 1
 _IDS = re.compile(r"[\s\d,\[\]]+")
 """Token ids as they are typed, or as a JSON list."""
-AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
+_AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
 UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -40,23 +42,51 @@ SEED = click.IntRange(0, 2**63 - 1)
 """What the database of chats can keep."""
 
 
-class Count(click.ParamType[int]):
-    """A whole number, written as `8192`, `8,192` or `8k` (8 x 1024)."""
+class Parsed(click.ParamType[T]):
+    """What a function reads from the text that was typed; its errors are click's.
 
-    name = "N"
+    Args:
+        name: Stands for the value in the help.
+        read: Raises an `EngineError` for what it cannot read.
+    """
 
-    def __init__(self, low: int = 1, high: int = MOST) -> None:
-        self._low = low
-        self._high = high
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self._read = read
 
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The number."""
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  click's signature
+        return self.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """The value; a default that is no text stays as it is."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # a default of the option
         try:
-            return parse_count(str(value), low=self._low, high=self._high)
+            return self._read(value)
         except EngineError as error:
             self.fail(str(error), param, ctx)
+
+
+class Count(Parsed[int]):
+    """A whole number, written as `8192`, `8,192` or `8k` (8 x 1024)."""
+
+    def __init__(self, low: int = 1, high: int = MOST) -> None:
+        super().__init__("N", partial(parse_count, low=low, high=high))
+
+
+class Size(Parsed[int]):
+    """Bytes, written as `2GiB`; a number without a unit is GiB."""
+
+    def __init__(self, *, can_be_zero: bool = False) -> None:
+        super().__init__("SIZE", partial(_size, can_be_zero=can_be_zero))
+
+
+class Layers(Parsed[int | str]):
+    """A number of layers, `all`, or `auto` where it is allowed."""
+
+    def __init__(self, *, has_auto: bool = False) -> None:
+        words = {"all", "auto"} if has_auto else {"all"}
+        super().__init__("N|all", partial(_layers, words=words))
 
 
 class Number(click.FloatRange):
@@ -83,134 +113,69 @@ def sampling(setting: str) -> Number:
     )
 
 
-class Layers(click.ParamType[int | str]):
-    """A number of layers, `all`, or `auto` where it is allowed."""
-
-    name = "N|all"
-
-    def __init__(self, *, has_auto: bool = False) -> None:
-        self._has_auto = has_auto
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  click's signature
-        return self.name
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """The number or the word."""
-        text = str(value).strip().lower()
-        if text == "all" or (text == "auto" and self._has_auto):
-            return text
-        try:
-            return parse_layers(text)
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
+def _size(text: str, *, can_be_zero: bool) -> int:
+    return 0 if can_be_zero and text.strip() == "0" else parse_bytes(text)
 
 
-class Threads(click.ParamType[int | str]):
-    """A number of threads, or `auto`: as many as are quickest at the moment."""
-
-    name = "N|auto"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """The number or the word."""
-        try:
-            return parse_threads(str(value))
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
+def _layers(text: str, *, words: set[str]) -> int | str:
+    typed = text.strip().lower()
+    return typed if typed in words else parse_layers(typed)
 
 
-class AdapterFile(click.ParamType[str]):
-    """An adapter that is there, with its scale: `FILE` or `FILE:SCALE`."""
-
-    name = "FILE[:SCALE]"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text that was typed, if it names a file."""
-        adapter = Adapter.read(str(value))
-        click.Path(exists=True, dir_okay=False).convert(str(adapter.path), param, ctx)
-        return adapter.spelled
+def _adapter(text: str) -> str:
+    adapter = Adapter.read(text)
+    click.Path(exists=True, dir_okay=False).convert(str(adapter.path), None, None)
+    return adapter.spelled
 
 
-class Shares(click.ParamType[tuple[float, ...]]):
-    """The share of each GPU, written as `3:1` or `60,40`."""
-
-    name = "SHARES"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """The shares."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return parse_shares(str(value))
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
+def _age(text: str) -> float:
+    match = _AGE.match(text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no age: write it as 30d, 12h or 2w")
+    return float(match["number"]) * UNIT_S[match["unit"]]
 
 
-class Size(click.ParamType[int]):
-    """Bytes, written as `2GiB`; a number without a unit is GiB."""
+def _predictor(text: str) -> str:
+    from engine.configuration import SpeculationSettings
+    from engine.speculation.registry import with_predictor
 
-    name = "SIZE"
-
-    def __init__(self, *, can_be_zero: bool = False) -> None:
-        self._can_be_zero = can_be_zero
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The bytes of a size."""
-        if isinstance(value, int):
-            return value
-        if self._can_be_zero and value.strip() == "0":
-            return 0
-        try:
-            return parse_bytes(value)
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
+    with_predictor(SpeculationSettings(), text)
+    return text
 
 
-class Age(click.ParamType[float]):
-    """Seconds, written as `30d`."""
+def _server(text: str) -> str:
+    from engine.model.server_address import parse_server
 
-    name = "AGE"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The seconds of an age."""
-        if isinstance(value, float):
-            return value
-        match = AGE.match(value)
-        if match is None:
-            self.fail(f"{value!r} is no age: write it as 30d, 12h or 2w", param, ctx)
-        return float(match["number"]) * UNIT_S[match["unit"]]
+    return parse_server(text)
 
 
-class PredictorType(click.ParamType[str]):
-    """A predictor as `engine.speculation.registry` reads it, checked when the command is read."""
+def _kv_types(text: str) -> str:
+    from engine.planning.cache_types import type_rules
 
-    name = "predictor"
+    try:
+        type_rules(text, None)
+    except EngineError as error:
+        raise click.BadParameter(f"{error}, or auto") from error
+    return text
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text that was typed, if it names a predictor."""
-        from engine.configuration import SpeculationSettings
-        from engine.errors import PresetError
-        from engine.speculation.registry import with_predictor
 
-        spelled = str(value)
-        try:
-            with_predictor(SpeculationSettings(), spelled)
-        except PresetError as error:
-            self.fail(str(error), param, ctx)
-        return spelled
+def _decode_plan(text: str) -> str:
+    plan = text.strip().lower()
+    if re.fullmatch(DECODE_PLAN, plan) is None:
+        raise click.BadParameter(
+            f"{shown(plan)} is no decode plan: write auto, 128 for queries at once, or 128/512 "
+            "for these and a window"
+        )
+    return plan
+
+
+ADAPTER = Parsed("FILE[:SCALE]", _adapter)
+"""An adapter that is there, with its scale."""
+AGE = Parsed("AGE", _age)
+"""Seconds, written as `30d`."""
+PREDICTOR = Parsed("predictor", _predictor)
+SHARES = Parsed("SHARES", parse_shares)
+"""The share of each GPU, written as `3:1` or `60,40`."""
 
 
 def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -232,89 +197,46 @@ def opens_model(command: Command) -> Command:
     return with_request
 
 
-class ServerAddress(click.ParamType[str]):
-    """The address of a server, as `http://host:8080` or `host:8080`."""
-
-    name = "URL"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The address as everything else takes it."""
-        from engine.model.server_address import parse_server
-
-        try:
-            return parse_server(str(value))
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
-
-
-class KVTypes(click.ParamType[str]):
-    """Types of the cache: `auto`, one for keys and values, or two as in `q8_0/q4_0`."""
-
-    name = "auto|TYPE|K/V"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text that was typed, if it names types."""
-        from engine.planning.cache_types import type_rules
-
-        try:
-            type_rules(str(value), None)
-        except EngineError as error:
-            self.fail(f"{error}, or auto", param, ctx)
-        return str(value)
-
-
-kv_options = joined(
-    click.option(
-        "--kv",
-        type=KVTypes(),
-        metavar="auto|TYPE|K/V",
-        help="Types of the cache: auto is the quickest that keeps the gates as measured by "
-        "`kvchat cache-quality`; or one, or two as in q8_0/q5_1.",
-    ),
-    click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB."),
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+draft_option = click.option(
+    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
 )
+preset_option = click.option(
+    "--preset",
+    metavar="NAME",
+    help="Name of a preset, or the path of its file.",
+    shell_complete=completion.presets,
+)
+ctx_option = click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
+system_option = click.option(
+    "--system", help="System prompt, instead of that of the preset or the settings."
+)
+kv_options = joined(
+    click.option("--kv", type=Parsed("auto|TYPE|K/V", _kv_types),
+                 help="Types of the cache: auto is the quickest that keeps the gates as measured "
+                 "by `kvchat cache-quality`; or one, or two as in q8_0/q5_1."),
+    click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB."),
+)  # fmt: skip
 """What a command says of the cache's types."""
 
 threads_option = click.option(
     "--threads",
     "n_threads",
-    type=Threads(),
+    type=Parsed("N|auto", parse_threads),
     help="Threads while decoding; auto is as many as are quickest at the moment.",
 )
 answer_options = joined(
-    click.option(
-        "--json-schema",
-        metavar="FILE",
-        help="The reply is JSON that satisfies this schema, whoever drafts.",
-    ),
-    click.option(
-        "--grammar",
-        metavar="FILE",
-        help="The reply satisfies this grammar, written in GBNF or Lark.",
-    ),
-    click.option(
-        "--stop-token",
-        "stop_tokens",
-        type=Count(0),
-        multiple=True,
-        help="End the reply at this token; may be repeated.",
-    ),
-    click.option(
-        "--thinking",
-        type=click.Choice(get_args(Thinking)),
-        help="Whether a reasoning model thinks: as its template has it, or off.",
-    ),
-    click.option(
-        "--thinking-budget",
-        type=Count(0),
-        metavar="TOKENS",
-        help="Close the thinking after so many tokens; 0 does not.",
-    ),
-)
+    click.option("--json-schema", metavar="FILE",
+                 help="The reply is JSON that satisfies this schema, whoever drafts."),
+    click.option("--grammar", metavar="FILE",
+                 help="The reply satisfies this grammar, written in GBNF or Lark."),
+    click.option("--stop-token", "stop_tokens", type=Count(0), multiple=True,
+                 help="End the reply at this token; may be repeated."),
+    click.option("--thinking", type=click.Choice(get_args(Thinking)),
+                 help="Whether a reasoning model thinks: as its template has it, or off."),
+    click.option("--thinking-budget", type=Count(0), metavar="TOKENS",
+                 help="Close the thinking after so many tokens; 0 does not."),
+)  # fmt: skip
 """What a reply may be and where it ends."""
 
 
@@ -339,6 +261,24 @@ def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> Samplin
 
         grammar_of(sampling)  # what is wrong is said before a model is loaded
     return sampling
+
+
+def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
+    """Make sure that nothing was typed which does not go with another option.
+
+    Args:
+        why: Stands before what is to be left out.
+        is_refused: Whether a parameter of this name does not go with it.
+
+    Raises:
+        UsageError: something was.
+    """
+    context = click.get_current_context()
+    for param in context.command.params:
+        name = param.name or ""
+        if is_refused(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            typed = param.opts[0] if isinstance(param, click.Option) else f"the {name}"
+            raise click.UsageError(f"{why}: leave out {typed}")
 
 
 def token_ids(spelled: str) -> tuple[int, ...]:
@@ -368,26 +308,6 @@ def token_ids(spelled: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-class DecodePlan(click.ParamType[str]):
-    """How attention goes through a text: `auto`, queries at once, or these and a window."""
-
-    name = "PLAN"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text that was typed, if it is a plan."""
-        text = str(value).strip().lower()
-        if re.fullmatch(DECODE_PLAN, text) is None:
-            self.fail(
-                f"{shown(text)} is no decode plan: write auto, 128 for queries at once, or 128/512 "
-                "for these and a window",
-                param,
-                ctx,
-            )
-        return text
-
-
 backend_choice = click.option(
     "--backend",
     type=click.Choice(get_args(BackendName)),
@@ -404,25 +324,19 @@ kind_option = click.option(
 backend_options = joined(
     backend_choice,
     kind_option,
-    click.option(
-        "--kv-trace",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Append each operation of the torch backend's caches to this file, a line of JSON "
-        "each: layer, shape, bytes, time.",
-    ),
-    click.option(
-        "--decode-plan",
-        type=DecodePlan(),
-        help="Changes what the torch backend says: as 128/512, attention takes 128 queries at "
-        "once, and each sees the last 512 tokens only; auto goes by the length of the text.",
-    ),
-)
+    click.option("--kv-trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Append each operation of the torch backend's caches to this file, a line of "
+                 "JSON each: layer, shape, bytes, time."),
+    click.option("--decode-plan", type=Parsed("PLAN", _decode_plan),
+                 help="Changes what the torch backend says: as 128/512, attention takes 128 "
+                 "queries at once, and each sees the last 512 tokens only; auto goes by the length "
+                 "of the text."),
+)  # fmt: skip
 """Who computes, and how torch keeps keys and values."""
 
 server_option = click.option(
     "--server",
-    type=ServerAddress(),
+    type=Parsed("URL", _server),
     help="A server that makes the replies (llama-server, vLLM, SGLang, Ollama, OpenAI's protocol); "
     "its key is in KVCHAT_SERVER_KEY.",
 )
@@ -430,18 +344,9 @@ server_option = click.option(
 opening_options = joined(
     kv_options,
     backend_options,
-    click.option(
-        "--draft",
-        metavar="MODEL",
-        help="A small model with the same vocabulary, which drafts.",
-    ),
-    click.option(
-        "--preset",
-        metavar="NAME",
-        help="Name of a preset, or the path of its file.",
-        shell_complete=completion.presets,
-    ),
-    click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k."),
+    draft_option,
+    preset_option,
+    ctx_option,
     threads_option,
     opens_model,
 )

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import print_json
+from app.cli.console import SlowReading, print_json
+from app.cli.options import json_option
 from app.console import console
 from app.format import nbytes
 from app.sanitize import one_line
@@ -18,7 +19,6 @@ from engine.planning.pairs import DraftOption, DraftOptions, server_options
 from engine.speculation.pairs import Advice, Worth
 
 if TYPE_CHECKING:
-    from app.cli.console import SlowReading
     from engine.speculation.pairs import MachineKind
 
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     type=click.Choice(["cpu", "gpu"]),
     help="Where both would run; without it what this machine has.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     model: str, folders: tuple[Path, ...], machine: "MachineKind | None", *, as_json: bool
 ) -> None:
@@ -47,11 +47,8 @@ def command(
     whether the tokens are the same, and how much a step reads of each model. The gain is what
     that lets expect; `kvchat bench` measures it.
     """
-    from app.cli.console import SlowReading
-
-    reading = SlowReading()
-    found = draft_options(model, folders, machine, reading)
-    reading.done()
+    with SlowReading() as reading:
+        found = draft_options(model, folders, machine, reading)
     if as_json:
         print_json(_as_json(found))
     else:
@@ -62,7 +59,7 @@ def draft_options(
     model: str,
     folders: Sequence[Path],
     machine: "MachineKind | None",
-    reading: "SlowReading",
+    reading: SlowReading,
 ) -> DraftOptions:
     """All that the folders hold, as drafts of a model."""
     from app import paths

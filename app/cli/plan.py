@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import click
 
-from app.cli.console import print_json
+from app.cli.console import SlowReading, print_json
 from app.cli.options import (
+    ADAPTER,
     OPEN_KV_TYPE,
-    AdapterFile,
+    SHARES,
     Count,
     Layers,
-    Shares,
     Size,
     backend_choice,
+    draft_option,
     joined,
+    json_option,
     kind_option,
     kv_options,
+    preset_option,
     threads_option,
 )
 from engine.memory.hardware import Instructions
@@ -25,6 +28,7 @@ from engine.planning.values import AskedThreads, thread_rules
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
+    from engine.model.hub import RepositoryName
     from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Planner, Setup
 
@@ -58,10 +62,9 @@ slots_option = click.option(
     type=Count(1, 256),
     help="Chats that kvchat holds, or requests that llama-server answers, side by side.",
 )
-draft_option = click.option("--draft", metavar="MODEL", help="A draft model beside it.")
 
 knob_options = joined(
-    click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file."),
+    preset_option,
     click.option("--ctx", "n_ctx", type=Count(),
                  help="Tokens of context, such as 32k; without it the preset's, at most 8192."),
     kv_options,
@@ -90,14 +93,14 @@ knob_options = joined(
     click.option("--split-mode", type=click.Choice(["layer", "none"]),
                  help="Share the layers among the GPUs, or give all to the main one."),
     click.option("--main-gpu", type=Count(0, 15), help="The GPU that takes all, from 0 on."),
-    click.option("--tensor-split", type=Shares(), help="Share of each GPU in the layers, as 3:1."),
+    click.option("--tensor-split", type=SHARES, help="Share of each GPU in the layers, as 3:1."),
     draft_option,
     click.option("--mtp", "n_mtp_draft", type=Count(0, 16),
                  help="Tokens that its own head drafts, in llama-server."),
     click.option("--mmproj", type=GGUF, help="A projector for images or sound beside it."),
     click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
                  type=bool, help="The projector stays in main memory."),
-    click.option("--lora", type=AdapterFile(), multiple=True,
+    click.option("--lora", type=ADAPTER, multiple=True,
                  help="An adapter beside it, and how strongly it works; may be repeated."),
     threads_option,
 )  # fmt: skip
@@ -113,7 +116,6 @@ def setup_of_options(
         UsageError: neither a model nor a preset is named.
         EngineError: the model, the preset or a card is not there, or cannot be read.
     """
-    from app.cli.console import SlowReading
     from app.paths import presets_dir
     from engine.planning.cache_types import type_rules
     from engine.planning.request import PlanRequest, setup_of
@@ -139,10 +141,8 @@ def setup_of_options(
     )
     preset = options["preset"]
     rules_of = None if preset is None else find_preset(str(preset), presets_dir())
-    reading = SlowReading()
-    setup = setup_of(asked, planner, rules_of, progress=reading.header)
-    reading.done()
-    return setup
+    with SlowReading() as reading:
+        return setup_of(asked, planner, rules_of, progress=reading.header)
 
 
 def machine_of(options: Mapping[str, object]) -> "PlannedMachine":
@@ -186,11 +186,6 @@ def _plain(value: object) -> object:
             return value
 
 
-if TYPE_CHECKING:
-    from engine.memory.terms import Target
-    from engine.model.hub import RepositoryName
-
-
 @click.command(name="plan")
 @click.argument("model")
 @machine_options
@@ -214,7 +209,7 @@ if TYPE_CHECKING:
 @click.option(
     "--calibrate", is_flag=True, help="With --log: plan with what the log says about the GPU."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     model: str,
     *,
@@ -287,18 +282,11 @@ def _print_repository(
     asked: "RepositoryName", planner: "Planner", *, as_json: bool, options: Mapping[str, object]
 ) -> None:
     """Print every model of a repository with its verdict on the machine of the options."""
-    from app.cli.console import SlowReading
-    from app.cli.downloads import print_offer
+    from app.cli.models import print_offer
     from app.library import read_offer
     from engine.planning.resolve import AUTO_N_CTX
 
-    reading = SlowReading()
-    offer = read_offer(
-        asked,
-        planner,
-        reading.header,
-        machine=machine_of(options),
-        n_ctx=whole(options["n_ctx"]) or AUTO_N_CTX,
-    )
-    reading.done()
+    machine, n_ctx = machine_of(options), whole(options["n_ctx"]) or AUTO_N_CTX
+    with SlowReading() as reading:
+        offer = read_offer(asked, planner, reading.header, machine=machine, n_ctx=n_ctx)
     print_offer(offer, as_json=as_json)

@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
-from click.core import ParameterSource
 
 from app.cli import completion
 from app.cli.console import note, print_json, prompt_text
 from app.cli.options import (
+    ADAPTER,
     KV_TYPE,
+    PREDICTOR,
     SEED,
-    AdapterFile,
     Count,
     Layers,
-    PredictorType,
     answer_options,
     opening_options,
+    refuse_typed,
     sampling,
     server_option,
+    system_option,
     token_ids,
     with_answer,
 )
-from app.cli.run_batch import Batch, answer_batch, refuse_of_one_reply
-from app.cli.run_reply import answer, exit_code, metered, repeat, summary, write
+from app.cli.run_reply import answer, answer_batch, exit_code, metered, repeat, summary, write
 from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
-OF_ONE_TEXT = ("raw", "tokens", "preload", "written_path", "batch_path", "as_json")
+OF_ONE_TEXT = frozenset({"raw", "tokens", "preload", "written_path", "batch_path", "as_json"})
 """What may not be typed beside `--plain`."""
+OF_ONE_REPLY = frozenset({"prompt", "raw", "tokens", "preload", "written_path", "as_json"})
+"""What may not be typed beside `--batch`."""
 OF_A_MODEL_HERE = (
     "type_k", "type_v", "dtype", "lora", "n_gpu_layers", "predictor", "controller", "n_draft",
     "verification", "bonus_token", "strict",
@@ -73,14 +75,14 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 )
 @click.option(
     "--lora",
-    type=AdapterFile(),
+    type=ADAPTER,
     multiple=True,
     help="An adapter beside the model, and how strongly it works; may be repeated.",
 )
 @click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
 @click.option(
     "--predictor",
-    type=PredictorType(),
+    type=PREDICTOR,
     metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
     help="What guesses the next tokens.",
 )
@@ -122,7 +124,7 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     type=sampling("repetition_penalty"),
     help="Above 1, makes recent tokens less likely; 1 is off.",
 )
-@click.option("--system", help="System prompt, instead of that of the preset or the settings.")
+@system_option
 @click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template.")
 @click.option(
     "--tokens",
@@ -214,7 +216,8 @@ def command(
         )
     _check_batch(batch_path, out_path, parallel)
     _check_prompt(prompt, system, tokens, written_path, is_raw=raw, is_typed_meanwhile=preload)
-    _refuse_beside_plain()
+    if is_plain:
+        refuse_typed("--plain is a chat by lines", OF_ONE_TEXT.__contains__)
     ids = None if tokens is None else token_ids(tokens)
     asks_now = ids is None and not preload and batch_path is None and not is_plain
     text = prompt_text(prompt, USAGE) if asks_now else ""
@@ -238,9 +241,17 @@ def command(
         seed=seed,
     )
     if batch_path is not None and out_path is not None:
-        refuse_of_one_reply()
-        batch = Batch(batch_path, out_path, metrics_path, parallel or PARALLEL, asked.n_ctx)
-        return answer_batch(batch, configuration, request, instruction)
+        refuse_typed("--batch has prompts and results of its own", OF_ONE_REPLY.__contains__)
+        return answer_batch(
+            batch_path,
+            out_path,
+            configuration,
+            request,
+            instruction,
+            metrics_path=metrics_path,
+            n_at_once=parallel or PARALLEL,
+            n_ctx=asked.n_ctx,
+        )
     since = time.time()
     with (
         loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
@@ -293,21 +304,6 @@ def _refuse_at_server(
     asked = [f"--{name.replace('_', '-')}" for name in OF_A_MODEL_HERE if typed.get(name)]
     if asked:
         raise click.UsageError(f"{', '.join(asked)} is for models here: the server has its own")
-
-
-def _refuse_beside_plain() -> None:
-    """Make sure that nothing was typed which a chat by lines does not have.
-
-    Raises:
-        UsageError: something was.
-    """
-    context = click.get_current_context()
-    if not context.params["is_plain"]:
-        return
-    for name in OF_ONE_TEXT:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = next(each for each in context.command.params if each.name == name)
-            raise click.UsageError(f"--plain is a chat by lines: leave out {option.opts[0]}")
 
 
 def _check_batch(path: Path | None, out: Path | None, parallel: int | None) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
-from app.cli.console import note, print_json, print_text, say
+from app.cli.console import SlowReading, note, print_json, print_text, say
+from app.cli.options import refuse_typed
 
 if TYPE_CHECKING:
+    from engine.configuration import Configuration
     from engine.events import Event, Finished
     from engine.metrics import Metrics
     from engine.process.blocking_client import BlockingClient
@@ -124,7 +125,7 @@ def repeat(
     from app.opening import loaded_engine
     from engine.events import FinishReason
 
-    _refuse_beside_manifest()
+    refuse_typed("--manifest says all of the run", lambda name: name not in BESIDE_MANIFEST)
     since = time.time()
     manifest, configuration = open_manifest(path, model, load_settings().settings)
     replies: list[Finished] = []
@@ -150,18 +151,69 @@ def repeat(
     return max(int(bool(told)), *map(exit_code, replies))
 
 
-def _refuse_beside_manifest() -> None:
-    """Make sure that nothing was typed that the manifest says.
+def answer_batch(
+    path: Path,
+    out: Path,
+    configuration: "Configuration",
+    base: "GenerationRequest",
+    system: str,
+    *,
+    metrics_path: Path | None,
+    n_at_once: int,
+    n_ctx: int | None,
+) -> int:
+    """Answer a file of prompts; 1 where a line could not be, 130 where it was stopped.
 
-    Raises:
-        UsageError: something was.
+    Args:
+        path: The prompts.
+        out: Where results are appended.
+        configuration: The model.
+        base: What a line leaves out.
+        system: The instruction that each begins with; empty is none.
+        metrics_path: Where counts and times are written.
+        n_at_once: Replies that are made at a time.
+        n_ctx: Tokens of context of each; None shares out what there is.
     """
-    context = click.get_current_context()
-    for param in context.command.params:
-        source = context.get_parameter_source(param.name or "")
-        if source is ParameterSource.COMMANDLINE and param.name not in BESIDE_MANIFEST:
-            typed = param.opts[0] if isinstance(param, click.Option) else "a prompt"
-            raise click.UsageError(f"--manifest says all of the run: leave out {typed}")
+    from app.batch import BatchProgress, Results, answer_all, for_batch, read_requests
+    from app.opening import loaded_engine
+
+    if out.exists() and path.exists() and out.samefile(path):
+        raise click.UsageError("--out names the file of the prompts: name another")
+    requests, broken = read_requests(path, base, system)
+    for line in broken:
+        note(f"line {line.number} is not answered: {line.reason}")
+    with Results(out) as results:
+        done = results.done()
+        left = [one for one in requests if (one.name, one.digest) not in done]
+        progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
+        if progress.n_done:
+            note(f"{progress.n_done:,} of {progress.n_all:,} are in {out} already")
+        if not left:
+            return int(bool(broken))
+        n_at_once = min(n_at_once, len(left))
+        try:
+            with (
+                SlowReading() as shown,
+                loaded_engine(for_batch(configuration, n_at_once, n_ctx), note) as engine,
+                metered(engine, metrics_path) as metrics,
+            ):
+                for told in answer_all(
+                    engine, left, results, progress, n_at_once=n_at_once, observe=metrics.observe
+                ):
+                    shown.answered(told.n_done, told.n_all, told.tps)
+        except KeyboardInterrupt:
+            note(
+                f"stopped: {progress.n_done:,} of {progress.n_all:,} are in {out}; the same "
+                "command goes on"
+            )
+            return EXIT_CANCELLED
+    for line in progress.failed:
+        note(f"line {line.number} is not answered: {line.reason}")
+    note(
+        f"{progress.n_done:,} of {progress.n_all:,} are in {out}: {progress.n_tokens:,} tokens in "
+        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} a second, {n_at_once} at once"
+    )
+    return int(bool(broken or progress.failed))
 
 
 def _follow(events: "Iterator[Event]", metrics: "Metrics", *, shows_text: bool) -> "Finished":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import note, print_json, say
+from app.cli.options import json_option
 from app.sanitize import one_line
 from engine.validation import did_you_mean
 
@@ -26,7 +27,7 @@ OPEN_TABLES = ("prompts", "keys")
     is_flag=True,
     help="Take the setting out of the file, so that its default counts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(name: str | None, value: str | None, *, takes_default: bool, as_json: bool) -> None:
     """List the settings, say all of one, or change it.
 

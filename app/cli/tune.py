@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import note, print_json, tell, tell_over
-from app.cli.options import Count, Number
+from app.cli.options import Number, ctx_option, draft_option, json_option, preset_option
 
 if TYPE_CHECKING:
     from app.tuning import Tuned, TuneStep, Tuning
@@ -24,9 +24,9 @@ THREADS_NOTE = "Not measured: priority and polling of threads, which llama-cpp-p
 
 @click.command(name="tune")
 @click.argument("model", required=False)
-@click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file.")
-@click.option("--draft", metavar="MODEL", help="A small model that drafts.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
+@preset_option
+@draft_option
+@ctx_option
 @click.option(
     "--minutes",
     default=MINUTES,
@@ -36,7 +36,7 @@ THREADS_NOTE = "Not measured: priority and polling of threads, which llama-cpp-p
 )
 @click.option("--again", is_flag=True, help="Forget what earlier runs measured.")
 @click.option("--write", "name", metavar="PRESET", help="Name of the preset. [tuned MODEL]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     model: str | None,
     *,

@@ -6,11 +6,12 @@ import click
 
 from app import paths
 from app.cli.console import Part, print_json, say
+from app.cli.options import json_option
 from app.sanitize import one_line
 
 
 @click.command(name="where")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(*, as_json: bool) -> None:
     """Show where kvchat keeps its files, and the folders that it scans for models."""
     if as_json:

@@ -6,7 +6,7 @@ from datetime import datetime
 from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot
 from app.render.charts import GraphSymbols, bar
-from app.render.lines import Line, Run, clipped, hanging, padded
+from app.render.lines import Line, Run, clipped, hanging
 from app.sanitize import visible
 from engine.cache.report import CacheCounts, CacheNote, TierName, TierUse
 from engine.events import CacheChanged
@@ -50,7 +50,8 @@ def tier_line(tier: Tier, width: int, symbols: GraphSymbols) -> Line:
         return _without_bar(tier.name, "off", width)
     figures = _figures(tier, width - LABEL_WIDTH - MIN_BAR - 1)
     room = width - LABEL_WIDTH - sum(len(figure) + 1 for figure in figures)
-    runs: list[Run] = [_label(tier.name), *_bar(tier, max(room, 1), symbols)]
+    drawn = tier_bar(tier.name, _share(tier), max(room, 1), symbols)
+    runs: list[Run] = [tier_label(tier.name), *drawn]
     runs += (Run(f" {figure}") for figure in figures)
     return clipped(tuple(runs), width)
 
@@ -59,10 +60,11 @@ def tier_block(tier: Tier, width: int, symbols: GraphSymbols) -> list[Line]:
     """Two lines: name, bar and share; below them the counts in full."""
     if isinstance(tier, str) or not _has_budget(tier):
         return [tier_line(tier, width, symbols), ()]
-    percent = f"{fmt.percent(_share(tier)):>5}"
+    share = _share(tier)
+    percent = f"{fmt.percent(share):>5}"
     above = (
-        _label(tier.name),
-        *_bar(tier, max(width - LABEL_WIDTH - len(percent), 1), symbols),
+        tier_label(tier.name),
+        *tier_bar(tier.name, share, max(width - LABEL_WIDTH - len(percent), 1), symbols),
         Run(percent),
     )
     below = (Run(" " * LABEL_WIDTH), Run(_spelled(tier, width - LABEL_WIDTH)))
@@ -105,22 +107,20 @@ def _share(tier: TierUse) -> float:
     return tier.nbytes / tier.budget_bytes
 
 
-def _label(name: str) -> Run:
+def tier_label(name: str) -> Run:
+    """The name of a tier in its colour."""
     return Run(f"{name:<{LABEL_WIDTH}}", f"tier-{name}")
 
 
 def _without_bar(name: str, value: str, width: int) -> Line:
-    return clipped((_label(name), Run(value, "muted")), width)
+    return clipped((tier_label(name), Run(value, "muted")), width)
 
 
-def _bar(tier: TierUse, width: int, symbols: GraphSymbols) -> Line:
+def tier_bar(name: TierName, share: float, width: int, symbols: GraphSymbols) -> Line:
     """A bar in the tier's colour; free cells differ from used ones in shape too."""
-    style = f"tier-{tier.name}"
-    runs = [
-        Run(run.text, style if run.style == "bar-used" else run.style)
-        for run in bar(_share(tier), width, symbols)
-    ]
-    return padded(tuple(runs), width)
+    used = f"tier-{name}"
+    runs = bar(share, width, symbols)
+    return tuple(Run(run.text, used if run.style == "bar-used" else run.style) for run in runs)
 
 
 def _figures(tier: TierUse, room: int) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from app import format as fmt
 from app.cache import NOBODY, CachedChat
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.render.cache import LABEL_WIDTH, TIERS, field, note_lines
-from app.render.charts import GraphSymbols, bar
+from app.render.cache import LABEL_WIDTH, TIERS, field, note_lines, tier_bar, tier_label
+from app.render.charts import GraphSymbols
 from app.render.lines import Line, Run, clipped, padded
 from app.sanitize import visible
 from engine.cache.namespace import CacheTypes
@@ -276,12 +276,9 @@ def _pinned_with(chat: CachedChat, titles: Titles, width: int) -> list[Line]:
 def _tier(chat: CachedChat, index: int, width: int, symbols: GraphSymbols) -> Line:
     tier = TIERS[index]
     n_tokens = chat.n_by_tier[tier]
-    drawn = bar(n_tokens / chat.n_tokens, max(width - LABEL_WIDTH - _COUNT_WIDTH, 1), symbols)
-    coloured = (
-        Run(run.text, f"tier-{tier}" if run.style == "bar-used" else run.style) for run in drawn
-    )
+    room = max(width - LABEL_WIDTH - _COUNT_WIDTH, 1)
     count = Run(f"{fmt.count(n_tokens):>{_COUNT_WIDTH}}")
-    return (Run(f"{tier:<{LABEL_WIDTH}}", f"tier-{tier}"), *coloured, count)
+    return (tier_label(tier), *tier_bar(tier, n_tokens / chat.n_tokens, room, symbols), count)
 
 
 def _lies(entry: CacheEntry) -> Line:

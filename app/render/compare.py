@@ -14,13 +14,13 @@ from app.compare.verdict import (
     identity_of,
     speed_of,
 )
-from app.render.lines import Line, Run, clipped, hanging, plain, spread
+from app.render.cache import field
+from app.render.lines import Line, Run, clipped, plain, spread
 from app.sanitize import visible
 from engine.requests import GenerationRequest
 
 NEAR_TIE = 0.1
 """Logits between the two likeliest tokens under which a batch may decide in another way."""
-LABEL_WIDTH = 7
 WIDTH_OF_TEXT = 200
 """Cells of a line where nothing limits it."""
 N_RATIOS = 9
@@ -81,20 +81,16 @@ def _counts(answer: Answer) -> str:
 def verdict_lines(comparison: Comparison, width: int) -> list[Line]:
     """What is known so far: the state, the speed, the texts."""
     first, second = comparison.sides
-    lines = _labelled("now", _state(comparison), width)
+    lines = field("now", _state(comparison), width)
     speed = speed_of(comparison.pairs)
     if comparison.is_together:
-        lines += _labelled("speed", (Run("not compared: both answer at once", "muted"),), width)
+        lines += field("speed", (Run("not compared: both answer at once", "muted"),), width)
     elif speed is not None and not has_drafts(comparison.pairs):
-        lines += _labelled("speed", _undrafted(speed), width)
+        lines += field("speed", _undrafted(speed), width)
     else:
-        lines += _labelled("speed", _speed(speed, first, second), width)
+        lines += field("speed", _speed(speed, first, second), width)
     identity = identity_of(comparison.pairs)
-    return lines + _labelled("text", _identity(identity, comparison), width)
-
-
-def _labelled(label: str, value: Line, width: int) -> list[Line]:
-    return hanging((Run(f"{label:<{LABEL_WIDTH}}", "muted"),), value, width)
+    return lines + field("text", _identity(identity, comparison), width)
 
 
 def _state(comparison: Comparison) -> Line:

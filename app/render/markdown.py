@@ -1,10 +1,12 @@
-"""A Markdown text that grows: finished blocks are laid out once, the last one again and again."""
+"""Markdown as lines that fit a width; of a text that grows only its last block is laid out anew."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from app.render.lines import EMPTY, Line, Run, wrapped
-from app.render.markdown_blocks import block_lines
+from app.render.lines import EMPTY, Line, Run, folded, padded, width_of, wrapped
 from app.sanitize import visible
 
 # Raw HTML is shown as text. So are link definitions: they would vanish from the reply, and a link
@@ -14,6 +16,33 @@ _PARSER = (
     .enable(["table", "strikethrough"])
     .disable("reference")
 )
+_MIN_WIDTH = 8
+_MAX_DEPTH = 12
+"""Nested blocks beyond this are shown without further indentation."""
+_BULLETS = ("•", "◦", "▪")
+
+_INLINE_STYLES = {"strong": "strong", "em": "emphasis", "s": "struck", "link": "link"}
+MAX_HIGHLIGHTED_CHARS = 20_000
+"""Longer code is shown plain: lexers take about 1 ms for 1,000 characters."""
+_CODE_STYLES = {
+    "Comment": "code-comment",
+    "Keyword": "code-keyword",
+    "Literal.String": "code-string",
+    "Literal.Number": "code-number",
+    "Name.Function": "code-name",
+    "Name.Class": "code-name",
+    "Name.Decorator": "code-name",
+    "Name.Tag": "code-keyword",
+    "Name.Attribute": "code-name",
+    "Name.Builtin": "code-builtin",
+    "Operator.Word": "code-keyword",
+    "Generic.Deleted": "refuted",
+    "Generic.Inserted": "accepted",
+    "Generic.Heading": "strong",
+}
+_GAP = " │ "
+_MIN_COLUMN = 4
+Cell = list[Line]
 
 
 def parse(source: str) -> list[SyntaxTreeNode]:
@@ -74,7 +103,7 @@ class MarkdownDocument:
         for block in finished:
             self._done += self._spaced(self._block_lines(block, rows))
         if finished and last.map is not None:
-            self._tail_start += _offset_of_line(source, last.map[0])
+            self._tail_start += sum(len(row) + 1 for row in rows[: last.map[0]])
         return self._spaced(self._block_lines(last, rows))
 
     def _block_lines(self, block: SyntaxTreeNode, rows: list[str]) -> list[Line]:
@@ -89,8 +118,220 @@ class MarkdownDocument:
         return [EMPTY, *lines] if self._done and lines else lines
 
 
-def _offset_of_line(text: str, n_lines: int) -> int:
-    offset = 0
-    for _ in range(n_lines):
-        offset = text.index("\n", offset) + 1
-    return offset
+def block_lines(node: SyntaxTreeNode, width: int, depth: int = 0) -> list[Line]:
+    """The lines of one block and everything in it."""
+    width = max(width, _MIN_WIDTH)
+    match node.type:
+        case "paragraph":
+            return _text(node, width)
+        case "heading":
+            return _text(node, width, "heading" if node.tag in ("h1", "h2") else "heading-minor")
+        case "fence":
+            return _code(node.content, node.info.split()[0] if node.info.strip() else "", width)
+        case "code_block":
+            return _code(node.content, "", width)
+        case "bullet_list" | "ordered_list":
+            return _list(node, width, depth)
+        case "blockquote":
+            inner = children_lines(node, width - 2, depth + 1)
+            return [(Run("▎ ", "quote-bar"), *_quoted(runs)) for runs in inner]
+        case "table":
+            return table_lines(node, width)
+        case "hr":
+            return [(Run("─" * width, "rule"),)]
+        case _:
+            return [
+                part for text in node.content.split("\n") for part in wrapped((Run(text),), width)
+            ]
+
+
+def children_lines(
+    node: SyntaxTreeNode, width: int, depth: int, *, tight: bool = False
+) -> list[Line]:
+    """The lines of all blocks inside a node, an empty line between them unless `tight`."""
+    lines: list[Line] = []
+    for child in node.children:
+        if lines and not tight:
+            lines.append(EMPTY)
+        lines += block_lines(child, width, depth)
+    return lines
+
+
+def _text(node: SyntaxTreeNode, width: int, style: str = "") -> list[Line]:
+    return [
+        part
+        for child in node.children
+        for runs in inline_lines(child, style)
+        for part in wrapped(runs, width)
+    ]
+
+
+def _code(content: str, language: str, width: int) -> list[Line]:
+    inner = width - 2
+    lines = [
+        padded((Run(" ", "code"), *part), width, "code")
+        for runs in code_lines(content.rstrip("\n"), language)
+        for part in folded(runs, inner)
+    ]
+    label = f" {language} "[: max(inner, 0)] if language else ""
+    return [padded((Run(label, "code-label"),), width, "code"), *lines] if label else lines
+
+
+def _list(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
+    lines: list[Line] = []
+    tight = all(child.hidden for item in node.children for child in item.children[:1])
+    start = node.attrs.get("start", 1)
+    first = int(start) if isinstance(start, int | float | str) else 1
+    ordered = node.type == "ordered_list"
+    digits = len(str(first + len(node.children) - 1))
+    for number, item in enumerate(node.children, first):
+        marker = f"{number:>{digits}}. " if ordered else f"{_BULLETS[depth % len(_BULLETS)]} "
+        indent = len(marker) if depth < _MAX_DEPTH else 0
+        if lines and not tight:
+            lines.append(EMPTY)
+        body = children_lines(item, width - indent, depth + 1, tight=tight) or [EMPTY]
+        lines.append((Run(marker[:indent], "marker"), *body[0]))
+        lines += [(Run(" " * indent), *runs) if runs else EMPTY for runs in body[1:]]
+    return lines
+
+
+def _quoted(runs: Line) -> Line:
+    return tuple(Run(run.text, run.style or "quote") for run in runs)
+
+
+def inline_lines(node: SyntaxTreeNode, style: str = "") -> list[Line]:
+    """The lines of an inline node, cut at its line breaks and not yet wrapped.
+
+    A soft break is kept as a line break: models write verses and addresses with single newlines.
+    """
+    return _rows(_runs(node, style))
+
+
+def _rows(runs: Iterable[Run]) -> list[Line]:
+    """Lines out of runs that hold line breaks; each line without empty runs."""
+    lines: list[list[Run]] = [[]]
+    for run in runs:
+        head, *rest = run.text.split("\n")
+        lines[-1].append(Run(head, run.style))
+        lines += [[Run(text, run.style)] for text in rest]
+    return [tuple(run for run in line if run.text) for line in lines]
+
+
+def _runs(node: SyntaxTreeNode, style: str) -> Iterator[Run]:
+    for child in node.children:
+        match child.type:
+            case "text" | "html_inline":
+                yield Run(child.content, style)
+            case "code_inline":
+                yield Run(child.content, f"{style} code-inline".strip())
+            case "softbreak" | "hardbreak":
+                yield Run("\n", style)
+            case "image":
+                yield Run(f"[{child.content or 'image'}]", f"{style} muted".strip())
+                yield from _target(str(child.attrs.get("src", "")), child.content)
+            case _:
+                own = _INLINE_STYLES.get(child.type, "")
+                yield from _runs(child, f"{style} {own}".strip())
+                if child.type == "link":
+                    yield from _target(str(child.attrs.get("href", "")), _text_of(child))
+
+
+def _target(address: str, label: str) -> Iterator[Run]:
+    """The address behind a link: shown, because a label may hide where it leads."""
+    if address and address not in (label, f"mailto:{label}"):
+        yield Run(f" ({address})", "muted")
+
+
+def _text_of(node: SyntaxTreeNode) -> str:
+    return "".join(child.content for child in node.walk() if child.type in ("text", "code_inline"))
+
+
+def code_lines(code: str, language: str) -> list[Line]:
+    """The lines of a piece of code, not yet folded."""
+    if not language or len(code) > MAX_HIGHLIGHTED_CHARS:
+        return [(Run(text, "code"),) for text in code.split("\n")]
+    # Imported here: Pygments takes 20 ms, and many chats never show code.
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    try:
+        lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return code_lines(code, "")
+    tokens = lexer.get_tokens(code)
+    return _rows(Run(value, _style_of(str(token_type))) for token_type, value in tokens)
+
+
+@lru_cache(maxsize=512)
+def _style_of(token_type: str) -> str:
+    """The style of a Pygments token type such as `Token.Literal.String.Double`."""
+    parts = token_type.split(".")[1:]
+    while parts:
+        if style := _CODE_STYLES.get(".".join(parts)):
+            return f"code {style}"
+        parts.pop()
+    return "code"
+
+
+def table_lines(node: SyntaxTreeNode, width: int) -> list[Line]:
+    """The rows of a table; columns shrink and their cells wrap where it is too wide."""
+    rows = [[_cell(cell) for cell in row.children] for row in node.walk() if row.type == "tr"]
+    n_columns = max((len(row) for row in rows), default=0)
+    if n_columns == 0:
+        return []
+    natural = [
+        max(max((width_of(line) for line in row[i]), default=0) for row in rows)
+        for i in range(n_columns)
+    ]
+    widths = column_widths(natural, width - len(_GAP) * (n_columns - 1))
+    rule = Run("─┼─".join("─" * w for w in widths), "rule")
+    lines = _row_lines(rows[0], widths)
+    lines.append((rule,))
+    for row in rows[1:]:
+        lines += _row_lines(row, widths)
+    return lines
+
+
+def column_widths(natural: list[int], room: int) -> list[int]:
+    """Widths that sum to at most `room` where that is possible: the widest columns give way first.
+
+    Args:
+        natural: Cells that each column would like.
+        room: Cells that there are, separators excluded.
+    """
+    widths = [max(w, 1) for w in natural]
+    floor = max(1, min(_MIN_COLUMN, room // len(widths)))
+    while sum(widths) > room:
+        widest = max(widths)
+        if widest <= floor:
+            break
+        second = max((w for w in widths if w < widest), default=floor)
+        n_widest = widths.count(widest)
+        cut = min(widest - max(second, floor), -(-(sum(widths) - room) // n_widest))
+        widths = [w - max(cut, 1) if w == widest else w for w in widths]
+    return widths
+
+
+def _cell(node: SyntaxTreeNode) -> Cell:
+    style = "strong" if node.type == "th" else ""
+    return [line for child in node.children for line in inline_lines(child, style)] or [EMPTY]
+
+
+def _row_lines(row: list[Cell], widths: list[int]) -> list[Line]:
+    columns = [
+        [part for line in cell for part in wrapped(line, width)]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    height = max(len(column) for column in columns)
+    return [
+        tuple(run for runs in _with_gaps(columns, widths, i) for run in runs) for i in range(height)
+    ]
+
+
+def _with_gaps(columns: list[list[Line]], widths: list[int], i: int) -> list[Line]:
+    parts: list[Line] = []
+    for column, width in zip(columns, widths, strict=True):
+        if parts:
+            parts.append((Run(_GAP, "rule"),))
+        parts.append(padded(column[i] if i < len(column) else EMPTY, width))
+    return parts

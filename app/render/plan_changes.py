@@ -271,11 +271,10 @@ def _term(term: ComparedTerm, symbols: GraphSymbols) -> Line:
         name = part_name(term.kind)
         head = (mark(term.kind, symbols), Run(f" {name:<{NAME_WIDTH - 2}}"))
     delta = term.delta_bytes
-    style = "good" if delta < 0 else "warn" if delta > 0 else "muted"
     change = "=" if delta == 0 else delta_text(delta)
     return (
         *head,
         Run(f"{fmt.nbytes(term.a_bytes):>{COLUMN}}"),
         Run(f"{fmt.nbytes(term.b_bytes):>{COLUMN}}", "strong"),
-        Run(f"{change:>{COLUMN + 1}}", style),
+        Run(f"{change:>{COLUMN + 1}}", _style(delta)),
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat_files.files import read_chats, write_chats
+from app.chat_files import read_chats, write_chats
 from app.chat_files.jsonl import ChatFileError, jsonl_of
 from app.chat_files.markdown import markdown_of
 from app.store.records import Chat, ChatTree, StoredMessage

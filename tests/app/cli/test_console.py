@@ -74,7 +74,7 @@ class Clock:
 def test_what_is_quick_is_not_talked_about(capsys: pytest.CaptureFixture[str]) -> None:
     reading = SlowReading(Clock())
     reading.header("m.gguf", 1 << 20)
-    reading.done()
+    reading.__exit__()
     assert capsys.readouterr().err == ""
 
 
@@ -83,7 +83,7 @@ def test_without_a_terminal_slow_reading_is_said_once(capsys: pytest.CaptureFixt
     reading = SlowReading(clock)
     for clock.now in (1.0, 2.0, 3.0):
         reading.header("m.gguf", 3 << 20)
-    reading.done()
+    reading.__exit__()
     assert capsys.readouterr().err == "reading the header of m.gguf …\n"
 
 
@@ -95,7 +95,7 @@ def test_a_terminal_sees_one_line_that_goes_away(
     reading = SlowReading(clock)
     for clock.now, n_done in ((1.0, 5), (1.1, 6), (2.0, 9)):
         reading.scanned(n_done, 200)
-    reading.done()
+    reading.__exit__()
     lines = capsys.readouterr().err.split("\r\033[K")
     assert lines == [
         "",

@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import click
@@ -34,6 +32,7 @@ from tests.drafting_models import TOKENS, drafting_model
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.fakes_client import Script, ScriptedClient, loaded
 from tests.gguf_files import header, llama_values, write
+from tests.gguf_server import running
 
 SPELLED = json.dumps(HOSTILE)
 """The hostile text as JSON and TOML spell it."""
@@ -175,19 +174,6 @@ class HostileHandler(BaseHTTPRequestHandler):
         self.wfile.write(b"\r\n".join(lines))
 
 
-@contextmanager
-def hostile_server() -> Iterator[str]:
-    httpd = HTTPServer(("127.0.0.1", 0), HostileHandler)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
-
-
 def models_in(folder: Path) -> dict[str, Path]:
     """Models with hostile names, of the file or inside it."""
     clean, odd = folder.parent / "clean", (*TOKENS[:77], HOSTILE, *TOKENS[78:])
@@ -294,12 +280,12 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
     monkeypatch.setattr(main, "_require_terminal", lambda _: None)
     monkeypatch.setattr("engine.process.server_process.find_llama_server", no_server)
-    monkeypatch.setattr("app.web.serve", lambda given, _, tell: tell(f"{given} {HOSTILE}"))
+    monkeypatch.setattr("app.cli.web.serve", lambda given, _, tell: tell(f"{given} {HOSTILE}"))
     monkeypatch.setattr(app.application.KvchatApp, "run", lambda _: None)
     files = models_in(folder) | files_of_kvchat(folder)
     settings_of_others(folder)
     kept_chats_and_states()
-    with hostile_server() as url:
+    with running(HostileHandler) as url:
         yield {
             **{name: str(path) for name, path in files.items()},
             "HOSTILE": HOSTILE, "FOLDER": str(folder), "KEY": STATE.key, "SERVER": url,

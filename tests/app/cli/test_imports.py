@@ -1,5 +1,6 @@
 """What a command may not import, looked up in a process of its own."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,56 +8,38 @@ from pathlib import Path
 import pytest
 
 CODE = """
-import sys
+import json, sys
 from app.cli.main import run
-exit_code = run(sys.argv[1:])
-loaded = {name.partition(".")[0] for name in sys.modules}
-print(exit_code, *sorted(loaded & {"textual", "torch", "llama_cpp", "numpy"}), file=sys.stderr)
+for command in json.loads(sys.argv[1]):
+    exit_code = run(command)
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    found = sorted(loaded & {"textual", "torch", "llama_cpp", "numpy"})
+    print("\\nRAN", *command, exit_code, *found, file=sys.stderr)
 """
+COMMANDS = (
+    "--help", "--version", "where", "where --json", "models", "run --help",
+    "models catalogue qwen3-8b", "models cards 4090", "doctor --help", "chats", "chats --help",
+    "cache", "cache --help", "chats search x", "chats export --all",
+)  # fmt: skip
 
 
-def imported(*arguments: str) -> list[str]:
+def test_commands_import_neither_the_screen_nor_an_engine(starter_path: Path) -> None:
+    plan = ["plan", str(starter_path)]
+    commands = [
+        *(command.split() for command in COMMANDS),
+        plan,
+        [*plan, "--json"],
+        [*plan, "--vram", "8GiB", "--ctx", "4096"],
+        ["export", str(starter_path), "--preset", "balanced"],
+    ]
     done = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", CODE, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    exit_code, *names = done.stderr.splitlines()[-1].split()
-    assert exit_code == "0", done.stderr
-    return names
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "--help",
-        "--version",
-        "where",
-        "where --json",
-        "models",
-        "run --help",
-        "models catalogue qwen3-8b",
-        "models cards 4090",
-        "doctor --help",
-        "chats",
-        "chats --help",
-        "cache",
-        "cache --help",
-        "chats search x",
-        "chats export --all",
-    ],
-)
-def test_a_command_imports_neither_the_screen_nor_an_engine(command: str) -> None:
-    assert imported(*command.split()) == []
-
-
-@pytest.mark.parametrize("options", [(), ("--json",), ("--vram", "8GiB", "--ctx", "4096")])
-def test_plan_imports_neither_the_screen_nor_an_engine(
-    starter_path: Path, options: tuple[str, ...]
-) -> None:
-    assert imported("plan", str(starter_path), *options) == []
-
-
-def test_export_imports_neither_the_screen_nor_an_engine(starter_path: Path) -> None:
-    assert imported("export", str(starter_path), "--preset", "balanced") == []
+    told = [line for line in done.stderr.splitlines() if line.startswith("RAN ")]
+    assert told == [f"RAN {' '.join(command)} 0" for command in commands], done.stderr
 
 
 @pytest.mark.parametrize("module", ["engine", "engine.load", "engine.process.worker"])

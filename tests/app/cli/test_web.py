@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.web import COOKIE, MAIN, WebError, free_port, serve
+from app.cli.web import COOKIE, MAIN, WebError, serve
 
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 
@@ -98,7 +98,3 @@ def test_without_textual_serve_the_command_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "textual_serve.server", None)
     assert run(["web"]) == 1
     assert "pip install 'kvchat[web]'" in capsys.readouterr().err
-
-
-def test_a_free_port_is_free() -> None:
-    assert 1024 <= free_port() <= 65535
