@@ -144,7 +144,6 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
         self.action_save()
 
     def action_save(self) -> None:
-        """Close with the settings, or say what is wrong with them."""
         values: dict[str, Any] = {}
         problems: list[str] = []
         for knob in _KNOBS:

@@ -21,12 +21,11 @@ from app.chat.conversation import Conversation
 from app.render.chat_list import ChatRow, chat_facts, chat_row, hit_row, kept_text, snippet_row
 from app.render.lines import Run
 from app.sanitize import visible
-from app.screens.dialogs import ask_line, confirm, report
+from app.screens.dialogs import ask_line, confirm, in_thread, report
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat, ChatChanges, ChatSize
 from app.store.search import SearchHit
-from app.threads import call_if_open
 from app.widgets.bars import KeyBar
 from app.widgets.composer import SearchBox
 from app.widgets.ink import InkLines
@@ -126,7 +125,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def on_mount(self) -> None:
         shown = self._controller.history.chat
-        self._read_sizes()
+        in_thread(self, "sizes", self._store.sizes, self._take_sizes)
         self._fill(shown.id if shown else None)
         if self._starts_searching:
             self.query_one(SearchBox).focus()
@@ -193,15 +192,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
             return "No chat holds that."
         return "The archive is empty." if self._is_archive else "There are no chats yet."
 
-    @work(thread=True, exclusive=True, group="sizes")
-    def _read_sizes(self) -> None:
-        try:
-            sizes = self._store.sizes()
-        except StoreError as error:
-            call_if_open(self, report, self, error)
-            return
-        call_if_open(self, self._take_sizes, sizes)
-
     def _take_sizes(self, sizes: dict[int, ChatSize]) -> None:
         self._sizes = sizes
         self._paint()
@@ -240,7 +230,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
     # --- search ---
 
     def action_search(self) -> None:
-        """Go to the search box."""
         self.query_one(SearchBox).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  Textual's own name
@@ -248,7 +237,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
         return not (action == "search" and isinstance(self.focused, SearchBox))
 
     def action_to_list(self) -> None:
-        """Go from the search box to the list."""
         self._list.focus()
 
     def on_input_changed(self) -> None:
@@ -267,14 +255,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
             self._hits = None
             self._paint()
 
-    @work(thread=True, exclusive=True, group="search")
     def _search(self, text: str) -> None:
-        try:
-            hits = self._store.search(text, MAX_HITS)
-        except StoreError as error:
-            call_if_open(self, report, self, error)
-            return
-        call_if_open(self, self._take_hits, text, hits)
+        search = partial(self._store.search, text, MAX_HITS)
+        in_thread(self, "search", search, partial(self._take_hits, text))
 
     def _take_hits(self, text: str, hits: list[SearchHit]) -> None:
         if self.query_one(SearchBox).value == text:
@@ -298,7 +281,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self.dismiss(Opening(hit.chat_id, hit.message_id, hit.snippet[start:end]))
 
     def action_close(self) -> None:
-        """End the search, else close the list."""
         box = self.query_one(SearchBox)
         if box.value:
             box.value = ""
@@ -311,7 +293,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
     # --- changing chats ---
 
     def action_rename(self) -> None:
-        """Ask for another title."""
         chat = self._marked()
         if chat is not None:
             ask_line(self, "Title of the chat", chat.title, partial(self._rename, chat.id))
@@ -323,7 +304,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._fill(chat_id)
 
     def action_archive(self) -> None:
-        """Put the chat into the archive, or take it out."""
         chat = self._marked()
         if chat is not None:
             is_archived = chat.archived_at is not None
@@ -332,14 +312,12 @@ class ChatsScreen(ModalScreen[Opening | None]):
             self._fill(None)
 
     def action_show_archive(self) -> None:
-        """Show the archive, or the list again."""
         self._is_archive = not self._is_archive
         self.query_one(SearchBox).value = ""
         self._hits = None
         self._fill(None)
 
     def action_export(self) -> None:
-        """Ask for a file, then write the chat to it."""
         chat = self._marked()
         if chat is not None:
             question = (
@@ -359,7 +337,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
             begin()
 
     def action_delete(self) -> None:
-        """Ask, then delete."""
         chat = self._marked()
         if chat is None:
             return
@@ -425,7 +402,7 @@ def file_name(title: str) -> str:
 
 def write_chat(app: App[object], store: ChatStore, chat_id: int, path: Path) -> None:
     """Write a chat to a file and say what came of it; a thread's work, as a chat may be long."""
-    from app.chat_files.files import format_of, text_of, write_chats
+    from app.chat_files import format_of, text_of, write_chats
 
     form = format_of(path)
     try:

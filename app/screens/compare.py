@@ -29,7 +29,7 @@ from app.format import counted
 from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
 from app.render.lines import Line, Run, clipped, indented, wrapped
 from app.render.transcript import TINT_MODES, TintedText, TintMode
-from app.screens.dialogs import PickScreen, report
+from app.screens.dialogs import PickScreen, ask, report
 from app.store.errors import StoreError
 from app.widgets.bars import KeyBar
 from app.widgets.composer import Composer
@@ -37,6 +37,7 @@ from app.widgets.ink import InkLines
 from app.widgets.lines_view import LinesView
 from app.widgets.select_list import Row
 from engine.configuration import ControllerName, PredictorName
+from engine.planning.values import step_round
 from engine.requests import GenerationRequest
 
 FRAME_S = 0.2
@@ -149,13 +150,11 @@ class CompareScreen(Screen[None]):
     # --- what is answered ---
 
     def action_edit_prompt(self) -> None:
-        """Go to the prompt."""
         if not self._is_busy():
             self.add_class("-asking")
             self.prompt.focus()
 
     def action_send(self) -> None:
-        """Answer what stands in the prompt."""
         if self.prompt.text.strip():
             self.action_run(1)
         else:
@@ -208,7 +207,6 @@ class CompareScreen(Screen[None]):
     # --- running ---
 
     def action_run(self, n_pairs: int) -> None:
-        """Add pairs."""
         if not self.comparison.is_running:
             problem = obstacle(self._controller)
             if problem is not None:
@@ -225,7 +223,6 @@ class CompareScreen(Screen[None]):
         self.show_now()
 
     def action_leave(self) -> None:
-        """Stop what runs, or leave the prompt, or go back."""
         if self.comparison.is_running:
             self.comparison.stop()
         elif self.has_class("-asking") and self._request.messages:
@@ -237,36 +234,31 @@ class CompareScreen(Screen[None]):
     # --- the sides ---
 
     def action_choose(self) -> None:
-        """Choose how the side in focus drafts."""
         loaded = self._controller.loaded
         if loaded is None or self._is_busy():
             return
         now = self._focused_side
 
-        def chosen(side: Side | None) -> None:
-            if side is not None and side != now:
+        def chosen(side: Side) -> None:
+            if side != now:
                 self._change(side)
 
         found = side_choices(loaded.predictors, self._controller.speculation, self._presets_dir)
-        self.app.push_screen(side_list(found, now), chosen)
+        ask(self, side_list(found, now), chosen)
 
     def action_predictor(self) -> None:
-        """Another source of drafts for the side in focus."""
         loaded = self._controller.loaded
         names = [PredictorName(name) for name in loaded.predictors] if loaded else []
         now = self._focused_side.settings.predictor
-        index = names.index(now) + 1 if now in names else 0
         if names:
-            self._change(self._focused_side.with_predictor(names[index % len(names)]))
+            other = step_round(names, now, 1) if now in names else names[0]
+            self._change(self._focused_side.with_predictor(other))
 
     def action_controller(self) -> None:
-        """Another rule for the side in focus."""
-        names = list(ControllerName)
-        index = names.index(self._focused_side.settings.controller) + 1
-        self._change(self._focused_side.with_controller(names[index % len(names)]))
+        now = self._focused_side.settings.controller
+        self._change(self._focused_side.with_controller(step_round(list(ControllerName), now, 1)))
 
     def action_length(self, step: int) -> None:
-        """Longer or shorter drafts for the side in focus."""
         side = self._focused_side
         if side.settings.controller is ControllerName.AUTO:
             self.notify("The automatic rule finds the length itself: choose fixed or band first.")
@@ -274,7 +266,6 @@ class CompareScreen(Screen[None]):
         self._change(side.with_length(side.settings.n_draft + step))
 
     def action_tokens(self, factor: float) -> None:
-        """Longer or shorter replies."""
         if self._is_busy():
             return
         low, high = TOKENS
@@ -283,12 +274,10 @@ class CompareScreen(Screen[None]):
         self._begin_anew()
 
     def action_tint(self) -> None:
-        """Other colours."""
-        self._tint = TINT_MODES[(TINT_MODES.index(self._tint) + 1) % len(TINT_MODES)]
+        self._tint = step_round(TINT_MODES, self._tint, 1)
         self.show_now()
 
     def action_together(self) -> None:
-        """Answer both sides at once from now on, or one after the other."""
         if not self._is_busy():
             self._is_together = not self._is_together
             self._begin_anew()
@@ -296,7 +285,6 @@ class CompareScreen(Screen[None]):
             self.notify(f"Both sides answer {how}.")
 
     def action_copy(self) -> None:
-        """Copy figures and verdict as text."""
         copy(self.app, comparison_text(self.comparison))
 
     @property

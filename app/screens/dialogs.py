@@ -9,7 +9,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.dom import DOMNode
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
@@ -18,11 +18,13 @@ from app.chat.context_full import ContextFullOptions
 from app.format import counted
 from app.render.help import KeySection, help_lines
 from app.render.lines import Run, clipped
+from app.threads import call_if_open
 from app.widgets.lines_view import LinesView
 from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 
 Key = TypeVar("Key")
+T = TypeVar("T")
 
 MAX_SEARCH = 200
 """Characters of a pasted search."""
@@ -32,6 +34,45 @@ ContextChoice = Literal["shift", "summarise", "branch", "stop"]
 def report(shown: Widget | App[Any], error: EngineError) -> None:
     """Show an error as a notice."""
     shown.notify(str(error), title=error.title, severity="error")
+
+
+def in_thread(
+    screen: Screen[Any],
+    group: str,
+    make: Callable[[], T],
+    take: Callable[[T], object],
+    fail: Callable[[EngineError], object] | None = None,
+) -> None:
+    """Make something in a thread, and take it on the screen unless that was closed.
+
+    Args:
+        screen: Where it is shown.
+        group: Of the threads of a screen: a later one of a group takes the place of the one before.
+        make: Takes a moment; may raise `EngineError`.
+        take: Receives what was made, in the thread of the app.
+        fail: Receives the error; None shows a notice.
+    """
+    failed: Callable[[EngineError], object] = fail or partial(report, screen)
+
+    def run() -> None:
+        try:
+            made = make()
+        except EngineError as error:
+            call_if_open(screen, failed, error)
+        else:
+            call_if_open(screen, take, made)
+
+    screen.run_worker(run, thread=True, exclusive=True, group=group)
+
+
+def ask(node: DOMNode, screen: Screen[T | None], then: Callable[[T], object]) -> None:
+    """Show a screen, and use its result unless it is left without one."""
+
+    def answered(result: T | None) -> None:
+        if result is not None:
+            then(result)
+
+    node.app.push_screen(screen, answered)
 
 
 def confirm(node: DOMNode, question: str, then: Callable[[], object]) -> None:
@@ -53,12 +94,7 @@ def ask_line(node: DOMNode, question: str, value: str, then: Callable[[str], obj
         value: Stands in the line at first.
         then: Takes the line.
     """
-
-    def answered(text: str | None) -> None:
-        if text:
-            then(text)
-
-    node.app.push_screen(AskLine(question, value), answered)
+    ask(node, AskLine(question, value), then)
 
 
 class AskLine(ModalScreen[str | None]):
@@ -101,7 +137,6 @@ class AskYes(ModalScreen[bool]):
             yield Static("y does it · n or esc leaves it", classes="hint", markup=False)
 
     def action_answer(self, is_yes: bool) -> None:
-        """Close with the answer."""
         self.dismiss(is_yes)
 
 
@@ -219,7 +254,6 @@ class PickScreen(ModalScreen[Key | None]):
         self._narrow_anew()
 
     def action_clear_or_close(self) -> None:
-        """Forget what was typed, or close."""
         if self._search:
             self._search = ""
             self._narrow_anew()
@@ -316,7 +350,6 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
         self.action_choose(str(self.query_one(SelectList).marked_key))
 
     def action_choose(self, choice: str) -> None:
-        """Close with a choice, if it can be made."""
         match choice:
             case "shift" | "summarise" if self._choices.n_dropped:
                 self.dismiss("shift" if choice == "shift" else "summarise")

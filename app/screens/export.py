@@ -22,6 +22,7 @@ from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
+from engine.planning.values import step_round
 from engine.presets.programs.base import Exported, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSetName
 from engine.presets.programs.formats import FORMATS, install, write
@@ -97,29 +98,23 @@ class ExportScreen(ModalScreen[None]):
                 return True
 
     def action_scroll_report(self, pages: int) -> None:
-        """Scroll by pages."""
         self.query_one(LinesView).page(pages)
 
     def action_flags(self) -> None:
-        """Take the next family of llama-server."""
-        names = list(FLAG_SETS)
-        self._flags = names[(names.index(self._flags) + 1) % len(names)]
+        self._flags = step_round(list(FLAG_SETS), self._flags, 1)
         self._show()
 
     def action_copy(self) -> None:
-        """Copy the text."""
         if (found := self._given()) is not None:
             copy(self.app, found.text.rstrip("\n"), self._format.file_name(self._request))
 
     def action_save(self) -> None:
-        """Ask for a file, and whether one that is there may go."""
         if self._given() is None:
             return
         name = self._format.file_name(self._request)
         ask_line(self, "Write it to", str(Path.cwd() / name), self._save)
 
     def action_install(self) -> None:
-        """Put it where the program looks for it; what is there is joined or asked about."""
         found = self._given()
         if found is None or found.install_path is None:
             return

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from app.screens.dialogs import ask_line
+from app.screens.dialogs import ask_line, in_thread
 from app.threads import call_if_open
 from engine.errors import EngineError, InstallError
 
@@ -80,7 +80,6 @@ class FirstRunScreen(ModalScreen[Path | None]):
             yield Static(folders, classes="hint", markup=False)
 
     def action_install(self) -> None:
-        """Install the starter, once at a time."""
         if not self._is_installing:
             self._is_installing = True
             self._say("starting …")
@@ -110,19 +109,13 @@ class FirstRunScreen(ModalScreen[Path | None]):
         self.query_one("#progress", Static).update(text)
 
     def action_browse(self) -> None:
-        """Go to the models that can be downloaded."""
         if self._browse is not None:
             self.dismiss(None)
             self._browse()
 
     def action_look(self) -> None:
-        """Look into the folders again."""
         self._say("looking …")
-        self._look_in_thread()
-
-    @work(thread=True, exclusive=True, group="look")
-    def _look_in_thread(self) -> None:
-        call_if_open(self, self._take_found, self._look())
+        in_thread(self, "look", self._look, self._take_found)
 
     def _take_found(self, path: Path | None) -> None:
         if path is None:
@@ -131,7 +124,6 @@ class FirstRunScreen(ModalScreen[Path | None]):
             self.dismiss(path)
 
     def action_open(self) -> None:
-        """Ask for a path."""
         ask_line(self, "Path of a GGUF file", "", self._open)
 
     def _open(self, text: str) -> None:

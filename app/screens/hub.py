@@ -20,7 +20,7 @@ from app.planning import user_planner
 from app.render.lines import Run, clipped, spread
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
-from app.screens.dialogs import PickScreen, confirm
+from app.screens.dialogs import PickScreen, ask, confirm, in_thread
 from app.screens.models import HEIGHTS
 from app.threads import call_if_open
 from app.widgets.select_list import Row
@@ -77,29 +77,23 @@ class HubScreen(PickScreen[str]):
             plain, _, self._quantization = self._asked.rpartition(":")
             self._find(plain)
 
-    @work(thread=True, exclusive=True, group="hub")
     def _find(self, name: str) -> None:
-        try:
+        def find() -> Sequence[HubRepository]:
             entry = find_entry(name)
-            found = find_repositories(entry.name, maker_of(entry.source))
-        except EngineError as error:
-            call_if_open(self, self._fail, error)
-            return
-        call_if_open(self, self._show_repositories, found)
+            return find_repositories(entry.name, maker_of(entry.source))
+
+        in_thread(self, "hub", find, self._show_repositories, self._fail)
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
         note = "whose quantisation? the maker's first, then by downloads"
         self.show_all(rows, note=note if rows else "the hub has no GGUF repository of that name")
 
-    @work(thread=True, exclusive=True, group="hub")
     def _read(self, asked: RepositoryName) -> None:
-        try:
-            offer = read_offer(asked, user_planner())
-        except EngineError as error:
-            call_if_open(self, self._fail, error)
-            return
-        call_if_open(self, self._show_offer, offer)
+        def read() -> HubOffer:
+            return read_offer(asked, user_planner())
+
+        in_thread(self, "hub", read, self._show_offer, self._fail)
 
     def _show_offer(self, offer: HubOffer) -> None:
         self._offer = offer
@@ -141,15 +135,10 @@ class HubScreen(PickScreen[str]):
             f"It goes into {model.place(folder).parent}."
         )
 
-        def taken(path: Path | None) -> None:
-            if path is not None:
-                self.dismiss(str(path))
+        def load() -> None:
+            ask(self, DownloadScreen(model, folder, verdict), lambda path: self.dismiss(str(path)))
 
-        confirm(
-            self,
-            visible(question),
-            lambda: self.app.push_screen(DownloadScreen(model, folder, verdict), taken),
-        )
+        confirm(self, visible(question), load)
 
 
 class DownloadScreen(ModalScreen[Path | None]):
@@ -184,7 +173,6 @@ class DownloadScreen(ModalScreen[Path | None]):
         self._run()
 
     def action_stop(self) -> None:
-        """Stop the download, or close after one that went wrong."""
         if self._has_failed or self._is_stopped:
             self.dismiss(None)
             return

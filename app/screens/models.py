@@ -16,7 +16,7 @@ from app.library import Favourites, removal_of
 from app.render.lines import Line, Run, clipped
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
-from app.screens.dialogs import PickScreen, confirm, report
+from app.screens.dialogs import PickScreen, ask, confirm, in_thread, report
 from app.threads import call_if_open
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
@@ -147,12 +147,10 @@ class ModelsScreen(PickScreen[str]):
         self._fill()
 
     def action_next_tab(self) -> None:
-        """Show the other list."""
         self._has_turned = True
         self.query_one(TabStrip).next()
 
     def action_quantize(self, step: int) -> None:
-        """Judge the catalogue's models in another quantisation."""
         if not self._is_catalog:
             return
         index = CATALOG_QUANTIZATIONS.index(self._quantization) + step
@@ -253,12 +251,9 @@ class ModelsScreen(PickScreen[str]):
     def _describe_marked(self) -> None:
         entry = self._entries.get(self.marked or "")
         if entry is not None and not self._is_catalog and not entry.problem:
-            self._describe(entry)
-
-    @work(thread=True, exclusive=True, group="describe")
-    def _describe(self, entry: ModelEntry) -> None:
-        text = _description(entry, list(self._entries.values()))
-        call_if_open(self, self._show_description, str(entry.path), text)
+            others = list(self._entries.values())
+            show = partial(self._show_description, str(entry.path))
+            in_thread(self, "describe", partial(_description, entry, others), show)
 
     def _show_description(self, key: str, text: str) -> None:
         if key == self.marked:
@@ -274,11 +269,7 @@ class ModelsScreen(PickScreen[str]):
         else:
             from app.screens.hub import HubScreen  # with the first question to the hub
 
-            self.app.push_screen(HubScreen(key, purpose=self._purpose), self._take_of_hub)
-
-    def _take_of_hub(self, key: str | None) -> None:
-        if key is not None:
-            self.dismiss(key)
+            ask(self, HubScreen(key, purpose=self._purpose), self.dismiss)
 
     def typed_row(self, text: str) -> Row[str] | None:
         """A row for what was typed where it names a repository of the hub or a file in one."""
@@ -288,7 +279,6 @@ class ModelsScreen(PickScreen[str]):
         return Row(text, partial(clipped, line))
 
     def action_favourite(self) -> None:
-        """Mark the model, or take its mark away."""
         entry = self._entries.get(self.marked or "")
         if entry is not None and entry.identity is not None:
             favourites = Favourites()
@@ -297,13 +287,11 @@ class ModelsScreen(PickScreen[str]):
             self._fill()
 
     def action_locate(self) -> None:
-        """Say where the model lies."""
         entry = self._entries.get(self.marked or "")
         if entry is not None:
             self.notify(str(entry.path.parent), title=entry.name)
 
     def action_remove(self) -> None:
-        """Delete the model's files, after a question."""
         entry = self._entries.get(self.marked or "")
         if entry is None:
             return
@@ -326,7 +314,6 @@ class ModelsScreen(PickScreen[str]):
         confirm(self, removal.question, remove)
 
     def action_add(self) -> None:
-        """Go to where a model can be added."""
         if self._add is not None:
             self.dismiss(None)
             self._add()
@@ -384,11 +371,7 @@ class FilesScreen(PickScreen[Path]):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._find()
-
-    @work(thread=True, exclusive=True, group="look")
-    def _find(self) -> None:
-        call_if_open(self, self._show, self._look())
+        in_thread(self, "look", self._look, self._show)
 
     def _show(self, entries: Sequence[ModelEntry]) -> None:
         self._problems = {entry.path: entry.problem for entry in entries if entry.problem}

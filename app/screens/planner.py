@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -17,9 +16,9 @@ from app import paths
 from app.config import model_folders
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import refusal_lines
-from app.screens.dialogs import ask_line, confirm, report
+from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
 from app.screens.plan_session import PlanSession, file_of, preset_of_setup
-from app.threads import call_if_open, is_open
+from app.threads import is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.lines_view import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
@@ -168,7 +167,7 @@ class PlannerScreen(Screen[Configuration | None]):
         if loaded is not None and path in (None, loaded.model_path):
             self._open_setup(*self.session.start_of_loaded(loaded))
         elif path is not None:
-            self.open_model(str(path))
+            self.open_model(path)
         else:
             text = (Run(NO_MODEL, "muted"),)
             self._report.present(lambda _: [text])
@@ -204,31 +203,25 @@ class PlannerScreen(Screen[Configuration | None]):
         self.session.knob = self._knobs.index
         return self.session if self.setup is not None else None
 
-    def open_model(self, name: str | Path | None) -> None:
-        """Plan a model as it suits the machine; None keeps the one that is there.
-
-        Args:
-            name: A path, or a name of the library, of the catalogue or of a remote file.
-        """
-        if name is not None:
-            self._read(lambda: self.session.start_of_model(str(name)), frozenset())
+    def open_model(self, name: str | Path) -> None:
+        """Plan a model, by its path or any other name, as it suits the machine."""
+        self._read(partial(self.session.start_of_model, str(name)), frozenset())
 
     def _open_setup(self, setup: Setup, kept: frozenset[str] | None = None) -> None:
         """Plan a setup whose models may not have been read yet; with None, what is kept stays."""
         self._read(lambda: setup, kept)
 
-    @work(thread=True, exclusive=True, group="read")
     def _read(self, make: Callable[[], Setup], kept: frozenset[str] | None) -> None:
         """Read headers and ask for devices away from the screen."""
-        try:
+
+        def read() -> Setup:
             setup = make()
             self.planner.estimator(setup)
-        except EngineError as error:
-            call_if_open(self, report, self, error)
-            return
-        call_if_open(self, self._take_read, setup, kept)
+            return setup
 
-    def _take_read(self, setup: Setup, kept: frozenset[str] | None) -> None:
+        in_thread(self, "read", read, partial(self._take_read, kept))
+
+    def _take_read(self, kept: frozenset[str] | None, setup: Setup) -> None:
         if kept is not None:
             self.session.kept = kept
         self.change(setup)
@@ -325,14 +318,14 @@ class PlannerScreen(Screen[Configuration | None]):
         if can_measure(plan):
             self._measure_timer = self.set_timer(MEASURE_AFTER_S, lambda: self._measure(plan))
 
-    @work(thread=True, exclusive=True, group="measure")
     def _measure(self, plan: Plan) -> None:
-        note, measured = "", plan
-        try:
-            measured = measured_plan(plan, self._dry_run)
-        except EngineError as error:
-            note = str(error)
-        call_if_open(self, self._take_measured, plan, measured, note)
+        def take(measured: Plan) -> None:
+            self._take_measured(plan, measured, "")
+
+        def fail(error: EngineError) -> None:
+            self._take_measured(plan, plan, str(error))
+
+        in_thread(self, "measure", lambda: measured_plan(plan, self._dry_run), take, fail)
 
     def _take_measured(self, plan: Plan, measured: Plan, note: str) -> None:
         # The knobs may have been turned while llama.cpp was asked.
@@ -392,19 +385,16 @@ class PlannerScreen(Screen[Configuration | None]):
         self.query_one(PlanTable).present(None, None)
 
     def action_scroll_report(self, pages: int) -> None:
-        """Scroll the plan, and what to know beside it, by pages."""
         for lines in self.query(LinesView):
             lines.page(pages)
 
     # --- changes by keys ---
 
     def action_begin_again(self) -> None:
-        """Forget what was planned, and begin with what is loaded."""
         self.session.restart()
         self._begin()
 
     def action_undo(self) -> None:
-        """Take the last change back."""
         past = self.session.past
         if not past:
             self.notify("Nothing was changed yet.")
@@ -413,26 +403,19 @@ class PlannerScreen(Screen[Configuration | None]):
         past.pop()
 
     def action_apply(self) -> None:
-        """List the changes worth a thought; the one that is chosen becomes the plan."""
         from app.screens.planner_lists import effect_list
 
-        def take(setup: Setup | None) -> None:
-            if setup is not None:
-                self.turn(setup)
-
         if self.session.effects:
-            self.app.push_screen(effect_list(self.session.effects), take)
+            ask(self, effect_list(self.session.effects), self.turn)
         else:
             self.notify("There is no change to offer yet: they come when the knobs rest.")
 
     def action_compare(self) -> None:
-        """Keep the plan as A and compare with it; again ends that."""
         session = self.session
         session.pinned = self._shown_plan() if session.pinned is None else None
         self.show_again()
 
     def action_swap(self) -> None:
-        """Go back to plan A, and compare with what was B."""
         plan, pinned = self.plan, self.session.pinned
         if plan is None or pinned is None:
             self.notify("Nothing is compared: c keeps this plan as A.")
@@ -441,7 +424,6 @@ class PlannerScreen(Screen[Configuration | None]):
         self.change(pinned.setup)
 
     def action_fit(self) -> None:
-        """Take the largest context that fits."""
         plan = self._shown_plan()
         if plan is None:
             return
@@ -454,13 +436,12 @@ class PlannerScreen(Screen[Configuration | None]):
     # --- changes by lists ---
 
     def action_choose_model(self) -> None:
-        """List the models of this machine and of the catalogue."""
         from app.screens.models import ModelsScreen
 
         setup, folders = self.setup, model_folders()
         now = None if setup is None else setup.configuration.model_path
         bench = partial(fit_context, setup, self.planner)
-        self.app.push_screen(ModelsScreen(self._scan, folders, bench, now), self.open_model)
+        ask(self, ModelsScreen(self._scan, folders, bench, now), self.open_model)
 
     def _choose_file(self, chooser: Chooser, setup: Setup) -> None:
         """List the files, one of which is to be drafted with, projected by, or added."""
@@ -473,8 +454,8 @@ class PlannerScreen(Screen[Configuration | None]):
         def look() -> Sequence[ModelEntry]:
             return self._scan() if chooser == "draft" else _scan(folders, (FILE_KINDS[chooser],))
 
-        def take(path: Path | None) -> None:
-            if path is not None and self.setup is not None:
+        def take(path: Path) -> None:
+            if self.setup is not None:
                 self.turn(WITH_FILE[chooser](self.setup, path))
 
         chosen = {
@@ -482,11 +463,9 @@ class PlannerScreen(Screen[Configuration | None]):
             "projector": () if now.mmproj_path is None else (now.mmproj_path,),
             "adapter": now.lora_paths,
         }
-        screen = FilesScreen(FILE_NAMES[chooser], look, folders, chosen[chooser])
-        self.app.push_screen(screen, take)
+        ask(self, FilesScreen(FILE_NAMES[chooser], look, folders, chosen[chooser]), take)
 
     def action_choose_card(self) -> None:
-        """List cards to plan for."""
         from app.screens.planner_lists import CardsScreen
 
         setup = self.setup
@@ -494,42 +473,29 @@ class PlannerScreen(Screen[Configuration | None]):
             self.notify(NO_MODEL)
             return
 
-        def take(cards: tuple[str, ...] | None) -> None:
-            if cards is None:
-                return
+        def take(cards: tuple[str, ...]) -> None:
             try:
                 self.turn(with_machine(setup, with_gpus(setup.machine, (), cards)))
             except EngineError as error:
                 report(self, error)
 
-        found = [
-            device.name for device in self.planner.devices(PlannedMachine()) if device.kind == "gpu"
-        ]
-        self.app.push_screen(CardsScreen(", ".join(found) or "no GPU: main memory alone"), take)
+        found = [each.name for each in self.planner.devices(PlannedMachine()) if each.kind == "gpu"]
+        ask(self, CardsScreen(", ".join(found) or "no GPU: main memory alone"), take)
 
     def action_search(self) -> None:
-        """Ask for a goal and search for it."""
         from app.screens.planner_lists import goal_list
 
         if self.session.last_plan is None:
             self.notify(NO_MODEL)
-            return
+        else:
+            ask(self, goal_list(), self._search)
 
-        def take(goal: Goal | None) -> None:
-            if goal is not None and self.setup is not None:
-                self._search(self.setup, goal)
-
-        self.app.push_screen(goal_list(), take)
-
-    @work(thread=True, exclusive=True, group="search")
-    def _search(self, setup: Setup, goal: Goal) -> None:
+    def _search(self, goal: Goal) -> None:
         """Search away from the screen."""
-        try:
-            searched = search_setup(setup, goal, self.planner)
-        except EngineError as error:
-            call_if_open(self, report, self, error)
-            return
-        call_if_open(self, self._take_found, setup, searched)
+        setup = self.setup
+        if setup is not None:
+            search = partial(search_setup, setup, goal, self.planner)
+            in_thread(self, "search", search, partial(self._take_found, setup))
 
     def _take_found(self, asked: Setup, searched: FoundSetup) -> None:
         # The knobs may have been turned while it searched.
@@ -538,7 +504,6 @@ class PlannerScreen(Screen[Configuration | None]):
             self.change(searched.setup)
 
     def action_quality(self) -> None:
-        """Measure the model's cache types; the one that is taken becomes the plan's."""
         from app.screens.laboratory import LaboratoryScreen
 
         plan = self._shown_plan()
@@ -562,11 +527,9 @@ class PlannerScreen(Screen[Configuration | None]):
     # --- leaving, presets and export ---
 
     def action_leave(self) -> None:
-        """Go back without a change."""
         self.dismiss(None)
 
     def action_load(self) -> None:
-        """Load what is planned, after a question where it does not fit."""
         plan = self._shown_plan()
         if plan is None:
             return
@@ -580,7 +543,6 @@ class PlannerScreen(Screen[Configuration | None]):
             confirm(self, question, lambda: self.dismiss(configuration))
 
     def action_export(self) -> None:
-        """Show the plan in the formats of other programs."""
         from app.screens.export import ExportScreen
 
         plan = self._shown_plan()
@@ -588,7 +550,6 @@ class PlannerScreen(Screen[Configuration | None]):
             self.app.push_screen(ExportScreen(plan))
 
     def action_save(self) -> None:
-        """Ask for a name and save a preset."""
         plan = self._shown_plan()
         if plan is not None:
             name = model_name(plan.model.file.path)

@@ -84,7 +84,6 @@ class CardsScreen(PickScreen[tuple[str, ...]]):
         self.dismiss((*self._added, *key) if key else ())
 
     def action_add(self) -> None:
-        """Add the marked card, and choose on."""
         name = self.marked
         if name:
             self._added = (*self._added, *name)

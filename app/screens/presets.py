@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -18,9 +17,8 @@ from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_lists import preset_lines
 from app.sanitize import visible
-from app.screens.dialogs import ask_line, confirm, report
+from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
 from app.screens.models import FilesScreen
-from app.threads import call_if_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.lines_view import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
@@ -156,15 +154,16 @@ class PresetsScreen(Screen[Configuration | None]):
             lambda width: preset_lines(entry, text, width, outcome=plan, problem=problem, hint=hint)
         )
 
-    @work(thread=True, exclusive=True, group="resolve")
     def _resolve(self, entry: PresetEntry) -> None:
         """Find out what a preset comes to, away from the screen."""
-        outcome: Plan | str
-        try:
-            outcome = self._plan_of(entry) if self._has_model(entry) else NO_MODEL
-        except EngineError as error:
-            outcome = str(error)
-        call_if_open(self, self._resolved, entry, outcome)
+
+        def resolve() -> Plan | str:
+            return self._plan_of(entry) if self._has_model(entry) else NO_MODEL
+
+        def fail(error: EngineError) -> None:
+            self._resolved(entry, str(error))
+
+        in_thread(self, "resolve", resolve, partial(self._resolved, entry), fail)
 
     def _resolved(self, entry: PresetEntry, outcome: Plan | str) -> None:
         self._outcomes[entry.path] = outcome
@@ -188,17 +187,14 @@ class PresetsScreen(Screen[Configuration | None]):
         return self._current is not None or read_preset(entry.path).model is not None
 
     def action_scroll_preview(self, pages: int) -> None:
-        """Scroll the preview by pages."""
         self.query_one(LinesView).page(pages)
 
     # --- what is done with one ---
 
     def action_leave(self) -> None:
-        """Go back without a change."""
         self.dismiss(None)
 
     def action_load(self) -> None:
-        """Load the preset; ask for a model where it names none, and before what does not fit."""
         self._with_plan(self._load)
 
     def _load(self, plan: Plan) -> None:
@@ -208,12 +204,10 @@ class PresetsScreen(Screen[Configuration | None]):
         if plan.fits or plan.setup.machine.vram_bytes:
             self.dismiss(configuration)
             return
-
         question = f"{plain(verdict_line(plan))}. Load it all the same?"
         confirm(self, question, lambda: self.dismiss(configuration))
 
     def action_export(self) -> None:
-        """Show the arguments of llama-server."""
         self._with_plan(self._export)
 
     def _export(self, plan: Plan) -> None:
@@ -235,35 +229,20 @@ class PresetsScreen(Screen[Configuration | None]):
             report(self, error)
             return
         if has_model:
-            self._plan_then(entry, None, use)
+            self._plan_then(entry, use, None)
             return
-
-        def chosen(path: Path | None) -> None:
-            if path is not None:
-                self._plan_then(entry, path, use)
-
-        self._choose_model(chosen)
-
-    def _choose_model(self, chosen: Callable[[Path | None], None]) -> None:
         folders = model_folders()
         look = LibraryScan(folders, paths.header_cache_path())
-        self.app.push_screen(FilesScreen("model", look, folders), chosen)
+        ask(self, FilesScreen("model", look, folders), partial(self._plan_then, entry, use))
 
-    @work(thread=True, exclusive=True, group="use")
     def _plan_then(
-        self, entry: PresetEntry, model: Path | None, use: Callable[[Plan], None]
+        self, entry: PresetEntry, use: Callable[[Plan], None], model: Path | None
     ) -> None:
-        try:
-            plan = self._plan_of(entry, model)
-        except EngineError as error:
-            call_if_open(self, report, self, error)
-            return
-        call_if_open(self, use, plan)
+        in_thread(self, "use", partial(self._plan_of, entry, model), use)
 
     # --- files ---
 
     def action_rename(self) -> None:
-        """Ask for another name."""
         entry = self._users_own("renamed")
         if entry is not None:
             ask_line(self, "Name of the preset", entry.name, partial(self._rename, entry))
@@ -273,7 +252,6 @@ class PresetsScreen(Screen[Configuration | None]):
             self._change(lambda: rename_preset(entry.path, name, self._presets_dir))
 
     def action_delete(self) -> None:
-        """Ask, then delete."""
         entry = self._users_own("deleted")
         if entry is not None:
             delete = partial(delete_preset, entry.path, self._presets_dir)

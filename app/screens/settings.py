@@ -15,7 +15,7 @@ from app.bindings import NO_KEY, Action, conflicts, long_name
 from app.config import SettingsError, UserSettings, Value
 from app.render.settings import SettingValue, detail_lines, setting_line, title_line, value_of
 from app.sanitize import visible
-from app.screens.dialogs import PickScreen, ask_line, confirm, report
+from app.screens.dialogs import PickScreen, ask, ask_line, confirm, report
 from app.setting_definitions import AT_ONCE, SECTIONS, SettingDefinition, definitions
 from app.widgets.lines_view import LinesView
 from app.widgets.select_list import Row, SelectList
@@ -145,7 +145,6 @@ class SettingsScreen(PickScreen[Place]):
             self._edit(self._values[key].definition, self._values[key].text)
 
     def action_reset(self) -> None:
-        """Take the marked setting out of the file."""
         place = self.marked
         if place is None or place == NEW_PROMPT or place not in self._values:
             return
@@ -165,11 +164,8 @@ class SettingsScreen(PickScreen[Place]):
         self._read()
 
     def _edit(self, definition: SettingDefinition, text: str) -> None:
-        def edited(value: str | None) -> None:
-            if value is not None:
-                self._change((definition.section, definition.key), definition.read(value))
-
-        self.app.push_screen(EditScreen(definition, text), edited)
+        place = (definition.section, definition.key)
+        ask(self, EditScreen(definition, text), lambda t: self._change(place, definition.read(t)))
 
     def _edit_prompt(self, name: str) -> None:
         self._edit(_prompt(name), self._settings.settings.prompts.get(name, ""))
@@ -177,10 +173,6 @@ class SettingsScreen(PickScreen[Place]):
     def _pick(self, place: Place, choices: Sequence[str]) -> None:
         value = self._values[place]
         definition = value.definition
-
-        def taken(choice: str | None) -> None:
-            if choice is not None:
-                self._change(place, definition.read(choice))
 
         rows = [Row(each, partial(title_line, each), words=each) for each in choices]
         screen = PickScreen(
@@ -190,22 +182,16 @@ class SettingsScreen(PickScreen[Place]):
             mark=value.text,
             classes="-short",
         )
-        self.app.push_screen(screen, taken)
+        ask(self, screen, lambda choice: self._change(place, definition.read(choice)))
 
     def _pick_theme(self) -> None:
-        def taken(name: str | None) -> None:
-            if name is not None:
-                self._change(THEME, name)
-
-        self.app.push_screen(ThemeScreen(self._themes, self.app), taken)
+        ask(self, ThemeScreen(self._themes, self.app), partial(self._change, THEME))
 
     def _ask_key(self, action: Action) -> None:
         keys = {n: k.split(",") for n, k in self._settings.settings.keys.items()}
         parts = {n: tuple(long_name(k.strip()) for k in names) for n, names in keys.items()}
 
-        def taken(key: str | None) -> None:
-            if key is None:
-                return
+        def taken(key: str) -> None:
             for other, kept in losers(action, key, parts, self._actions):
                 self._change(("keys", other.id), ",".join(kept) or NO_KEY)
             self._change(("keys", action.id), key)
@@ -214,7 +200,7 @@ class SettingsScreen(PickScreen[Place]):
             found = losers(action, key, parts, self._actions)
             return ", ".join(f"{other.id} ({other.title})" for other, _ in found)
 
-        self.app.push_screen(KeyScreen(action, told), taken)
+        ask(self, KeyScreen(action, told), taken)
 
 
 def _prompt(name: str) -> SettingDefinition:
@@ -296,7 +282,6 @@ class EditScreen(ModalScreen[str | None]):
         self.action_save()
 
     def action_save(self) -> None:
-        """Close with what is written, if it can be used."""
         if self._problem():
             self.app.bell()
         else:
@@ -382,7 +367,6 @@ class ThemeScreen(PickScreen[str]):
         super().picked(key)
 
     def action_clear_or_close(self) -> None:
-        """Forget what was typed, or close with the theme that was there."""
         if not self._search:
             self.app.theme = self._before
         super().action_clear_or_close()
