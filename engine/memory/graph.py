@@ -122,7 +122,7 @@ class Graph:
     def part(self, indices: list[int]) -> Architecture:
         """The model as if it had these layers alone; whole where layers share their caches."""
         architecture, chosen = self.architecture, set(indices)
-        if len(chosen) >= architecture.n_layers or architecture.n_sharing:
+        if len(chosen) >= architecture.n_layers or architecture.sharing:
             return architecture
         layers = {i: layer for i, layer in architecture.layers.items() if i in chosen}
         states = {i: row for i, row in architecture.states.items() if i in chosen}
@@ -275,14 +275,14 @@ def _copied_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
     What else is alive then lies between attention alone and the whole layer: the mean came close
     on 192 models.
     """
-    n_copies = SHARED_COPIES if architecture.n_sharing else 1
+    n_copies = SHARED_COPIES if architecture.sharing else 1
     return n_copies * _largest_cache_bytes(architecture, shape)
 
 
 def _shared_cache_bytes(graph: Graph) -> int:
     """The copies of a cache that layers of another GPU share (Gemma 3n and 4)."""
     devices = graph.where.layer_devices
-    n_owning = len(devices) - graph.architecture.n_sharing
+    n_owning = len(devices) - len(graph.architecture.sharing)
     owners, sharing = set(devices[max(0, n_owning - 2) : n_owning]), set(devices[n_owning:])
     if not sharing or owners == sharing:
         return 0

@@ -4,6 +4,8 @@ Names of sizes and inputs are those of `layer_tensors.py`; names of weights thos
 their layer.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.memory.layer_tensors import LayerKind
@@ -39,8 +41,12 @@ class PlacedModel:
     """Whether weights of main memory visit the first GPU."""
     offloads_rows: bool = False
     """Whether they do so for the rows that give logits."""
+    sources: tuple[int, ...] = ()
+    """Which layers have the same weights: those of one number."""
     cuts_rows: bool = True
     """Whether the last layer goes on with few rows behind its attention."""
+    norms_all: bool = False
+    """Whether all rows are normed before those that give logits are taken."""
     has_rows: bool = True
     """Whether few rows give logits, and not all."""
     attends_on_cpu: bool = False
@@ -58,7 +64,10 @@ class GraphBuilder:
         self.expand = self.graph.expand
         self.cpu = model.n_devices - 1
         self._inputs: dict[str, Tensor] = {}
+        self._weights: dict[tuple[int, str], Tensor] = {}
         self.rotating: dict[int, Tensor] = {}
+        self.shared: dict[str, Tensor] = {}
+        """What layers hand to all behind them."""
         self.index = INPUTS
         """The layer that is built."""
         self.owner = 0
@@ -67,6 +76,13 @@ class GraphBuilder:
     def begin_layer(self, index: int) -> None:
         """Make tensors of a layer from here on."""
         self.index = self.owner = index
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Take weights that belong to no layer."""
+        index, self.index = self.index, INPUTS
+        yield
+        self.index = index
 
     @property
     def here(self) -> PlacedLayer:
@@ -85,9 +101,13 @@ class GraphBuilder:
         return self._inputs[name]
 
     def weight(self, name: str) -> Tensor:
-        here = self.here
-        device = dict(here.moved).get(name, here.device)
-        return Tensor((self.index, PREFIX + name), kind=Kind.WEIGHT, device=device)
+        here, index = self.here, self.index
+        key = (index if index == INPUTS else self.model.sources[index], name)
+        if key not in self._weights:
+            device = dict(here.moved).get(name, here.device)
+            size = index, PREFIX + name
+            self._weights[key] = Tensor(size, kind=Kind.WEIGHT, device=device)
+        return self._weights[key]
 
     def has(self, name: str) -> bool:
         return name in self.here.weights
@@ -126,11 +146,15 @@ class GraphBuilder:
         matrix = self.weight(f"{weight}.weight")
         return self.biased(self.with_weight(self.new(name, matrix, *sources), matrix), weight)
 
+    def scaled(self, tensor: Tensor, weight: str, suffix: str = ".weight") -> Tensor:
+        """A tensor times a vector of the layer, or with it added."""
+        vector = self.weight(weight + suffix)
+        return self.with_weight(self.same(tensor, vector), vector)
+
     def biased(self, tensor: Tensor, weight: str) -> Tensor:
         if not self.has(f"{weight}.bias"):
             return tensor
-        bias = self.weight(f"{weight}.bias")
-        return self.with_weight(self.same(tensor, bias), bias)
+        return self.scaled(tensor, weight, ".bias")
 
     def norm(self, tensor: Tensor, weight: str, name: str = "") -> Tensor:
         """A norm, times its weight where it has one."""
@@ -138,8 +162,7 @@ class GraphBuilder:
         tensor.size = self.size(name) if name else tensor.size
         if not self.has(f"{weight}.weight"):
             return tensor
-        scale = self.weight(f"{weight}.weight")
-        return self.biased(self.with_weight(self.same(tensor, scale), scale), weight)
+        return self.biased(self.scaled(tensor, weight), weight)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """The rows that give logits."""

@@ -4,13 +4,27 @@
 `src/models/*.cpp` (llama.cpp 0c1e57098). What a layer's tensor table names is there.
 """
 
+from engine.memory.gemma_graph import (
+    EMBEDDINGS,
+    corrected,
+    embedded,
+    layer_embeddings,
+    low_rank,
+    merged,
+    predicted,
+    sparse_block,
+    streams,
+)
 from engine.memory.graph_builder import INPUTS, PREFIX, ROWS, GraphBuilder, PlacedModel
 from engine.memory.recurrent_graph import recurrent_mixer
+from engine.memory.rwkv_graph import token_mixed
 from engine.memory.tensor_graph import Kind, Tensor, TensorGraph
 
+CACHED = ("key", "value")
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight")
 BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm")
 """Names of the norm before a block, first found first used."""
+OUTPUT_SCALE = "layer_output_scale"
 EXPERT_BIASES = ("exp_probs_b.bias", "exp_probs_b")
 """Names of what is added to scores to choose experts."""
 
@@ -19,14 +33,20 @@ def model_graph(model: PlacedModel) -> TensorGraph:
     """The graph of a model for one micro-batch."""
     b = GraphBuilder(model)
     hidden = _embeddings(b)
+    states = _Looped(b, hidden)
     last = len(model.layers) - 1
     for index in range(last + 1):
         b.begin_layer(index)
-        hidden = _layer(b, hidden, is_last=index == last and model.cuts_rows)
+        is_last = index == last and model.cuts_rows
+        hidden = states.behind(_layer(b, states.before(hidden), is_last=is_last))
     b.index = INPUTS
+    if b.has("altup_unembd_proj.weight"):
+        hidden = merged(b, hidden)
+    norm = "output_norm" if b.has("output_norm.weight") else "token_embd_norm"
+    hidden = b.norm(hidden, norm) if model.norms_all else hidden
     if b.owner != ROWS and model.has_rows:
         hidden = b.rows(hidden)
-    hidden = b.norm(hidden, "output_norm" if b.has("output_norm.weight") else "token_embd_norm")
+    hidden = hidden if model.norms_all else b.norm(hidden, norm)
     b.expand(b.product("logits", "output", hidden))
     return b.graph
 
@@ -41,11 +61,47 @@ def _embeddings(b: GraphBuilder) -> Tensor:
         hidden = b.same(hidden, positions)
     if b.has("token_embd_norm.weight") and b.has("output_norm.weight"):
         hidden = b.norm(b.view(hidden), "token_embd_norm")  # not made in place
-    return hidden
+    if b.has("per_layer_model_proj.weight"):
+        b.shared[EMBEDDINGS] = layer_embeddings(b, hidden)
+    return streams(b, hidden) if b.has("altup_proj.weight") else hidden
+
+
+class _Looped:
+    """Hidden states of a model that runs its layers several times."""
+
+    def __init__(self, b: GraphBuilder, hidden: Tensor) -> None:
+        self._b = b
+        self._states = {"high": hidden}
+
+    def before(self, hidden: Tensor) -> Tensor:
+        """What a layer takes."""
+        loop = self._b.here.kind.loop
+        if loop is None or not loop.begins:
+            return hidden
+        if low := self._states.get("low"):
+            return self._b.same(self._states["high"], low)
+        with self._b.beside():
+            return self._b.scaled(hidden, "hrm.z_l_init", "")
+
+    def behind(self, hidden: Tensor) -> Tensor:
+        """What follows takes."""
+        loop = self._b.here.kind.loop
+        if loop is None or not loop.ends:
+            return hidden
+        with self._b.beside():
+            hidden = self._b.norm(hidden, "output_norm")
+        self._states[loop.ends] = hidden
+        return hidden
 
 
 def _layer(b: GraphBuilder, hidden: Tensor, *, is_last: bool) -> Tensor:
     kind = b.here.kind
+    if b.has("altup_router.weight"):
+        return _stream_layer(b, hidden)
+    if b.has("time_mix_output.weight"):
+        mixed = token_mixed(b, hidden, is_last=is_last)
+        has_block = b.has("ffn_norm.weight")
+        return b.same(_dense(b, b.norm(mixed, "ffn_norm")), mixed) if has_block else mixed
     is_normed_behind = b.has("post_ffw_norm.weight") and not b.has("ffn_norm.weight")
     before = next(n for n in BEFORE_BLOCK if b.has(f"{n}.weight") or n == BEFORE_BLOCK[-1])
     is_parallel = b.has("attn_norm.weight") and not b.has(f"{before}.weight")
@@ -70,8 +126,30 @@ def _layer(b: GraphBuilder, hidden: Tensor, *, is_last: bool) -> Tensor:
         return _both_blocks(b, b.same(result, hidden), hidden)
     hidden = b.same(hidden, result) if kind.is_hidden_first else b.same(result, hidden)
     normed = hidden if is_normed_behind else b.norm(hidden, before)
-    block = _norm_of(b, _block(b, normed), "post_ffw_norm")
-    return b.same(block, hidden)
+    block = _two_blocks(b, hidden) if b.has("pre_ffw_norm_2.weight") else _block(b, normed)
+    hidden = b.same(_norm_of(b, block, "post_ffw_norm"), hidden)
+    if EMBEDDINGS in b.shared:
+        hidden = b.same(hidden, embedded(b, hidden, b.shared[EMBEDDINGS]))
+    return b.scaled(hidden, OUTPUT_SCALE) if b.has(f"{OUTPUT_SCALE}.weight") else hidden
+
+
+def _stream_layer(b: GraphBuilder, stacked: Tensor) -> Tensor:
+    """A layer of Gemma 3n, over several streams of hidden states."""
+    expected, hidden = predicted(b, stacked)
+    normed = b.norm(hidden, "attn_norm")
+    beside = low_rank(b, normed)
+    result = b.same(b.norm(_attention(b, normed), "post_attention_norm"), hidden)
+    total = b.same(result, beside)
+    block = b.norm(sparse_block(b, b.norm(total, "ffn_norm")), "post_ffw_norm")
+    return corrected(b, expected, b.same(block, total), b.shared[EMBEDDINGS])
+
+
+def _two_blocks(b: GraphBuilder, hidden: Tensor) -> Tensor:
+    """A dense block and experts beside each other, each normed (Gemma 4)."""
+    dense = b.norm(_dense(b, b.norm(hidden, "ffn_norm")), "post_ffw_norm_1")
+    routed = b.scaled(b.norm(hidden, ""), "ffn_gate_inp", ".scale")
+    experts = _experts(b, b.norm(hidden, "pre_ffw_norm_2"), routed)
+    return b.same(dense, b.norm(experts, "post_ffw_norm_2"))
 
 
 def _mixed(b: GraphBuilder, normed: Tensor, hidden: Tensor) -> Tensor | None:
@@ -113,20 +191,22 @@ def _beside(b: GraphBuilder, result: Tensor, normed: Tensor, hidden: Tensor) -> 
 
 def _attention(b: GraphBuilder, normed: Tensor) -> Tensor:
     kind = b.here.kind
-    query, key, value = _projections(b, normed)
+    parts = _parts(b, normed)
+    made = _projections(b, parts)
     if kind.is_key_turned:
-        query, key = _turned(b, query, "key turn"), _turned(b, key, "key turn")
-    if kind.is_value_turned:
-        value = _turned(b, value, "value turn")
-    in_order = (query, key, value) if kind.is_key_first else (query, value, key)
-    for tensor in in_order:
+        made[:2] = (_turned(b, tensor, "key turn") for tensor in made[:2])
+    if kind.is_value_turned and not kind.shares_cache:
+        made[2] = _turned(b, made[2], "value turn")
+    for tensor in made if kind.is_key_first or kind.shares_cache else (made[0], made[2], made[1]):
         b.expand(tensor)
-    result = _attend(b, query, key, value)
+    result = _attend(b, *made)
     if kind.is_value_turned:
         result = _turned(b, result, "value turn")
     result = _norm_of(b, result, "attn_sub_norm")
     if b.has("attn_gate.weight"):
         result = _gated(b, result, normed)
+    if kind.gates_queries:
+        result = b.same(result, b.new("result", b.view(parts[0])))
     return b.product("hidden", "attn_output", result)
 
 
@@ -139,22 +219,39 @@ def _gated(b: GraphBuilder, result: Tensor, normed: Tensor) -> Tensor:
     return gated
 
 
-def _projections(b: GraphBuilder, normed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _parts(b: GraphBuilder, normed: Tensor) -> list[Tensor]:
+    """Queries, keys and values as their matrices give them; queries may have gates beside them.
+
+    Queries alone where the cache is another layer's.
+    """
+    kind = b.here.kind
+    names = ["gated query" if kind.gates_queries else "query", "key", "value"]
+    names = names[:1] if kind.shares_cache else names
+    if not b.has("attn_qkv.weight"):
+        made = [
+            b.product(name, f"attn_{letter}", normed)
+            for name, letter in zip(names, "qkv", strict=False)
+            if b.has(f"attn_{letter}.weight")
+        ]
+        return made if len(made) == len(names) else [*made, made[-1]]  # keys are values, too
+    row = b.product("row", "attn_qkv", normed)
+    if b.has("attn_q.bias"):
+        row = b.same(row, _joined_biases(b))
+    views = [b.view(row, f"{name} of row") for name in names]
+    if kind.is_copied or kind.copies_parts or kind.shares_cache:
+        return list(map(b.new, names, views))
+    return views
+
+
+def _projections(b: GraphBuilder, parts: list[Tensor]) -> list[Tensor]:
     """Queries, keys and values, normed and rotated."""
-    kind, names = b.here.kind, ("query", "key", "value")
-    if b.has("attn_qkv.weight"):
-        row = b.product("row", "attn_qkv", normed)
-        if b.has("attn_q.bias"):
-            row = b.same(row, _joined_biases(b))
-        parts = [b.view(row, f"{name} of row") for name in names]
-        if kind.is_copied:
-            made = zip(names, parts, strict=True)
-            parts = [b.new(name, part) for name, part in made]
-    else:
-        parts = [b.product(name, f"attn_{name[0]}", normed) for name in names]
-    query, key, value = parts if kind.is_copied else [b.view(part) for part in parts]
-    query = _rotated(b, query, "query", "attn_q_norm")
-    return query, _rotated(b, key, "key", "attn_k_norm"), value
+    kind = b.here.kind
+    query, *others = parts if kind.is_copied else map(b.view, parts)
+    found = [_rotated(b, query, "query", "attn_q_norm")]
+    if not others:
+        return found
+    value = b.same(others[1]) if kind.norms_values else others[1]
+    return [*found, _rotated(b, others[0], "key", "attn_k_norm"), value]
 
 
 def _joined_biases(b: GraphBuilder) -> Tensor:
@@ -197,13 +294,15 @@ def _turned(b: GraphBuilder, tensor: Tensor, matrix: str) -> Tensor:
     return b.view(turned)
 
 
-def _attend(b: GraphBuilder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _attend(b: GraphBuilder, query: Tensor, *made: Tensor) -> Tensor:
     kind = b.here.kind
     mask = b.input(f"mask {kind.span}")
     if kind.is_in_batch:
-        keys, values = b.view(key), b.view(value)
+        keys, values = map(b.view, made)
     else:
-        keys, values = _stored(b, key, "key"), _stored(b, value, "value")
+        for tensor, name in zip(made, CACHED, strict=False):
+            _store(b, tensor, name)
+        keys, values = (_cache(b, name) for name in CACHED)
     if kind.is_flash:
         keys, values = _cast(b, keys, "key"), _cast(b, values, "value")
         result = b.new("result", b.view(query), keys, values, mask)
@@ -223,8 +322,12 @@ def _attend(b: GraphBuilder, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     return b.expand(b.new("result", b.view(summed)))
 
 
-def _stored(b: GraphBuilder, tensor: Tensor, name: str) -> Tensor:
-    """The cache behind a new row of keys or values; transposed ones are contiguous."""
+def _cache(b: GraphBuilder, name: str) -> Tensor:
+    return Tensor((b.owner, f"{name} cache"), kind=Kind.CACHE, device=b.here.cache_device)
+
+
+def _store(b: GraphBuilder, tensor: Tensor, name: str) -> None:
+    """Write new rows of keys or values to the cache; transposed ones are contiguous."""
     kind, here = b.here.kind, b.here
     is_scattered = name == "value" and not (kind.is_flash or kind.is_transposed_late)
     if is_scattered and tensor.size == (b.owner, "value of row"):
@@ -234,7 +337,6 @@ def _stored(b: GraphBuilder, tensor: Tensor, name: str) -> Tensor:
     places = f"{name} places {kind.span}"
     row = b.view(tensor)
     b.expand(Tensor(None, (row, b.input(places)), device=here.cache_device))
-    return Tensor((b.owner, f"{name} cache"), kind=Kind.CACHE, device=here.cache_device)
 
 
 def _cast(b: GraphBuilder, tensor: Tensor, name: str) -> Tensor:
@@ -259,8 +361,9 @@ def _inner(b: GraphBuilder, normed: Tensor, name: str, up: str, gate: str) -> Te
     return b.same(b.product(name, up, normed))
 
 
-def _experts(b: GraphBuilder, normed: Tensor) -> Tensor:
-    scores = b.same(b.product("router", "ffn_gate_inp", normed))
+def _experts(b: GraphBuilder, normed: Tensor, routed: Tensor | None = None) -> Tensor:
+    """The chosen experts of each token, chosen by what they take or by another tensor."""
+    scores = b.same(b.product("router", "ffn_gate_inp", routed or normed))
     chosen_by = scores
     if biases := [b.weight(name) for name in EXPERT_BIASES if b.has(name)]:
         chosen_by = b.with_weight(b.new("router", scores, *biases), biases[0])
@@ -278,7 +381,10 @@ def _experts(b: GraphBuilder, normed: Tensor) -> Tensor:
     if not b.has("ffn_down_shexp.weight"):
         return result
     shared = _inner(b, normed, "shared", "ffn_up_shexp", "ffn_gate_shexp")
-    return b.same(result, b.product("hidden", "ffn_down_shexp", shared))
+    shared = b.product("hidden", "ffn_down_shexp", shared)
+    if b.has("ffn_gate_inp_shexp.weight"):
+        shared = b.same(shared, b.product("weights sum", "ffn_gate_inp_shexp", normed))
+    return b.same(result, shared)
 
 
 def _expert_inner(b: GraphBuilder, normed: Tensor, order: Tensor) -> Tensor:

@@ -4,12 +4,14 @@ Read off `build_qkv`, `build_attn`, `build_ffn` and `build_moe_ffn` (`src/llama-
 llama.cpp 0c1e57098).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from engine.memory.cuda_kernels import attending_layers
 from engine.memory.kv_cache import CacheShape, is_quantized, kv_type
 from engine.model.architecture import Architecture
+from engine.model.gguf import GgufFile
 from engine.model.gguf_header import TensorInfo
 from engine.model.layers import Layer
 
@@ -42,11 +44,31 @@ HIDDEN_LAST = frozenset({"falcon", "plamo"})
 """Architectures that add hidden states behind attention and the block beside it."""
 MIXED = frozenset(
     {
-        "falcon-h1", "granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2", "nemotron_h",
-        "nemotron_h_moe",
+        "arwkv7", "falcon-h1", "granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2",
+        "nemotron_h", "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe", "rwkv6", "rwkv6qwen2",
+        "rwkv7",
     }
 )  # fmt: skip
 """Architectures with states whose layers are walked."""
+NAMED_PRODUCTS = ("time_mix_", "channel_mix_", "altup_", "laurel_l", "inp_gate")
+"""Beginnings of the names of matrices whose products are named after them."""
+FOUR_POSITIONS = frozenset(
+    {"hunyuan_vl", "paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"}
+)
+"""Architectures that know a token's place in text, time, height and width."""
+LOOPED = frozenset({"hrm_text", "nanbeige"})
+"""Architectures that run their layers several times."""
+STACKS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
+"""The two stacks of HRM, in a file's order."""
+NORMED_WHOLE = frozenset(
+    {
+        "cohere2moe", "gemma4", "gpt-oss", "hy_v3", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen3next", "step35",
+    }
+)  # fmt: skip
+"""Architectures whose last states are all normed, before the rows with logits are taken."""
+UNCUT = NORMED_WHOLE | {"gemma3n", "hrm_text"}
+"""Architectures whose last layer goes on with all rows behind its attention."""
 NO_ATTENTION = Layer(0, 0, 0)
 UNROTATED_EVERY = {"smollm3": 4}
 """Architectures that leave every n-th layer as it is."""
@@ -54,6 +76,8 @@ PARALLEL_RESIDUAL = frozenset({"gptneox"})
 """Architectures that add attention and block of hidden states that are normed apart."""
 HEAD_GATES = frozenset({"spark2_5", "step35"})
 """Architectures that gate heads of attention, and not elements."""
+QUERY_GATES = frozenset({"qwen3next", "qwen35", "qwen35moe"})
+"""Architectures that gate what attention gives by a half of what makes queries."""
 UNUSED_FACTORS = frozenset({"pangu-embedded"})
 """Architectures that load factors of rotation and use none."""
 UNTURNED = frozenset({"lfm2", "lfm2moe"})
@@ -61,13 +85,34 @@ UNTURNED = frozenset({"lfm2", "lfm2moe"})
 NORMED_WEIGHTS = frozenset(
     {
         "afmoe", "arctic", "bailingmoe2", "cohere2moe", "gpt-oss", "laguna", "lfm2moe", "mellum",
+        "qwen3next", "qwen35moe",
     }
 )  # fmt: skip
 """Architectures whose weights of chosen experts are made to sum up to one."""
+REPEATED_KEYS = frozenset({"rwkv6qwen2"})
+"""Architectures that repeat keys and values for all heads."""
 DENSE = frozenset({"refact"})
 """Architectures that load experts and run none."""
-UNWALKED = frozenset({"deci", "deepseek2", "gemma4", "hrm_text", "minicpm3", "nanbeige"})
-"""Architectures whose layers run in loops, share parts or are latent without saying so."""
+UNWALKED = frozenset({"deci", "deepseek2", "minicpm3"})
+"""Architectures whose layers lack parts or are latent without saying so."""
+COPIED_PARTS = frozenset({"gemma4"})
+"""Architectures that copy them so, and look at the copies head by head."""
+NORMED_VALUES = frozenset({"gemma3n", "gemma4"})
+"""Architectures that norm values, too."""
+SLIDING_FACTORLESS = frozenset({"gemma4"})
+"""Architectures that rotate in dense layers alone by factors."""
+N_SPARSE = {"gemma3n": 10}
+"""Architectures whose first layers keep a few activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What happens around a layer of a model that runs its layers several times."""
+
+    begins: bool = False
+    """Whether it takes the sum of low and high states (HRM)."""
+    ends: Literal["low", "high", "normed", ""] = ""
+    """Which states its result is, normed; or that it is normed as behind the last (Nanbeige)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +157,22 @@ class LayerKind:
     norms_weights: bool = False
     """Whether weights of chosen experts are made to sum up to one."""
     runs_experts: bool = True
+    copies_parts: bool = False
+    """Whether they are copied so, and looked at head by head before they are normed."""
+    shares_cache: bool = False
+    """Whether the cache is another layer's."""
+    norms_values: bool = False
+    is_sparse: bool = False
+    """Whether the first activations of a block are cut (Gemma 3n)."""
+    loop: Loop | None = None
+    gates_queries: bool = False
+    """Whether one matrix gives queries and gates of what they attend to."""
+    repeats_keys: bool = False
+    """Whether keys and values of a few heads are repeated for all (RWKV)."""
 
 
 def walked_layers(
-    architecture: Architecture, shape: CacheShape, *, is_late: bool
+    architecture: Architecture, file: GgufFile, shape: CacheShape, *, is_late: bool
 ) -> tuple[tuple[LayerKind, Layer], ...]:
     """The layers of a model; empty where their order is not known."""
     if not _is_walked(architecture):
@@ -123,30 +180,68 @@ def walked_layers(
     layers = architecture.layers
     if architecture.attends_in_batch:
         layers = dict(enumerate(attending_layers(architecture)))
-    period = UNROTATED_EVERY.get(architecture.name, architecture.n_layers + 1)
-    kinds: dict[tuple[int, bool], tuple[LayerKind, Layer]] = {}
+    name = architecture.name
+    period = UNROTATED_EVERY.get(name, architecture.n_layers + 1)
+    loops = looped_layers(architecture, file)
+    kinds: dict[tuple[object, ...], tuple[LayerKind, Layer]] = {}
     found = []
     for index in range(architecture.n_layers):
-        layer, may_rotate = layers.get(index, NO_ATTENTION), (index + 1) % period > 0
-        key = (id(layer), may_rotate)
+        owner = architecture.sharing.get(index, index)
+        layer, may_rotate = layers.get(owner, NO_ATTENTION), (index + 1) % period > 0
+        loop, is_sparse = loops.get(index), index < N_SPARSE.get(name, 0)
+        key = (id(layer), may_rotate, owner == index, is_sparse, loop)
         if key not in kinds:
-            kind = _layer_kind(architecture, shape, layer, is_late=is_late)
+            kind = replace(
+                _layer_kind(architecture, shape, layer, is_late=is_late),
+                loop=loop,
+                is_sparse=is_sparse,
+                shares_cache=owner != index,
+            )
             kind = replace(kind, is_rotated=may_rotate and kind.is_rotated)
             kinds[key] = kind, layer  # equal layers are one object
         found.append(kinds[key])
     return tuple(found)
 
 
+def looped_layers(architecture: Architecture, file: GgufFile) -> dict[int, Loop]:
+    """What happens around layers of a model that runs its layers several times."""
+    n_layers = architecture.n_layers
+    if architecture.name == "hrm_text":
+        size = file.integer("hrm_text.hrm.layers_per_stack") or 1
+        n_passes = 1 + (file.integer("hrm_text.hrm.l_cycles") or 1)
+        return {
+            index: Loop(
+                index % size == 0,
+                "" if (index + 1) % size else STACKS[index // size % n_passes == n_passes - 1],
+            )
+            for index in range(n_layers)
+        }
+    n_loops = file.integer("nanbeige.num_loops") or 1
+    if n_loops == 1 or file.values.get("nanbeige.skip_loop_final_norm"):
+        return {}
+    n_once = n_layers // n_loops
+    return {index: Loop(ends="normed") for index in range(n_once - 1, n_layers - 1, n_once)}
+
+
+def weight_layer(loops: Sequence[Loop | None], index: int, n_named: int) -> int:
+    """Whose weights a layer has: those of a layer before where they run several times."""
+    stack = next((loop.ends for loop in loops[index:] if loop and loop.ends in STACKS), "")
+    if not stack:
+        return index % n_named
+    size = n_named // len(STACKS)
+    return STACKS.index(stack) * size + index % size
+
+
 def _is_walked(architecture: Architecture) -> bool:
-    attends = len(architecture.layers) == architecture.n_layers or architecture.attends_in_batch
+    n_attending = len(architecture.layers) + len(architecture.sharing)
+    attends = n_attending == architecture.n_layers or architecture.attends_in_batch
     return (attends or architecture.name in MIXED) and not (
         architecture.is_latent
         or architecture.indexer
         or architecture.n_streams
-        or architecture.side_width
+        or (architecture.side_width and architecture.name not in NORMED_VALUES)
         or architecture.has_position_bias
         or (architecture.states and architecture.name not in MIXED)
-        or architecture.n_sharing
         or architecture.name in UNWALKED
     )
 
@@ -183,9 +278,14 @@ def _layer_kind(
         is_gated_at_once=widths.is_gated,
         is_parallel_residual=architecture.name in PARALLEL_RESIDUAL,
         gates_heads=architecture.name in HEAD_GATES,
-        has_factors=architecture.name not in UNUSED_FACTORS,
+        has_factors=architecture.name not in UNUSED_FACTORS
+        and (architecture.name not in SLIDING_FACTORLESS or layer.window is None),
         norms_weights=architecture.name in NORMED_WEIGHTS,
         runs_experts=architecture.name not in DENSE,
+        copies_parts=architecture.name in COPIED_PARTS | QUERY_GATES,
+        norms_values=architecture.name in NORMED_VALUES,
+        gates_queries=architecture.name in QUERY_GATES,
+        repeats_keys=architecture.name in REPEATED_KEYS,
     )
 
 
@@ -202,13 +302,14 @@ def layer_sizes(
         found = weights.get(f"{name}.weight")
         return 0 if found is None or len(found.shape) <= side else found.shape[side]
 
+    n_streams = width("altup_router", 1)
     row, n_used = n_tokens * FLOAT_BYTES, architecture.n_experts_used
     in_batch = architecture.attends_in_batch
     n_attended = n_tokens if in_batch else shape.attended_cells(layer)
     cells = n_tokens if in_batch else n_attended * shape.streams(layer)
     key, value = layer.k_width, layer.v_width
     query, result = (layer.n_heads * dim for dim in (layer.k_head_dim, layer.v_head_dim))
-    whole = query + key + value
+    whole = width("attn_qkv", 1) or query + key + value
     caches = ((key, shape.type_k), (value, shape.type_v))
     copied = sum(n for n, name in caches if name not in ("f16", "f32") and not in_batch)
     inner, expert = width("ffn_down", 0), n_used * width("ffn_down_exps", 0)
@@ -217,11 +318,13 @@ def layer_sizes(
         "hidden": row * architecture.d_hidden,
         "row": row * whole,
         "biases": FLOAT_BYTES * whole,
-        "first biases": FLOAT_BYTES * (query + key),
+        "first biases": FLOAT_BYTES * (whole - value),
         "head gates": row * layer.n_heads,
         "query": row * query,
+        "gated query": 2 * row * query,
         "key": row * key,
         "value": row * value,
+        "gated query of row": row * whole - FLOAT_BYTES * (whole - 2 * query),
         "query of row": row * whole - FLOAT_BYTES * (whole - query),
         "key of row": row * whole - FLOAT_BYTES * (whole - key),
         "value of row": row * whole - FLOAT_BYTES * (whole - value),
@@ -243,9 +346,24 @@ def layer_sizes(
         "both experts": 2 * row * expert,
         "outer": row * n_used * width("ffn_down_exps", 1),
         "shared": row * width("ffn_down_shexp", 0),
+        "all layer embeddings": row * architecture.layer_embedding_width,
+        "streams": row * architecture.d_hidden * n_streams,
+        "other streams": row * architecture.d_hidden * max(0, n_streams - 1),
+        "other sums": row * max(0, n_streams - 1),
         "logits": row * architecture.n_vocab,
         **(_state_sizes(architecture, shape, width, n_tokens) if architecture.states else {}),
+        **_product_sizes(weights, row),
     }
+
+
+def _product_sizes(weights: Mapping[str, TensorInfo], row: int) -> dict[str, int]:
+    """The bytes of what matrices give that no other name is for."""
+    found = {}
+    for whole, tensor in weights.items():
+        name = whole.removesuffix(".weight")
+        if name.startswith(NAMED_PRODUCTS) and name != whole and len(tensor.shape) > 1:
+            found[f"made by {name}"] = row * tensor.shape[1]
+    return found
 
 
 def _state_sizes(
@@ -257,8 +375,10 @@ def _state_sizes(
     convolution = "shortconv.conv" if width("shortconv.conv", 0) else "ssm_conv1d"
     n_taps, n_convolved = width(convolution, 0), width(convolution, 1)
     columns = (n_taps - 1) * n_slots + n_tokens
-    n_inner = width("ssm_out", 0) or width("shortconv.out_proj", 0)
+    outward = ("ssm_out", "shortconv.out_proj", "time_mix_output")
+    n_inner = next(filter(None, (width(name, 0) for name in outward)), 0)
     n_ranks, n_choices = width("ssm_dt", 0), width("ssm_x", 1)
+    n_heads = width("ssm_alpha", 1) or width("ssm_ba", 1) // 2
     states = state.n_state * n_slots * (1 + shape.n_rollback)
     return {
         "projected": row * (width("ssm_in", 1) or width("shortconv.in_proj", 1)),
@@ -272,6 +392,13 @@ def _state_sizes(
         "steps": row * max(0, width("ssm_in", 1) - n_inner - n_convolved),
         "scanned": row * n_inner + states * FLOAT_BYTES,
         "nothing": 0,
+        "delta key": row * max(0, n_convolved - n_inner) // 2,
+        "both delta keys": row * max(0, n_convolved - n_inner),
+        "delta heads": row * n_heads,
+        "both delta heads": 2 * row * n_heads,
+        "wkv states": state.n_state * n_slots * FLOAT_BYTES,
+        "mixtures": row * n_inner * (width("time_mix_lerp_fused", 3) or 5),
+        "heads": row * n_inner * architecture.d_hidden // max(state.n_state, 1),
         "last states": states * FLOAT_BYTES,
         "states": (state.n_state + state.n_convolution) * n_slots * FLOAT_BYTES,
     }
@@ -310,8 +437,9 @@ def graph_inputs(
     is_whole = shape.flash_attention or is_late
     inputs = {
         "tokens": tokens,
+        "tokens again": tokens,
         "embeddings": tokens * architecture.d_hidden,
-        "positions": tokens,
+        "positions": tokens * (4 if architecture.name in FOUR_POSITIONS else 1),
         "rows": n_rows * FLOAT_BYTES,
         "all state rows": max(1, shape.n_slots) * FLOAT_BYTES,
         "state rows": max(1, shape.n_slots) * FLOAT_BYTES,

@@ -15,7 +15,16 @@ from engine.memory.allocator import Program, buffer_bytes, programs_of
 from engine.memory.graph_builder import INPUTS, PREFIX, ROWS, PlacedLayer, PlacedModel
 from engine.memory.kv_cache import PAD, CacheShape
 from engine.memory.layer_graph import model_graph
-from engine.memory.layer_tensors import LayerKind, graph_inputs, layer_sizes, walked_layers
+from engine.memory.layer_tensors import (
+    LOOPED,
+    NORMED_WHOLE,
+    UNCUT,
+    LayerKind,
+    graph_inputs,
+    layer_sizes,
+    walked_layers,
+    weight_layer,
+)
 from engine.memory.scheduler import schedule
 from engine.memory.tensor_graph import Size
 from engine.model.architecture import Architecture, Model
@@ -32,7 +41,10 @@ LEAST_TOKENS = 32
 """From how many tokens on weights of main memory visit the first GPU (`op_offload`)."""
 NAMED_WITHOUT_SUFFIX = {"ffn_norm": "ffn_norm.weight"}
 """Names of Falcon H1."""
-ON_FIRST_LAYER = ("token_embd_norm.weight", "token_embd_norm.bias")
+ON_FIRST_LAYER = (
+    "token_embd_norm.weight", "token_embd_norm.bias", "per_layer_model_proj.weight",
+    "per_layer_proj_norm.weight", "hrm.z_l_init",
+)  # fmt: skip
 """Weights of the input that lie where the first layer does."""
 
 
@@ -120,44 +132,51 @@ def _plan(
 ) -> _Plan | None:
     is_flash, type_k, type_v, is_late = cache
     shape = CacheShape(PAD, PAD, type_k, type_v, flash_attention=is_flash)
-    walked = walked_layers(architecture, shape, is_late=is_late)
+    walked = walked_layers(architecture, file, shape, is_late=is_late)
     table, cpu = _table(file), devices.n_devices - 1
-    if not walked or len(table.layers) < len(walked):
+    n_named = len(table.layers)
+    if not walked or (n_named < len(walked) and architecture.name not in LOOPED):
         return None
+    loops = tuple(kind.loop for kind, _ in walked)
+    sources = [weight_layer(loops, index, n_named) for index in range(len(walked))]
     moved = dict(devices.moved)
     placed = []
     for index, (kind, _) in enumerate(walked):
-        device = devices.layers[index]
+        source = sources[index]
         others = tuple(
             (name, moved[whole])
-            for name in table.layers[index]
-            if moved and (whole := f"blk.{index}.{name}") in moved
+            for name in table.layers[source]
+            if moved and (whole := f"blk.{source}.{name}") in moved
         )
-        cached_on = cpu if devices.is_cache_on_cpu else device
-        names = frozenset(table.layers[index])
-        placed.append(PlacedLayer(kind, names, device, cached_on, others))
+        owner = architecture.sharing.get(index, index)
+        cached_on = cpu if devices.is_cache_on_cpu else devices.layers[owner]
+        names = frozenset(table.layers[source])
+        placed.append(PlacedLayer(kind, names, devices.layers[source], cached_on, others))
+    shapes = [table.shapes[source] for source in sources]
     signatures = [
-        (layer, walked[i][1], table.shapes[i], table.types[i] if _visits(layer, cpu) else ())
+        (layer, walked[i][1], shapes[i], table.types[sources[i]] if _visits(layer, cpu) else ())
         for i, layer in enumerate(placed)
     ]
-    is_whole = devices.n_copies > 1 and (devices.attends_on_cpu or devices.scans_on_cpu)
+    crosses = devices.attends_on_cpu or devices.scans_on_cpu or architecture.sharing
+    is_whole = architecture.name in LOOPED or (devices.n_copies > 1 and crosses)
     chosen = (
         list(range(len(placed)))
         if is_whole
         else _standing_for_all(signatures, pairs=bool(architecture.states))
     )
-    sized = [(walked[index][1], table.shapes[index]) for index in chosen]
+    sized = [(walked[index][1], shapes[index]) for index in chosen]
     distinct = list(dict.fromkeys(sized))
     owners = tuple(map(distinct.index, sized))
     first = [chosen[owners.index(number)] for number in range(len(distinct))]
-    n_heads = architecture.n_blocks - architecture.n_layers
     outline = PlacedModel(
         tuple(placed[index] for index in chosen),
         _beside(table, devices),
         devices.n_devices,
         offloads=cpu > 0 and is_large[0],
         offloads_rows=cpu > 0 and is_large[1],
-        cuts_rows=not n_heads and not architecture.gives_all_logits,
+        sources=tuple(sources[index] for index in chosen),
+        cuts_rows=architecture.name not in UNCUT and not architecture.gives_all_logits,
+        norms_all=architecture.name in NORMED_WHOLE,
         has_rows=not architecture.gives_all_logits,
         attends_on_cpu=devices.attends_on_cpu,
         scans_on_cpu=devices.scans_on_cpu,
@@ -168,9 +187,9 @@ def _plan(
     weights = {}
     for owner, name in frozenset().union(*sizes):
         if name.startswith(PREFIX):
-            tensors = table.others if owner == INPUTS else table.layers[chosen[owner]]
+            tensors = table.others if owner == INPUTS else table.layers[sources[chosen[owner]]]
             weights[owner, name] = _copied_bytes(tensors.get(name.removeprefix(PREFIX)))
-    kinds = tuple((walked[index][1], table.layers[index]) for index in first)
+    kinds = tuple((walked[index][1], table.layers[sources[index]]) for index in first)
     return _Plan(programs, sizes, weights, kinds, owners)
 
 

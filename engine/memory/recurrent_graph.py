@@ -1,7 +1,8 @@
-"""Layers that keep a state, tensor by tensor: Mamba 1 and 2, and short convolutions.
+"""Layers that keep a state, tensor by tensor: Mamba 1 and 2, delta nets, short convolutions.
 
 `build_mamba_layer` and `build_mamba2_layer` of `src/models/mamba-base.cpp`, `build_rs` of
-`src/llama-graph.cpp`, `src/models/lfm2.cpp` (llama.cpp 0c1e57098).
+`src/llama-graph.cpp`, `src/models/lfm2.cpp`, `delta-net-base.cpp`, `qwen3next.cpp` and `qwen35.cpp`
+(llama.cpp 0c1e57098).
 """
 
 from engine.memory.graph_builder import GraphBuilder
@@ -12,6 +13,8 @@ def recurrent_mixer(b: GraphBuilder, normed: Tensor) -> Tensor | None:
     """The result of a layer's recurrent part; None where it has none."""
     if b.has("shortconv.in_proj.weight"):
         return _short_convolution(b, normed)
+    if b.has("ssm_ba.weight") or b.has("ssm_alpha.weight"):
+        return _gated_delta_net(b, b.expand(normed))
     if b.has("ssm_x.weight"):
         return _mamba(b, normed)
     return _mamba2(b, normed) if b.has("ssm_in.weight") else None
@@ -21,9 +24,9 @@ def _short_convolution(b: GraphBuilder, normed: Tensor) -> Tensor:
     projected = b.product("projected", "shortconv.in_proj", normed)
     parts = [Tensor(b.size("projected"), (projected,), Kind.VIEW) for _ in range(3)]
     gated = b.new("mixed", parts[0], parts[2])
-    states = _states(b)
-    joined = b.new("conv input", b.view(states), b.view(gated))
-    _keep(b, joined, "conv input")
+    before = states(b, "conv states")
+    joined = b.new("conv input", b.view(before), b.view(gated))
+    keep(b, joined, "conv input")
     convolved = _convolved(b, joined, "shortconv.conv")
     result = b.new("mixed", parts[1], convolved)
     result.replaces = (convolved,)
@@ -31,11 +34,11 @@ def _short_convolution(b: GraphBuilder, normed: Tensor) -> Tensor:
 
 
 def _mamba(b: GraphBuilder, normed: Tensor) -> Tensor:
-    states = _states(b)
+    before = states(b, "conv states")
     projected = b.product("projected", "ssm_in", normed)
     parts = [Tensor(b.size("projected"), (projected,), Kind.VIEW) for _ in range(2)]
-    joined = b.new("conv input", b.view(states), parts[0])
-    _keep(b, joined, "conv input")
+    joined = b.new("conv input", b.view(before), parts[0])
+    keep(b, joined, "conv input")
     mixed = b.same(b.biased(_convolved(b, joined, "ssm_conv1d"), "ssm_conv1d"))
     chosen = b.product("choices", "ssm_x", mixed)
     steps, *gates = (Tensor(b.size("choices"), (chosen,), Kind.VIEW) for _ in range(3))
@@ -47,17 +50,16 @@ def _mamba(b: GraphBuilder, normed: Tensor) -> Tensor:
         steps = b.new("step inputs", steps)
     steps = b.product("mixed", "ssm_dt", steps)
     scanned = _scanned(b, b.view(mixed), steps, gates)
-    skipped = b.weight("ssm_d")
-    skipped = b.with_weight(b.same(mixed, skipped), skipped)
+    skipped = b.scaled(mixed, "ssm_d", suffix="")
     return b.view(_projected_back(b, scanned, skipped, parts[1]))
 
 
 def _mamba2(b: GraphBuilder, normed: Tensor) -> Tensor:
-    states = _states(b)
+    before = states(b, "conv states")
     projected = b.product("projected", "ssm_in", normed)
     parts = [Tensor(b.size("projected"), (projected,), Kind.VIEW) for _ in range(3)]
-    joined = b.new("conv input", b.view(states), parts[1])
-    _keep(b, joined, "conv input")
+    joined = b.new("conv input", b.view(before), parts[1])
+    keep(b, joined, "conv input")
     convolved = b.same(b.biased(_convolved(b, joined, "ssm_conv1d"), "ssm_conv1d"))
     mixed, *gates = (Tensor(b.size("convolved"), (convolved,), Kind.VIEW) for _ in range(3))
     steps = b.biased(b.new("steps", parts[2]), "ssm_dt")
@@ -67,12 +69,50 @@ def _mamba2(b: GraphBuilder, normed: Tensor) -> Tensor:
     return _projected_back(b, scanned, skipped, parts[0])
 
 
-def _states(b: GraphBuilder) -> Tensor:
-    """The rows of states of a convolution that a batch goes on from."""
+def _gated_delta_net(b: GraphBuilder, normed: Tensor) -> Tensor:
+    row, gate = _row_and_gate(b, normed)
+    joined = b.new("conv input", b.view(states(b, "conv states")), b.view(row))
+    keep(b, joined, "conv input")
+    before = b.view(states(b, "wkv states"))
+    convolved = _convolved(b, joined, "ssm_conv1d")
+    query, key, value = (Tensor(convolved.size, (convolved,), Kind.VIEW) for _ in range(3))
+    decay, rate = _decay_and_rate(b, normed)
+    decay = b.scaled(b.scaled(decay, "ssm_dt", ".bias"), "ssm_a", "")
+    query, key = b.new("delta key", query), b.new("delta key", key)
+    scanned = b.new("scanned", query, key, value, b.view(decay), rate, before)
+    keep(b, b.expand(scanned), "last states")
+    result = b.norm(b.view(scanned, "mixed"), "ssm_norm")
+    result = b.same(result, b.new("mixed", b.view(gate)))
+    return b.view(b.product("hidden", "ssm_out", b.view(result)))
+
+
+def _row_and_gate(b: GraphBuilder, normed: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries, keys and values of a delta net, and its gate: of one matrix in older files."""
+    if b.has("attn_qkv.weight"):
+        return b.product("row", "attn_qkv", normed), b.product("mixed", "attn_gate", normed)
+    projected = b.product("projected", "ssm_in", normed)
+    views = [Tensor(projected.size, (projected,), Kind.VIEW) for _ in range(4)]
+    names = ("delta key", "delta key", "mixed", "mixed")
+    query, key, value, gate = map(b.new, names, views)
+    return b.new("convolved", b.new("both delta keys", query, key), value), gate
+
+
+def _decay_and_rate(b: GraphBuilder, normed: Tensor) -> tuple[Tensor, Tensor]:
+    """What a delta net forgets and learns with, one number for each head."""
+    if b.has("ssm_ba.weight"):
+        both = b.product("both delta heads", "ssm_ba", normed)
+        rate, decay = (Tensor(both.size, (both,), Kind.VIEW) for _ in range(2))
+        return b.new("delta heads", decay), b.view(b.new("delta heads", rate))
+    decay = b.view(b.product("delta heads", "ssm_alpha", normed))
+    return decay, b.new("delta heads", b.view(b.product("delta heads", "ssm_beta", normed)))
+
+
+def states(b: GraphBuilder, name: str) -> Tensor:
+    """The rows of states of a name that a batch goes on from."""
     cache = _cleared(b)
-    states = b.expand(b.new("conv states", cache, b.part("state rows")))
+    rows = b.expand(b.new(name, cache, b.part("state rows")))
     _keep_others(b, cache)
-    return states
+    return rows
 
 
 def _cleared(b: GraphBuilder) -> Tensor:
@@ -88,7 +128,7 @@ def _keep_others(b: GraphBuilder, cache: Tensor) -> None:
     b.expand(Tensor(None, (others,), device=b.here.cache_device))
 
 
-def _keep(b: GraphBuilder, tensor: Tensor, name: str) -> None:
+def keep(b: GraphBuilder, tensor: Tensor, name: str) -> None:
     """Write states back to where they lie."""
     row = Tensor(b.size(name), (tensor,), Kind.VIEW)
     b.expand(Tensor(None, (row,), device=b.here.cache_device))
@@ -108,7 +148,7 @@ def _scanned(b: GraphBuilder, mixed: Tensor, steps: Tensor, gates: list[Tensor])
         scanned.device = decay.device
     b.expand(scanned)
     _keep_others(b, cache)
-    _keep(b, scanned, "last states")
+    keep(b, scanned, "last states")
     return scanned
 
 

@@ -77,8 +77,8 @@ class Architecture:
     gives_all_logits: bool = False
     """Whether the graph makes logits of every token."""
     widths: Widths = field(default_factory=Widths)
-    n_sharing: int = 0
-    """Last layers that use the cache of those before them."""
+    sharing: dict[int, int] = field(default_factory=dict)
+    """Last layers that use the cache of one before them, and which (Gemma 3n and 4)."""
     indexer: Indexer | None = None
     """What sparse attention chooses tokens by."""
     n_streams: int = 0
@@ -164,7 +164,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         has_position_bias=keys.name in POSITION_BIAS,
         gives_all_logits=keys.name in ALL_LOGITS,
         widths=widths_of(file.tensors),
-        n_sharing=n_blocks - n_layers_with_cache(keys, n_blocks),
+        sharing=_sharing(keys, spans),
         indexer=indexer_of(keys),
         n_streams=keys.optional("hyper_connection.count", 0),
         layer_embedding_width=_layer_embedding_width(keys, n_blocks),
@@ -211,6 +211,15 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
     kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
     routers = [1] * (n_blocks - n_named)
     return [*heads, *routers], [*kv_heads, *routers]
+
+
+def _sharing(keys: HeaderKeys, spans: list[int | None]) -> dict[int, int]:
+    """The layer whose cache each of the last ones uses: the last of its kind that has one."""
+    n_owning = n_layers_with_cache(keys, len(spans))
+    return {
+        index: n_owning - (1 if spans[index] is None else 2)
+        for index in range(n_owning, len(spans))
+    }
 
 
 def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:

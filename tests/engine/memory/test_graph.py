@@ -82,22 +82,6 @@ def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them
     assert cast_bytes(architecture, shape) == 2 * 32768 * (576 + 512)
 
 
-def test_gpus_that_share_a_cache_across_hold_copies_of_it() -> None:
-    split = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(3.0, 1.0))
-    shape = shape_for(find_entry("gemma-3n-e4b").model().architecture, BASE, "kvchat", (GPU, CPU))
-    layer = 2 * 2 * 256 * 2 * shape.n_cells
-    ends_before = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(1.0, 3.0))
-    assert compute(split, SECOND) - compute(ends_before, SECOND) == 8 * layer
-
-
-def test_layers_that_differ_leave_holes_beside_visiting_experts() -> None:
-    model = find_entry("qwen3-next-80b-a3b").model()
-    experts = max(t.nbytes for t in model.file.tensors if "_exps.weight" in t.name)
-    on_gpu = planned("qwen3-next-80b-a3b", GPU)
-    moved = planned("qwen3-next-80b-a3b", GPU, n_cpu_moe=-1)
-    assert compute(moved, GPU) - compute(on_gpu, GPU) == round(1.85 * experts)
-
-
 def test_estimates_come_with_a_range_and_exact_numbers_without() -> None:
     (gpu, cpu) = planned("qwen3-30b-a3b", GPU).devices
     graph, weights = gpu.term(TermKind.COMPUTE), gpu.term(TermKind.WEIGHTS)
