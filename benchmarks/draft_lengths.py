@@ -11,14 +11,19 @@ Speeds are those of the rounds behind the first token, over the plain speed of t
 costs, and *warm*, in a session that saw the prompts before. The best fixed length is the one with
 the largest median over the prompts, chosen afterwards; no drafts at all may be it.
 
+Plain steps on a shared machine are a quarter slower in one reply than in the next, which is more
+than the rules differ by. So each round counts what rounds with as many rows took in the median of
+all replies to that prompt, and the drafting that it really took: the decisions are those of a real
+clock, their price is not that of the moment. A second table has the clock's own figures.
+
 All replies to a prompt say what the first plain one said: batches round unlike single steps, a
 near-tie falls the other way, and the rest is another text, with more or less to draft in it than
 the rules are about. So the logits of each row are made to choose the recorded token; nothing else
 is changed. What a set says is the median of paired ratios. `draft_replay.py` plays the same on
 recorded lines at a simulated machine's costs.
 
-The best of six that a clock measured is partly the luckiest. `--control 4` lets every rule be the
-same length: what `cold / best` says then is what chance alone takes from `auto`.
+The best of six that were measured is partly the luckiest. `--control 4` lets every rule be the same
+length: what `cold / best` says then is what chance alone takes from `auto`.
 """
 
 import argparse
@@ -53,6 +58,8 @@ WARM_UP = Prompt("warm-up", "warm-up", "Write the numbers from one to forty, eac
 
 Speeds = Mapping[str, Mapping[int, float]]
 """Of one prompt: by rule and length of the reply, in any unit that all rules share."""
+Replies = Mapping[str, Sequence[RoundFinished]]
+"""The rounds of one prompt's replies behind their first tokens, by rule."""
 
 
 def main() -> None:
@@ -61,10 +68,13 @@ def main() -> None:
     lines = [f"{machine['processor']}, {options.threads} threads, {machine['date']}.", ""]
     of_control = f", all fixed:{options.control}" if options.control else ""
     for predictor in options.predictors.split(","):
-        with_sets = Timing(options, predictor).sets()
-        for line in table(f"{options.model.stem}, {predictor}{of_control}", with_sets):
-            print(line, flush=True)
-            lines.append(line)
+        sets = list(Timing(options, predictor).sets())
+        title = f"{options.model.stem}, {predictor}{of_control}"
+        for name, speeds_of in ((title, typical_speeds), (f"{title}, by the clock", clock_speeds)):
+            measured = ((each, [speeds_of(replies) for replies in found]) for each, found in sets)
+            for line in table(name, measured):
+                print(line, flush=True)
+                lines.append(line)
     if options.page:
         what = (options.model.stem, options.predictors, options.sets, str(options.tokens))
         what += (f"control {options.control}",) if options.control else ()
@@ -73,11 +83,10 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A reply with the prompt before it, and its tokens per second behind the first token."""
+    """A reply with the prompt before it, and its rounds behind the first token."""
 
     token_ids: tuple[int, ...]
-    speeds: Mapping[int, float]
-    """By the length of the reply."""
+    rounds: Sequence[RoundFinished]
 
 
 class Line:
@@ -120,8 +129,8 @@ class Timing:
         }
         self._line = Line()
 
-    def sets(self) -> Iterator[tuple[str, list[Speeds]]]:
-        """The speeds of each prompt, set by set."""
+    def sets(self) -> Iterator[tuple[str, list[Replies]]]:
+        """The replies to each prompt, set by set."""
         options = self._options
         with self._line.is_said(), closing(self._load()) as kept:
             self._ask(kept, WARM_UP, self._auto)
@@ -129,13 +138,13 @@ class Timing:
                 prompts = choose(read_set(name), options.prompts, seed=options.seed)
                 yield (
                     Path(name).stem,
-                    [self._speeds(kept, each, n) for n, each in enumerate(prompts)],
+                    [self._replies(kept, each, n) for n, each in enumerate(prompts)],
                 )
 
     def _load(self) -> Session:
         return load_session(self._configuration).session
 
-    def _speeds(self, kept: Session, prompt: Prompt, turn: int) -> Speeds:
+    def _replies(self, kept: Session, prompt: Prompt, turn: int) -> Replies:
         self._line.tokens = ()
         self._line.tokens = self._ask(kept, prompt, OFF).token_ids
         with closing(self._load()) as fresh:
@@ -143,7 +152,7 @@ class Timing:
             runs += [(name, kept, rule) for name, rule in self._rules.items()]
             start = turn * len(runs) // 2 % len(runs)
             return {
-                name: self._ask(session, prompt, rule).speeds
+                name: self._ask(session, prompt, rule).rounds
                 for name, session, rule in (*runs[start:], *runs[:start])
             }
 
@@ -159,10 +168,29 @@ class Timing:
         for event in session.generate(request, Cancellation()):
             match event:
                 case RoundFinished():
-                    rounds.append((event.n_emitted, event.elapsed_s))
+                    rounds.append(event)
                 case Finished():
                     said = (*session.prompt_tokens(request.messages), *event.token_ids)
-        return Told(said, speeds_at(rounds[1:]))
+        return Told(said, rounds[1:])
+
+
+def clock_speeds(replies: Replies) -> Speeds:
+    return {
+        rule: speeds_at((each.n_emitted, each.elapsed_s) for each in rounds)
+        for rule, rounds in replies.items()
+    }
+
+
+def typical_speeds(replies: Replies) -> Speeds:
+    """Speeds where rounds of as many rows take the same time, apart from their drafting."""
+    times: dict[int, list[float]] = {}
+    for each in (one for rounds in replies.values() for one in rounds):
+        times.setdefault(each.n_verified, []).append(each.elapsed_s - each.draft_s)
+    typical = {n_verified: median(found) for n_verified, found in times.items()}
+    return {
+        rule: speeds_at((one.n_emitted, typical[one.n_verified] + one.draft_s) for one in rounds)
+        for rule, rounds in replies.items()
+    }
 
 
 def speeds_at(rounds: Iterable[tuple[int, float]]) -> dict[int, float]:

@@ -36,7 +36,7 @@ SLOWED = 1.1
 were never measured."""
 SLOWING = 1.002
 """By which the best time of a number rises with each step: contexts grow, and steps with them."""
-EXPLORED = 0.0025
+EXPLORED = 0.001
 """Share of the time that is spent on numbers tried without a reason: how the knee is found."""
 LEAST_LOSS = 0.1
 """Share of a unit that trying a number out of curiosity is taken to cost at least."""
@@ -138,14 +138,12 @@ class ThreadController:
         self._total_s += unit_s
         if self._trial is not None:
             return self._judge(self._trial, unit_s)
-        shares = self._load.shares()
         self._recent.append(unit_s)
-        is_usual = unit_s < self._usual_s and self._total_s < self._weighed_until_s
-        if is_usual and shares == self._shares:
+        if unit_s < self._usual_s and self._total_s < self._weighed_until_s:
             best_s = self._best_s[self._n_settled] * SLOWING
             self._best_s[self._n_settled] = unit_s if unit_s < best_s else best_s
         else:
-            self._shares = shares
+            self._shares = self._load.shares()
             self._weigh(unit_s)
         return None
 
