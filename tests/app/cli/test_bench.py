@@ -15,7 +15,6 @@ from app.bench.results import read_results
 from engine.presets.preset import read_preset
 from tests.app.bench.made_results import record, results
 from tests.app.cli.conftest import kvchat
-from tests.app.cli.test_imports import imported
 from tests.fakes_client import CONFIGURATION
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -183,7 +182,3 @@ def test_the_recommendation_is_written_where_there_is_one(
     assert target.exists() == (said == "Written to")
     if target.exists():
         assert read_preset(target).model == str(CONFIGURATION.model_path)
-
-
-def test_help_imports_neither_the_screen_nor_an_engine() -> None:
-    assert imported("bench", "--help") == []

@@ -12,7 +12,6 @@ import pytest
 from app import paths
 from app.cli.main import run
 from engine.presets.programs.formats import FORMATS
-from tests.app.cli.test_imports import imported
 from tests.drafting_models import drafting_model
 
 
@@ -134,10 +133,6 @@ def test_a_file_that_is_not_there_says_where_commands_go(
 ) -> None:
     assert run(["import", "nowhere.sh"]) == 1
     assert "after `--`" in capsys.readouterr().err
-
-
-def test_import_imports_neither_the_screen_nor_an_engine() -> None:
-    assert imported("import", "--", "llama-server", "-m", "a.gguf") == []
 
 
 def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
