@@ -147,6 +147,24 @@ def busy_chat(seed: int) -> tuple[float, ...]:
     return (mean(found),)
 
 
+def turning(seed: int) -> tuple[float, ...]:
+    """Text that is guessed well for 2,000 tokens and badly from then on: speed behind the turn."""
+    found = []
+    for curve, source in product((sim.TWO_CORES, sim.GPU), (sim.LOOKUP, sim.SMALL_DRAFT)):
+        world = sim.World(curve, lambda _, place: 0.8 if place < 2000 else 0.45, source, seed=seed)
+        marks = sim.play_auto(world, 4000).marks
+        begin = next(mark for mark in marks if mark[0] >= 2000)
+        found.append((marks[-1][0] - begin[0]) / (marks[-1][1] - begin[1]))
+    return (mean(found),)
+
+
+def dear_to_ask(seed: int) -> tuple[float, ...]:
+    """Hopeless text where asking for a look-up takes a twentieth of a plain step: over plain."""
+    source = sim.Source(step=0.002, fixed=0.045)
+    make = partial(sim.World, text=sim.steady(0.05), source=source, proposes=0.4, seed=seed)
+    return (mean(sim.play_auto(make(curve), N_TOKENS).speed for curve in CURVES[:2]),)
+
+
 MEASURES: dict[Callable[[int], tuple[float, ...]], tuple[str, ...]] = {
     steady: ("steady", "its least"),
     hopeless: ("hopeless",),
@@ -157,6 +175,8 @@ MEASURES: dict[Callable[[int], tuple[float, ...]], tuple[str, ...]] = {
     long_prompt: ("long prompt",),
     first_reply: ("first 64", "first 128", "first 512"),
     busy_chat: ("stalling",),
+    turning: ("turning",),
+    dear_to_ask: ("dear to ask",),
 }
 
 
