@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from engine.cache.radix import TOKEN_BYTES, Node, RadixTree, StoredState, line_digest, state_key
@@ -52,19 +52,9 @@ def upper_half(kept: Kept, share: float, halves: tuple[bytes, bytes] | None) -> 
     the caller's to set. A pin stays below, where it protects both.
     """
     nbytes = round(kept.nbytes * share) if halves is None else len(halves[0])
-    upper = Kept(
-        key="",
-        nbytes=nbytes,
-        recompute_s=kept.recompute_s * share,
-        used_at=kept.used_at,
-        owners=kept.owners,
-        n_uses=kept.n_uses,
-        payload=None,
-        file=kept.file,
-        came_at=kept.came_at,
-        is_prefetched=kept.is_prefetched,
-        origin=kept.origin,
-        wants_disk=kept.wants_disk,
+    recompute_s = kept.recompute_s * share
+    upper = replace(
+        kept, key="", nbytes=nbytes, recompute_s=recompute_s, is_pinned=False, payload=None
     )
     kept.nbytes = kept.nbytes - nbytes if halves is None else len(halves[1])
     kept.recompute_s -= upper.recompute_s

@@ -7,20 +7,18 @@ states of the chat itself are taken: what a coarse type lost reaches no other ch
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.cache.books import Split, part_of
+from engine.backends.base import Backend
+from engine.cache.books import part_of
 from engine.cache.catalog import Catalog, KeptNode, Payload, adopt, value
 from engine.cache.namespace import CacheTypes, Namespace, differ_in_types_only
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import pack
 from engine.cache.snapshot_folder import ColdFolder
 from engine.clock import Stopwatch
-from engine.configuration import KVTypeName
 from engine.errors import CacheStoreError, StateError
-
-Requantise = Callable[[Payload, KVTypeName, KVTypeName], Payload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +65,10 @@ class OtherTypes:
     Safe for several threads: one line is converted at a time.
     """
 
-    def __init__(
-        self,
-        folder: ColdFolder,
-        namespace: Namespace,
-        *,
-        can_slice: bool,
-        split_state: Split,
-        requantise: Requantise,
-    ) -> None:
+    def __init__(self, folder: ColdFolder, namespace: Namespace, backend: Backend) -> None:
         self._folder = folder
         self._namespace = namespace
-        self._can_slice = can_slice
-        self._split_state = split_state
-        self._requantise = requantise
+        self._backend = backend
         self._into = CacheTypes.of(namespace)
         self._sources: tuple[_Source, ...] | None = None
         self._lock = threading.Lock()
@@ -136,7 +124,7 @@ class OtherTypes:
             types = CacheTypes.of(namespace)
             if types is None or not differ_in_types_only(namespace, self._namespace):
                 continue
-            catalog = Catalog(namespace.key, can_slice=self._can_slice)
+            catalog = Catalog(namespace.key, can_slice=self._backend.can_slice)
             adopt(catalog, [entry.state for entry in self._folder.entries(namespace.key)])
             sources.append(_Source(namespace, types, catalog))
         return sources
@@ -147,7 +135,7 @@ class OtherTypes:
         assert self._into is not None
         watch, n_done, worst = Stopwatch(), 0, found.source.types
         with tiers.match(tokens) as match:
-            n_own = match.n_tokens if self._can_slice else 0
+            n_own = match.n_tokens if self._backend.can_slice else 0
             for node in found.nodes:
                 end = min(node.end, found.n_tokens)
                 if end <= n_own:
@@ -174,9 +162,10 @@ class OtherTypes:
         """A node's state up to a token of its line in the types of the context, and its start."""
         file, types = value(node).file, source.types
         assert file is not None
-        state = self._requantise(self._folder.read(source.namespace.key, file), types.k, types.v)
-        start = source.catalog.start(node)
-        return start, part_of(state, (file.start, file.end), (start, end), self._split_state)
+        state: Payload = self._folder.read(source.namespace.key, file)
+        state = self._backend.requantise(state, types.k, types.v)
+        start, split = source.catalog.start(node), self._backend.split_state
+        return start, part_of(state, (file.start, file.end), (start, end), split)
 
     def _origin(self, source: _Source, node: KeptNode) -> CacheTypes:
         before = CacheTypes.read(value(node).origin)

@@ -138,17 +138,7 @@ class CacheKeeper:
             cold=cold,
             settings=settings,
         )
-        others = (
-            None
-            if cold is None
-            else OtherTypes(
-                cold.folder,
-                namespace,
-                can_slice=backend.can_slice,
-                split_state=backend.split_state,
-                requantise=backend.requantise,
-            )
-        )
+        others = None if cold is None else OtherTypes(cold.folder, namespace, backend)
         loaded.session.attach_cache(tiers, settings, others)
         if problem is not None:
             tiers.note(problem, is_problem=True)

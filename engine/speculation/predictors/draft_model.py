@@ -27,7 +27,7 @@ class DraftModelPredictor:
     `RESTART` tokens, until there is leave to fill the hole.
     The sampler is the target's, and `guess` draws as the verification needs it.
 
-    The vocabularies were compared before (`vocabularies.check_pair`); the sequence outlives the
+    The vocabularies were compared before (`pairs.check_pair`); the sequence outlives the
     predictor, so that the next reply finds the prefix again.
     """
 

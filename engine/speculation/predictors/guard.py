@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
-from engine.errors import EngineError, PredictorError
+from engine.errors import EngineError, PredictorError, shown
 from engine.grammar.mask import GrammarMask
 from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
@@ -309,5 +309,4 @@ def _is_law(law: object, n_vocab: int) -> bool:
 
 def _shown(value: object) -> str:
     with translated("a proposal"):
-        text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        return shown(value)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeGuard
+from typing import cast
 
 from engine.backends.base import Vocabulary
 from engine.configuration import SpeculationSettings
@@ -55,12 +55,12 @@ def make_plugin(name: str, setup: PredictorSetup) -> Predictor:
     with translated(f"its factory {point.value}"):
         made: object = factory(setup)
         lacking = [part for part in PARTS if not callable(getattr(made, part, None))]
-    if lacking or not _is_predictor(made):
+    if lacking:
         raise PredictorError(
             f"{point.value} gave a {type(made).__name__} without {', '.join(lacking)}: "
             f"a predictor has {', '.join(PARTS)}"
         )
-    return made
+    return cast(Predictor, made)
 
 
 def _entry_point(name: str) -> EntryPoint:
@@ -77,7 +77,3 @@ def _entry_point(name: str) -> EntryPoint:
             "uninstall all but one"
         )
     return next(iter(found.values()))
-
-
-def _is_predictor(made: object) -> TypeGuard[Predictor]:
-    return all(callable(getattr(made, part, None)) for part in PARTS)

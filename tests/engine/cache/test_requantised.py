@@ -46,14 +46,7 @@ class Life:
             in_background=False,
         )
         self.recall = Recall(backend)
-        others = OtherTypes(
-            folder,
-            mine,
-            can_slice=backend.can_slice,
-            split_state=backend.split_state,
-            requantise=backend.requantise,
-        )
-        self.recall.attach(self.tiers, SETTINGS, others)
+        self.recall.attach(self.tiers, SETTINGS, OtherTypes(folder, mine, backend))
 
     def say(self, tokens: list[int], owner: str = CHAT) -> Recalled:
         recalled = self.recall.begin(tokens, owner)
