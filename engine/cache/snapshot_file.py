@@ -9,17 +9,20 @@ import json
 import os
 import struct
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from typing import TYPE_CHECKING, Annotated
 
 from engine.cache.namespace import CacheTypes, Namespace
 from engine.cache.radix import TOKEN_BYTES, StoredState
+from engine.configuration import STRICT, Bounds
 from engine.errors import StateError
 from engine.files import replace_file
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAGIC = b"KVCHATST"
 VERSION = 1
@@ -133,12 +136,17 @@ OF_STATE = (
 )  # fmt: skip
 """What a description says of a state in the state's own words."""
 
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+Index = Annotated[int, Bounds(ge=0, lt=2**63)]
+NotNegative = Annotated[float, Bounds(ge=0)]
+TO_THE_LETTER = {**STRICT, "strict": True}
+"""No type is read as another."""
 
 
-class _Description(BaseModel, frozen=True, extra="forbid", strict=True):
+@dataclass(frozen=True, slots=True)
+class _Description:
     """The JSON in a head."""
+
+    __pydantic_config__ = TO_THE_LETTER
 
     namespace: str
     model: str
@@ -146,21 +154,21 @@ class _Description(BaseModel, frozen=True, extra="forbid", strict=True):
     key: str
     parent: str
     line: str
-    start: Count
-    end: Count
+    start: Index
+    end: Index
     recompute_s: NotNegative
     owners: tuple[str, ...]
-    n_uses: Count
+    n_uses: Index
     used_at: NotNegative
     origin: str = ""
     """Stands only where there is one: other versions of kvchat read files without it."""
 
-    @field_validator("origin")
-    @classmethod
-    def _spells_types(cls, value: str) -> str:
-        if value and CacheTypes.read(value) is None:
-            raise ValueError("it spells no cache types")
-        return value
+
+@cache
+def _descriptions() -> "TypeAdapter[_Description]":
+    from pydantic import TypeAdapter  # files that the index knows are listed without it
+
+    return TypeAdapter(_Description)
 
 
 def describe(namespace: Namespace, state: StoredState) -> bytes:
@@ -186,11 +194,15 @@ def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace
     Raises:
         StateError: it says something else, or nothing that can be.
     """
+    from pydantic import ValidationError
+
     try:
-        about = _Description.model_validate_json(text)
+        about = _descriptions().validate_json(text)
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, each["loc"])) or each["msg"] for each in error.errors())
         raise StateError(f"its description is wrong about {wrong}") from error
+    if about.origin and CacheTypes.read(about.origin) is None:
+        raise StateError("it says of cache types what cannot be")
     n_tokens = len(packed) // TOKEN_BYTES
     if about.start >= about.end or about.end - about.start != n_tokens:
         raise StateError(f"it claims tokens {about.start} to {about.end} and holds {n_tokens}")
