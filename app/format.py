@@ -61,6 +61,11 @@ def counted(n: int, noun: str) -> str:
     return f"{count(n)} {plural(n, noun)}"
 
 
+def listed(*counted: tuple[int, str]) -> str:
+    """What was counted, but what there is none of: `900 hot, 204 cold`."""
+    return ", ".join(f"{count(n)} {name}" for n, name in counted if n)
+
+
 def plural(n: int, noun: str) -> str:
     """The noun after a count: `hit` after 1, `misses` or `replies` after 2."""
     if n == 1:

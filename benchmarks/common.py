@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration
-from engine.events import CacheChanged, Finished, TiersChanged, TokensCommitted, WorkerStopped
+from engine.events import Finished, PromptReady, TiersChanged, TokensCommitted, WorkerStopped
 from engine.process.blocking_client import BlockingClient, EngineStoppedError
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
@@ -29,7 +29,7 @@ class Timed:
     """One reply, and how long its first token took from the moment of asking."""
 
     first_token_s: float
-    reuse: CacheChanged
+    reuse: PromptReady
     """Where the prompt's tokens came from."""
     finished: Finished
 
@@ -61,7 +61,7 @@ def ask_timed(engine: BlockingClient, request: GenerationRequest) -> Timed:
         match event:
             case TokensCommitted() if first_token_s is None:
                 first_token_s = time.perf_counter() - started
-            case CacheChanged() if reuse is None:
+            case PromptReady():
                 reuse = event
             case Finished() if first_token_s is not None and reuse is not None:
                 return Timed(first_token_s, reuse, event)

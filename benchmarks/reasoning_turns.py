@@ -14,7 +14,7 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.events import CacheChanged, Finished, PromptReady
+from engine.events import Finished, PromptReady
 from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
@@ -64,18 +64,14 @@ def turns(engine: BlockingClient, n_turns: int, thought: str) -> None:
 def engine_reply(engine: BlockingClient, messages: list[Message], text: str) -> Message:
     """Ask for one reply, which goes on behind a text, and print what its prompt cost."""
     asked = GenerationRequest(tuple(messages), max_tokens=1, owner="chat:1")
-    ready = first = None
+    ready = None
     for event in engine.reply(asked):
         if isinstance(event, PromptReady):
             ready = event
-        elif isinstance(event, CacheChanged) and first is None:
-            first = event
     assert ready is not None
-    assert first is not None
-    n_read = ready.n_prompt - ready.n_reused
     turn = sum(message.role == "user" for message in messages)
-    places = f"{first.n_hot:>7}{first.n_warm:>7}"
-    print(f"{turn:>5}{ready.n_prompt:>8}{n_read:>7}{places}  {ready.note or ''}")
+    places = f"{ready.n_hot:>7}{ready.n_warm:>7}"
+    print(f"{turn:>5}{ready.n_prompt:>8}{ready.n_read:>7}{places}  {ready.note or ''}")
     whole = GenerationRequest(tuple(messages), max_tokens=2, owner="chat:1", continues_text=text)
     finished = next(event for event in engine.reply(whole) if isinstance(event, Finished))
     return Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)

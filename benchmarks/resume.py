@@ -133,11 +133,10 @@ def report(times: Sequence[dict[str, Timed]], bench: Bench) -> None:
         goal = f"1/{round(1 / GOALS[place])}" if place in GOALS else ""
         reuse = runs[-1].reuse
         restore_s = statistics.median(run.reuse.restore_s for run in runs)
-        n_new = reuse.n_prompt - reuse.n_reused
         share = f"1/{1 / ratio:.1f}"
         print(
             f"  {place:12}{1e3 * seconds:9.1f} ms{share:>12}{goal:>8}{1e3 * restore_s:9.1f} ms"
-            f"  {reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5} {n_new:11}"
+            f"  {reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5} {reuse.n_read:11}"
         )
     print(f"  medians of {len(times)} pairs")
 

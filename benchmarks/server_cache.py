@@ -92,7 +92,7 @@ class Kvchat:
         )
         outcome.first_token_s[step] = timed.first_token_s
         outcome.n_prompt = timed.reuse.n_prompt
-        outcome.n_computed[step] = timed.reuse.n_prompt - timed.reuse.n_reused
+        outcome.n_computed[step] = timed.reuse.n_read
 
     def restart(self, outcome: Outcome) -> None:
         outcome.rss_bytes = self._engine.client.process_memory_bytes() or 0

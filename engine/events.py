@@ -89,15 +89,75 @@ class PromptProgress:
     n_reused: int
 
 
+class ReadCause(StrEnum):
+    """Why tokens of a prompt were computed that its chat had before."""
+
+    FIRST = "first prompt"
+    """The chat has none before since the model was loaded."""
+    EDITED = "edited"
+    REASONING = "reasoning stripped"
+    """The template leaves out what the model thought for an earlier reply."""
+    TEMPLATE = "template"
+    """It writes the same messages otherwise, such as a date or an end of turn."""
+    TRIMMED = "trimmed"
+    """Turns were dropped for want of room."""
+    SETTINGS = "other settings"
+    """Thinking was switched, or other adapters are used."""
+    EVICTED = "evicted"
+    """The same tokens lie nowhere any more."""
+    UNCUT = "cannot be cut"
+    """A sequence holds them and goes on otherwise, and this model's cannot be cut back."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptReady:
-    """The prompt is in the cache; generation starts."""
+    """The prompt is in the cache, found there or computed; generation starts."""
 
     n_prompt: int
-    n_reused: int
-    elapsed_s: float
+    n_hot: int = 0
+    """Tokens that the context held."""
+    n_copied: int = 0
+    """Of these, those copied from another of its sequences."""
+    n_warm: int = 0
+    """Tokens restored from main memory."""
+    n_cold: int = 0
+    """Tokens restored from disk."""
+    elapsed_s: float = 0.0
+    """Time until it was ready, restoring apart."""
+    restore_s: float = 0.0
+    """Time that restoring took."""
+    reused_as_read_s: float | None = None
+    """What computing the reused tokens would have taken; None where that was never timed."""
+    read_as_loaded_s: float | None = None
+    """What restoring as many tokens as were computed would have taken; None where nothing was ever
+    restored."""
+    n_same: int | None = None
+    """Tokens that the chat's line before begins with too; None where there is none, or where a
+    server does not tell."""
+    cause: ReadCause | None = None
+    """Why the prompt differs from that line behind them; None where it only goes on from it."""
+    place: str = ""
+    """What of the chat differs, in words, where that is known."""
+    lost: ReadCause | None = None
+    """Why less was found than is the same; None where it was found."""
+    before: str = ""
+    """The text up to the first token that differs, its last tokens only."""
+    was: str = ""
+    """The line before from that token on, its first tokens only."""
+    now: str = ""
+    """The prompt from there on."""
     note: str | None = None
-    """Why less was reused than could have been, or what reusing it cost in precision, if so."""
+    """Why ids of a reply were not used again, or what reusing cost in precision, if so."""
+
+    @property
+    def n_reused(self) -> int:
+        """Tokens that were not computed."""
+        return self.n_hot + self.n_warm + self.n_cold
+
+    @property
+    def n_read(self) -> int:
+        """Tokens that were computed."""
+        return self.n_prompt - self.n_reused
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +271,6 @@ class CacheChanged:
     n_cells: int
     kv_bytes: int | None
     """Bytes of the whole KV cache as allocated; None where a server does not tell."""
-    n_reused: int
-    """Tokens of the current prompt that were not computed again."""
-    n_prompt: int
-    n_hot: int = 0
-    """Of the reused tokens, those that the context itself held."""
-    n_warm: int = 0
-    """Those restored from main memory."""
-    n_cold: int = 0
-    """Those restored from disk."""
-    restore_s: float = 0.0
-    """Time that restoring took."""
 
 
 @dataclass(frozen=True, slots=True)

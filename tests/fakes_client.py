@@ -202,7 +202,7 @@ class ScriptedClient:
             yield self.script.prefill_s / 4
             if running.is_stopping:
                 break
-        yield [PromptReady(n_prompt, 120, self.script.prefill_s)]
+        yield [PromptReady(n_prompt, n_hot=120, elapsed_s=self.script.prefill_s)]
         pieces = PIECE.findall(text)
         ids = list(request.continues)
         if spelled(ids) != request.continues_text:
@@ -306,7 +306,7 @@ def _round_events(group: Sequence[str], i: int, n_used: int) -> list[Event]:
             plain_step_s=PLAIN_STEP_S,
             verdicts=(True,) * n_accepted + (False,) * (n_verified - n_accepted),
         ),
-        CacheChanged(n_used + len(group), 8192, 180 * MIB, 120, 200),
+        CacheChanged(n_used + len(group), 8192, 180 * MIB),
     ]
 
 

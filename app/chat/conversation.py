@@ -176,6 +176,7 @@ class Conversation:
             n_beside=max(len(self.replies.running) - 1, 0),
             is_of_chat=is_of_chat,
             n_of_chat=None if is_of_chat else self._n_of_chat(),
+            prompt=self.replies.prompts.get(self.history.chat.id) if self.history.chat else None,
         )
 
     @property

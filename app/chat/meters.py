@@ -75,7 +75,6 @@ class ReplyMeter:
         self._phase = Phase.PREFILL
         self._first_token_s: float | None = None
         self._prefill: PromptProgress | None = None
-        self._ready: PromptReady | None = None
         self._prefill_s: float | None = None
         self._decode_tps: float | None = None
         self._thinking: Thinking | None = None
@@ -124,7 +123,6 @@ class ReplyMeter:
             first_token_s=self._first_token_s,
             prefill=self._prefill if self.is_running else None,
             prefill_s=self._prefill_s,
-            reuse_note=self._ready.note if self._ready else None,
             thinking=self._thinking,
             cache=self._cache,
         )
@@ -134,9 +132,8 @@ class ReplyMeter:
         match event:
             case PromptProgress():
                 self._phase, self._prefill = Phase.PREFILL, event
-            case PromptReady():
-                self._phase, self._prefill, self._ready = Phase.DECODING, None, event
-                self._prefill_s = event.elapsed_s
+            case PromptReady(elapsed_s=elapsed_s):
+                self._phase, self._prefill, self._prefill_s = Phase.DECODING, None, elapsed_s
             case Thinking():
                 self._thinking = event
             case TokensCommitted():

@@ -23,6 +23,7 @@ from engine.events import (
     Finished,
     FinishReason,
     Loaded,
+    PromptReady,
     TokensCommitted,
 )
 from engine.model.server_address import model_title
@@ -69,6 +70,8 @@ class Replies:
         self.refused: RunningReply | None = None
         """The reply for which the context was full before its first token."""
         self.spans = SpanCache()
+        self.prompts: dict[int, PromptReady] = {}
+        """The last prompt of each chat since the model was loaded."""
         self.chat_in_context: int | None = None
         """The chat that the context holds, as far as that was told last; None while it is empty."""
         self._client = client
@@ -230,6 +233,8 @@ class Replies:
                 if reply is self.shown:
                     self._updates.text.append(event.text)
                     self._updates.spans += added
+            case PromptReady():
+                self.prompts[reply.chat_id] = event
             case CacheChanged():
                 self.chat_in_context = reply.chat_id
             case Finished():
@@ -248,6 +253,7 @@ class Replies:
     def cut(self, reason: str) -> None:
         """End every reply with the text so far; the engine holds none of them then."""
         self.chat_in_context = None
+        self.prompts.clear()
         for reply in tuple(self.running.values()):
             self._end(reply, reason, None)
 

@@ -15,6 +15,7 @@ from engine.events import (
     GenerationStats,
     PositionCounts,
     PromptProgress,
+    PromptReady,
     RoundFinished,
     ServerFigure,
     SourceCounts,
@@ -220,8 +221,8 @@ class CockpitSnapshot:
     """About how many tokens the shown chat has, where the cells do not hold it."""
     n_written: int | None = 0
     """Tokens that what stands in the composer would add; None while they are counted."""
-    reuse_note: str | None = None
-    """Why less of the prompt was reused than could have been."""
+    prompt: PromptReady | None = None
+    """Where the last prompt of the shown chat came from; None before it was read."""
     n_slots: int = 1
     """Sequences that the context has room for."""
     tiers: CacheReport | None = None

@@ -28,13 +28,21 @@ from app.cli.options import (
     token_ids,
     with_answer,
 )
-from app.cli.run_reply import answer, answer_batch, exit_code, metered, repeat, summary, write
+from app.cli.run_reply import (
+    Watch,
+    answer,
+    answer_batch,
+    exit_code,
+    repeat,
+    summary,
+    watched,
+    write,
+)
 from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
 
 if TYPE_CHECKING:
     from app.opening import ModelRequest
     from engine.configuration import Configuration
-    from engine.metrics import Metrics
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest, Message
 
@@ -42,13 +50,17 @@ SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
 OF_ONE_TEXT = frozenset({"raw", "tokens", "preload", "written_path", "batch_path", "as_json"})
 """What may not be typed beside `--plain`."""
-OF_ONE_REPLY = frozenset({"prompt", "raw", "tokens", "preload", "written_path", "as_json"})
+OF_ONE_REPLY = frozenset(
+    {"prompt", "raw", "tokens", "preload", "written_path", "as_json", "is_verbose"}
+)
 """What may not be typed beside `--batch`."""
 OF_A_MODEL_HERE = (
     "type_k", "type_v", "dtype", "lora", "n_gpu_layers", "predictor", "controller", "n_draft",
     "verification", "bonus_token", "strict",
 )  # fmt: skip
 """What a server was started with, and no request can say."""
+PLAIN_OWNER = "chat"
+"""Whose the lines of a plain chat are: each prompt is held against the one before."""
 PARALLEL = 4
 """Replies of a batch that are made at once."""
 USAGE = 'kvchat run "..."'
@@ -169,6 +181,12 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     help="Chat line by line, for screen readers: nothing is drawn, numbers are words.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
+@click.option(
+    "--verbose",
+    "is_verbose",
+    is_flag=True,
+    help="Say what of the prompt was reused, what was read again, and why.",
+)
 def command(
     asked: "ModelRequest",
     prompt: str | None,
@@ -187,6 +205,7 @@ def command(
     metrics_path: Path | None,
     is_plain: bool,
     as_json: bool,
+    is_verbose: bool,
     **typed: object,
 ) -> int:
     """Answer PROMPT once, without a screen; without PROMPT, or with -, it is read from the input.
@@ -213,6 +232,7 @@ def command(
             written_path=written_path,
             metrics_path=metrics_path,
             as_json=as_json,
+            is_verbose=is_verbose,
         )
     _check_batch(batch_path, out_path, parallel)
     _check_prompt(prompt, system, tokens, written_path, is_raw=raw, is_typed_meanwhile=preload)
@@ -255,19 +275,19 @@ def command(
     since = time.time()
     with (
         loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
-        metered(engine, metrics_path) as metrics,
+        watched(engine, metrics_path, is_verbose=is_verbose) as watch,
     ):
         if is_plain:
-            return _chat_plainly(engine, request, instruction, prompt, metrics)
+            return _chat_plainly(engine, request, instruction, prompt, watch)
         if preload:
             text = _typed_meanwhile(engine, instruction)
             request = replace(request, messages=_messages(instruction, text))
-        finished = answer(engine, request, metrics, shows_text=not as_json)
+        finished = answer(engine, request, watch, shows_text=not as_json)
         if written_path is not None:
             prompts = (text,)
             write(written_path, engine, prompts, instruction, request, [finished], since)
     if as_json:
-        print_json(summary(finished))
+        print_json(summary(finished, watch.prompt))
     return exit_code(finished)
 
 
@@ -276,14 +296,15 @@ def _chat_plainly(
     request: "GenerationRequest",
     system: str,
     prompt: str | None,
-    metrics: "Metrics",
+    watch: Watch,
 ) -> int:
     """Answer a prompt line by line, or, where there is none, every line of the input."""
     from app.cli.plain import PlainChat, asked_lines, converse
     from engine.requests import Message
 
     begin = (Message("system", system),) if system else ()
-    chat = PlainChat(engine, replace(request, messages=begin), metrics.observe)
+    asked = replace(request, messages=begin, owner=PLAIN_OWNER)
+    chat = PlainChat(engine, asked, watch.observe)
     if prompt is None:
         return converse(chat, asked_lines())
     return exit_code(chat.ask(prompt_text(prompt, USAGE)))

@@ -3,29 +3,54 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import SlowReading, note, print_json, print_text, say
+from app.cli.console import SlowReading, note, print_json, print_text, say, tell
 from app.cli.options import refuse_typed
 
 if TYPE_CHECKING:
     from engine.configuration import Configuration
-    from engine.events import Event, Finished
+    from engine.events import Event, Finished, PromptReady
     from engine.metrics import Metrics
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest
 
 EXIT_CANCELLED = 130
 EXIT_UNFINISHED = 1
-BESIDE_MANIFEST = ("manifest_path", "model", "written_path", "metrics_path", "as_json")
+BESIDE_MANIFEST = (
+    "manifest_path", "model", "written_path", "metrics_path", "as_json", "is_verbose",
+)  # fmt: skip
 """What may be typed beside a manifest, which says all the rest."""
 
 
-def summary(finished: "Finished") -> dict[str, object]:
+@dataclass(slots=True)
+class Watch:
+    """What is seen of replies: their figures, and where each prompt came from."""
+
+    metrics: "Metrics"
+    is_verbose: bool
+    """Whether that is told on standard error."""
+    prompt: "PromptReady | None" = None
+    """The last one."""
+
+    def observe(self, event: "Event") -> None:
+        """Count an event."""
+        from engine.events import PromptReady
+
+        self.metrics.observe(event)
+        if isinstance(event, PromptReady):
+            self.prompt = event
+            if self.is_verbose:
+                from app.render.reuse import reuse_text
+
+                tell(reuse_text(event))
+
+
+def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, object]:
     """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
     return {
         "text": finished.text,
@@ -34,22 +59,24 @@ def summary(finished: "Finished") -> dict[str, object]:
         "token_ids": finished.token_ids,
         "seed": finished.seed,
         **asdict(finished.stats),
+        "prompt": None if prompt is None else asdict(prompt),
     }
 
 
 def answer(
     engine: "BlockingClient",
     request: "GenerationRequest",
-    metrics: "Metrics",
+    watch: "Watch",
     *,
     shows_text: bool,
 ) -> "Finished":
     """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
+    watch.prompt = None
     try:
-        return _follow(engine.reply(request), metrics, shows_text=shows_text)
+        return _follow(engine.reply(request), watch, shows_text=shows_text)
     except KeyboardInterrupt:
         engine.client.stop()
-        return _follow(engine.rest_of_reply(), metrics, shows_text=shows_text)
+        return _follow(engine.rest_of_reply(), watch, shows_text=shows_text)
 
 
 def exit_code(finished: "Finished") -> int:
@@ -69,15 +96,15 @@ def exit_code(finished: "Finished") -> int:
 
 
 @contextmanager
-def metered(engine: "BlockingClient", path: Path | None) -> "Iterator[Metrics]":
-    """What is counted of the replies in the block; it is in the file however the block ends."""
+def watched(engine: "BlockingClient", path: Path | None, *, is_verbose: bool) -> "Iterator[Watch]":
+    """What is seen of the replies in the block; counts are in the file however the block ends."""
     from engine.files import replace_file
     from engine.metrics import Metrics
 
     metrics = Metrics()
     metrics.observe(engine.loaded)
     try:
-        yield metrics
+        yield Watch(metrics, is_verbose)
     finally:
         if path is not None:
             replace_file(path, [metrics.prometheus().encode()], is_durable=False)
@@ -118,6 +145,7 @@ def repeat(
     written_path: Path | None,
     metrics_path: Path | None,
     as_json: bool,
+    is_verbose: bool,
 ) -> int:
     """Make the run of a manifest; 1 where a reply is another than the recorded one."""
     from app.config import load_settings
@@ -130,12 +158,14 @@ def repeat(
     manifest, configuration = open_manifest(path, model, load_settings().settings)
     replies: list[Finished] = []
     told: list[str] = []
+    prompts_read: list[PromptReady | None] = []
     with (
         loaded_engine(configuration, note, keeps_costs=False) as engine,
-        metered(engine, metrics_path) as metrics,
+        watched(engine, metrics_path, is_verbose=is_verbose) as watch,
     ):
         for index, request in enumerate(manifest.requests):
-            replies.append(answer(engine, request, metrics, shows_text=not as_json))
+            replies.append(answer(engine, request, watch, shows_text=not as_json))
+            prompts_read.append(watch.prompt)
             if replies[-1].reason is FinishReason.CANCELLED:
                 break
             other = difference(manifest, index, replies[-1])
@@ -144,7 +174,7 @@ def repeat(
             prompts, request = manifest.prompts, manifest.requests[0]
             write(written_path, engine, prompts, manifest.system, request, replies, since)
     if as_json:
-        summaries = [summary(reply) for reply in replies]
+        summaries = [summary(*each) for each in zip(replies, prompts_read, strict=True)]
         print_json(summaries if len(manifest.prompts) > 1 else summaries[0])
     for text in told:
         note(text)
@@ -195,10 +225,10 @@ def answer_batch(
             with (
                 SlowReading() as shown,
                 loaded_engine(for_batch(configuration, n_at_once, n_ctx), note) as engine,
-                metered(engine, metrics_path) as metrics,
+                watched(engine, metrics_path, is_verbose=False) as watch,
             ):
                 for told in answer_all(
-                    engine, left, results, progress, n_at_once=n_at_once, observe=metrics.observe
+                    engine, left, results, progress, n_at_once=n_at_once, observe=watch.observe
                 ):
                     shown.answered(told.n_done, told.n_all, told.tps)
         except KeyboardInterrupt:
@@ -216,12 +246,12 @@ def answer_batch(
     return int(bool(broken or progress.failed))
 
 
-def _follow(events: "Iterator[Event]", metrics: "Metrics", *, shows_text: bool) -> "Finished":
+def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> "Finished":
     from engine.events import Finished, SpeculationChanged, TokensCommitted
 
     shown = ""
     for event in events:
-        metrics.observe(event)
+        watch.observe(event)
         match event:
             case TokensCommitted(text=text) if shows_text and text:
                 print_text([text], nl=False)

@@ -1,19 +1,16 @@
 """The cache panel: how full the tiers are, and what they brought."""
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot
 from app.render.charts import GraphSymbols, bar
-from app.render.lines import Line, Run, clipped, hanging
+from app.render.lines import LABEL_WIDTH, Line, Run, clipped, hanging, labelled, longest
+from app.render.reuse import prefix_line, prefix_lines
 from app.sanitize import visible
 from engine.cache.report import CacheCounts, CacheNote, TierName, TierUse
-from engine.events import CacheChanged
 
 TIERS: tuple[TierName, ...] = ("hot", "warm", "cold")
-LABEL_WIDTH = 7
-"""Cells of the label column of everything about the cache."""
 MIN_BAR = 8
 """Cells under which a bar says nothing."""
 TOKENS_WIDTH = 10
@@ -69,17 +66,6 @@ def tier_block(tier: Tier, width: int, symbols: GraphSymbols) -> list[Line]:
     )
     below = (Run(" " * LABEL_WIDTH), Run(_spelled(tier, width - LABEL_WIDTH)))
     return [clipped(above, width), clipped(below, width)]
-
-
-def labelled(label: str, *values: str | Run) -> Line:
-    """A dimmed label in the width that the tiers' names have, and its values."""
-    runs = (Run(value) if isinstance(value, str) else value for value in values)
-    return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *runs)
-
-
-def field(label: str, value: Line, width: int) -> list[Line]:
-    """A dimmed label and a value, broken into lines beside it."""
-    return hanging(labelled(label), value, width)
 
 
 def _hot(snapshot: CockpitSnapshot) -> TierUse | None:
@@ -156,42 +142,6 @@ def _spelled(tier: TierUse, width: int) -> str:
     return longest(wordings, width)
 
 
-def longest(wordings: Iterable[str], width: int) -> str:
-    """The first of ever shorter wordings that fits; the last one where none does."""
-    text = ""
-    for text in wordings:
-        if len(text) <= width:
-            break
-    return text
-
-
-def prefix_line(cache: CacheChanged | None, note: str | None, width: int) -> Line:
-    """Where the shown prompt came from, in the longest wording that fits.
-
-    `prefix  1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms`
-
-    Args:
-        cache: The last count of the context's cells.
-        note: Why less was reused than could have been.
-        width: Cells of the line.
-    """
-    if cache is None or not cache.n_prompt:
-        return labelled("prefix", fmt.NO_VALUE)
-    said = longest(_wordings(cache), width - LABEL_WIDTH)
-    runs = labelled("prefix", said, *([Run(f"  {visible(note)}", "muted")] if note else []))
-    return clipped(runs, width)
-
-
-def prefix_lines(cache: CacheChanged | None, note: str | None, width: int) -> list[Line]:
-    """The same in full, in as many lines as it takes."""
-    if cache is None or not cache.n_prompt:
-        return [prefix_line(cache, note, width)]
-    parts: list[Run] = [Run(next(iter(_wordings(cache))))]
-    if note:
-        parts.append(Run(f" ({visible(note)})", "muted"))
-    return field("prefix", tuple(parts), width)
-
-
 def reuse_line(counts: CacheCounts, width: int) -> Line:
     """Prompts that memory or disk helped or could not help, and the time that it saved.
 
@@ -229,10 +179,10 @@ def tokens_line(counts: CacheCounts, width: int) -> Line:
 def moves_line(counts: CacheCounts, width: int) -> Line:
     """Snapshots that went from tier to tier, or away."""
     gone = ((counts.n_evictions, "evicted"),)
-    refused = _parts((counts.n_refused, "refused"))
+    refused = fmt.listed((counts.n_refused, "refused"))
     wordings = (
-        _parts((counts.n_promotions, "promoted"), (counts.n_demotions, "demoted"), *gone),
-        _parts((counts.n_promotions, "up"), (counts.n_demotions, "down"), *gone),
+        fmt.listed((counts.n_promotions, "promoted"), (counts.n_demotions, "demoted"), *gone),
+        fmt.listed((counts.n_promotions, "up"), (counts.n_demotions, "down"), *gone),
     )
     between = ", " if wordings[0] and refused else ""
     moved = longest(wordings, width - LABEL_WIDTH - len(between) - len(refused))
@@ -268,29 +218,6 @@ def _said(note: CacheNote) -> Run:
     return Run(visible(note.text.replace("\n", " ")), "warn" if note.is_problem else "")
 
 
-def _wordings(cache: CacheChanged) -> Iterable[str]:
-    """The same in fewer and fewer words."""
-    n_reused, n_prompt = fmt.count(cache.n_reused), fmt.count(cache.n_prompt)
-    whole, short = f"{n_reused} of {n_prompt}", f"{n_reused}/{n_prompt}"
-    places = _parts((cache.n_hot, "hot"), (cache.n_warm, "warm"), (cache.n_cold, "cold"))
-    if cache.n_reused and places:
-        if cache.n_warm or cache.n_cold:
-            elapsed = fmt.short_seconds(cache.restore_s)
-            yield f"{whole}: {places}, restored in {elapsed}"
-            yield f"{whole}: {places}, {elapsed}"
-            yield f"{short}: {places}, {elapsed}"
-        yield f"{whole}: {places}"
-        yield f"{short}: {places}"
-    else:
-        yield f"reused {whole} {fmt.plural(cache.n_prompt, 'token')}"
-    yield whole
-    yield short
-
-
-def _parts(*counted: tuple[int, str]) -> str:
-    return ", ".join(f"{fmt.count(n)} {name}" for n, name in counted if n)
-
-
 def cache_lines(
     snapshot: CockpitSnapshot,
     width: int,
@@ -312,7 +239,7 @@ def cache_lines(
     if is_tall:
         bars = [line for tier in tiers for line in tier_block(tier, width, symbols)]
         spare = None if height is None else height - N_BLOCKS - len(below)
-        prefix = prefix_lines(snapshot.cache, snapshot.reuse_note, width)
+        prefix = prefix_lines(snapshot.prompt, width)
         if spare is None or len(prefix) <= 1 + spare:
             below = [*prefix, *below[1:]]
     else:
@@ -322,7 +249,7 @@ def cache_lines(
 
 def _below(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     """One line each, the most useful first."""
-    lines = [prefix_line(snapshot.cache, snapshot.reuse_note, width)]
+    lines = [prefix_line(snapshot.prompt, width)]
     counts = snapshot.tiers.counts if snapshot.tiers is not None and not snapshot.server else None
     if counts is not None:
         lines.append(reuse_line(counts, width))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from app import format as fmt
 from app.cache import NOBODY, CachedChat
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.render.cache import LABEL_WIDTH, TIERS, field, note_lines, tier_bar, tier_label
+from app.render.cache import TIERS, note_lines, tier_bar, tier_label
 from app.render.charts import GraphSymbols
-from app.render.lines import Line, Run, clipped, padded
+from app.render.lines import LABEL_WIDTH, Line, Run, clipped, field, padded
 from app.sanitize import visible
 from engine.cache.namespace import CacheTypes
 from engine.cache.report import CacheEntry, CacheNote, TierName

@@ -5,7 +5,7 @@ names up in the theme, commands print the plain text.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
@@ -23,6 +23,8 @@ class Run:
 
 Line = tuple[Run, ...]
 EMPTY: Line = ()
+LABEL_WIDTH = 7
+"""Cells of a label before what it names."""
 
 
 def line(*parts: str | Run) -> Line:
@@ -73,6 +75,26 @@ def hanging(sign: Line, value: Line, width: int) -> list[Line]:
     indent = width_of(sign)
     first, *others = wrapped(value, max(width - indent, 8))
     return [(*sign, *first), *indented(others, indent)]
+
+
+def labelled(label: str, *values: str | Run) -> Line:
+    """A dimmed label in the width of a column of labels, and its values."""
+    runs = (Run(value) if isinstance(value, str) else value for value in values)
+    return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *runs)
+
+
+def field(label: str, value: Line, width: int) -> list[Line]:
+    """A dimmed label and a value, broken into lines beside it."""
+    return hanging(labelled(label), value, width)
+
+
+def longest(wordings: Iterable[str], width: int) -> str:
+    """The first of ever shorter wordings that fits; the last one where none does."""
+    text = ""
+    for text in wordings:
+        if len(text) <= width:
+            break
+    return text
 
 
 def spread(left: Line, right: Line, width: int) -> Line:

@@ -6,9 +6,8 @@ from itertools import groupby
 
 from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
-from app.render.cache import longest
 from app.render.charts import GraphSymbols, bar, history
-from app.render.lines import Line, Run, clipped, spread, width_of, wrapped
+from app.render.lines import Line, Run, clipped, longest, spread, width_of, wrapped
 from app.sanitize import visible
 from engine.events import BufferSize, ThreadsChanged
 

@@ -273,7 +273,7 @@ class EntryLines:
         parts = [self.entry.ending] if self.entry.ending else []
         if self.entry.n_variants > 1:
             which = f"variant {self.entry.variant} of {self.entry.n_variants}"
-            parts.insert(0, f"{which} (tab, then [ or ])")
+            parts.insert(0, f"{which} (alt+p, alt+n)")
         said = (Run(" · ".join(parts), "note"),)
         keys = (Run(self.hint, "muted"),)
         whole = (*said, Run(" · " * bool(parts and self.hint), "muted"), *keys)

@@ -1,4 +1,4 @@
-"""What the cache keeps: by chat or state by state, where it lies, and what happened to it."""
+"""What the cache keeps, what happened to it, and why the last prompt was read again."""
 
 import time
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ from app.render.cache_list import (
     title_of,
 )
 from app.render.lines import Line, Run, clipped, wrapped
+from app.render.reuse import reuse_lines
 from app.screens.dialogs import confirm, report
 from app.store.errors import StoreError
 from app.widgets.bars import KeyBar, TitleBar
@@ -39,6 +40,7 @@ from engine.cache.report import CacheEntry, CacheReport
 FRAME_S = 0.5
 NOTHING_KEPT = "Nothing is kept yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
+HEIGHTS = [(0, "-flat"), (20, "-low"), (32, "-tall")]
 MAX_TITLES = 10_000
 LEGEND = "H hot · W warm · C cold, small where a part"
 
@@ -48,6 +50,7 @@ class CacheScreen(Screen[None]):
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/cache.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
     AUTO_FOCUS = "#kept"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="cache-back", tooltip="Back to the chat"),
@@ -92,7 +95,9 @@ class CacheScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield TitleBar(id="cache-title")
         with Horizontal(id="cache-main"):
-            yield SelectList(note=LEGEND, id="kept")
+            with Vertical(id="cache-lists"):
+                yield SelectList(note=LEGEND, id="kept")
+                yield LinesView(title="last prompt of this chat", id="cache-prompt")
             with Vertical(id="cache-side"):
                 yield Panel("cache")
                 yield LinesView(title="marked", below="", id="cache-detail")
@@ -123,6 +128,7 @@ class CacheScreen(Screen[None]):
         else:
             kept.show_text(partial(wrapped, (Run(empty_text(snapshot), "muted"),)))
         self.query_one(Panel).present(snapshot)
+        self.query_one("#cache-prompt", LinesView).present(partial(reuse_lines, snapshot))
         notes = snapshot.cache_log
         self.query_one("#cache-log", LinesView).present(
             lambda width: log_lines(notes, width, self._owners, self._titles)

@@ -250,6 +250,7 @@ class Disk:
             return
         with self._lock:
             self._catalog.written(node, state)
+            self._ledger.count(n_written_bytes=state.nbytes)
             kept = node.value
             is_same = kept is not None and kept.key == state.key
             is_pinned = kept.is_pinned if kept is not None and is_same else state.is_pinned

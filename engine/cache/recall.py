@@ -23,8 +23,8 @@ MIN_GAIN = 16
 """Tokens that a kept state must bring beyond what the context holds; fewer are computed sooner."""
 
 
-class PromptRate:
-    """The time of one token of a prompt: the median over the last prompts that were computed."""
+class TokenRate:
+    """The time of one token: the median over the last prompts that were computed, or restored."""
 
     MIN_TOKENS = 16
     """A shorter prompt says more about a batch's fixed cost than about a token's."""
@@ -34,12 +34,12 @@ class PromptRate:
         self._samples: deque[float] = deque(maxlen=self.RECENT)
 
     def add(self, n_tokens: int, elapsed_s: float) -> None:
-        """Take the time of computing a prompt, or what was left of it."""
+        """Take the time of a prompt, or of what was left of it."""
         if n_tokens >= self.MIN_TOKENS:
             self._samples.append(elapsed_s / n_tokens)
 
     def seconds_of(self, n_tokens: int) -> float | None:
-        """What computing that many tokens would take; None before anything was measured."""
+        """What that many tokens would take; None before anything was measured."""
         return n_tokens * median(self._samples) if self._samples else None
 
 
@@ -49,8 +49,12 @@ class Recalled:
 
     slot: Slot
     n_hot: int = 0
+    n_copied: int = 0
+    """Of these, those copied from another slot."""
     n_warm: int = 0
     n_cold: int = 0
+    n_uncut: int = 0
+    """Tokens of its start that some slot held, whether it can be cut back to them or not."""
     restore_s: float = 0.0
     recompute_s: float | None = None
     """What computing the restored tokens took when that was timed, None where it was not."""
@@ -86,7 +90,8 @@ class Recall:
         self._settings = CacheSettings()
         self._ended: list[Slot] = []
         """Slots whose replies are over, and were not looked at for what to keep since."""
-        self.rate = PromptRate()
+        self.rate = TokenRate()
+        self.restoring = TokenRate()
 
     def attach(
         self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
@@ -125,6 +130,7 @@ class Recall:
         self._hot.make_room(slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
+        self.restoring.add(n_restored, restore_s)
         if self._tiers is not None and owner and adapters is None:
             self._tiers.note_hit(
                 n_hot=recalled.n_hot,
@@ -248,6 +254,7 @@ class Recall:
         self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
     ) -> Recalled:
         best, n_hot = self._hot.best(tokens, adapters)
+        n_uncut = self._hot.n_longest(tokens, adapters)
         tiers = self._tiers if adapters is None else None
         match = None if tiers is None else tiers.match(tokens, owner=owner)
         match, requantised = self._extended(tokens, owner, match, n_hot)
@@ -256,13 +263,16 @@ class Recall:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
-                return replace(restored, n_branch=n_branch, requantised=requantised)
+                return replace(
+                    restored, n_uncut=n_uncut, n_branch=n_branch, requantised=requantised
+                )
         else:
             if match is not None:
                 match.release()
             slot = self._hot.claim(best, n_hot, owner)
         n_held = self._rewound(slot, tokens, adapters)
-        return Recalled(slot, n_hot=n_held, n_branch=n_branch)
+        n_copied = n_held if slot is not best else 0
+        return Recalled(slot, n_hot=n_held, n_copied=n_copied, n_uncut=n_uncut, n_branch=n_branch)
 
     def _extended(
         self, tokens: Tokens[int], owner: str, match: Match | None, n_hot: int

@@ -95,6 +95,8 @@ class CacheCounts:
     n_cold_tokens: int = 0
     n_computed_tokens: int = 0
     """Tokens of prompts that had to be computed."""
+    n_written_bytes: int = 0
+    """Bytes of states that were written to disk, those among them that are gone again."""
     saved_s: float | None = None
     """Measured time that computing the restored tokens would have taken, less that of restoring;
     None before anything was restored whose computing was ever timed."""

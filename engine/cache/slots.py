@@ -64,6 +64,11 @@ class HotTier:
             key=lambda found: (found[1], found[0].turn),
         )
 
+    def n_longest(self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None) -> int:
+        """Tokens of the line's start that some sequence holds, if it can be cut there or not."""
+        alike = (each for each in self._slots if each.is_pure and each.adapters == adapters)
+        return max((common_prefix(each.sequence.tokens, tokens) for each in alike), default=0)
+
     def shiftable(
         self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None = None
     ) -> tuple[Slot, int, int] | None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from engine.backends.base import Backend, Forward, Step
 from engine.cache.recall import Recall
-from engine.cache.requantised import Requantised
 from engine.clock import Stopwatch
 from engine.configuration import Adapter, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError, TemplateError
@@ -41,6 +40,7 @@ from engine.generation.prompt import (
     spelled,
 )
 from engine.generation.reply import Reply, Round, StreamingText
+from engine.generation.reuse import LastLines
 from engine.generation.scheduler import (
     NOTHING,
     Company,
@@ -87,6 +87,7 @@ class Shared:
     company: Company
     prefill: Prefill
     grammars: Grammars
+    last_lines: LastLines
     reasoning: Reasoning | None
     """How the target thinks; None where it does not."""
     marker_tokens: frozenset[int]
@@ -150,8 +151,11 @@ class ReplyLoop:
             finally:
                 self._shared.n_held -= is_held
                 self._shared.drafting.give_back(self._drafting)
-                if self._reply is not None:
-                    self._recall.end(self._reply.recalled.slot)
+                if (reply := self._reply) is not None:
+                    self._recall.end(reply.recalled.slot)
+                    self._shared.last_lines.keep(
+                        self._request, reply.tokens, reply.n_prompt, reply.text.text
+                    )
 
     def compute(self, step: Step) -> Forward:
         sequence = step.sequence
@@ -247,7 +251,7 @@ class ReplyLoop:
             stats=ReplyStats(n_prompt=len(tokens), n_reused=recalled.n_reused, prefill_s=0.0),
             watch=self._watch,
             recalled=recalled,
-            note=_joined(prompt.note, recalled.requantised),
+            found=shared.last_lines.found(request, prompt, recalled),
             marker_tokens=shared.marker_tokens,
             n_lasting=self._n_lasting(),
         )
@@ -522,12 +526,6 @@ class ReplyLoop:
             n_used=len(reply.sequence.tokens),
             n_cells=self._backend.n_ctx,
             kv_bytes=self._backend.kv_bytes,
-            n_reused=reply.stats.n_reused,
-            n_prompt=reply.stats.n_prompt,
-            n_hot=reply.recalled.n_hot,
-            n_warm=reply.recalled.n_warm,
-            n_cold=reply.recalled.n_cold,
-            restore_s=reply.recalled.restore_s,
         )
 
     def _measured_costs(self) -> Iterator[CostsMeasured]:
@@ -548,9 +546,3 @@ class ReplyLoop:
             n_cells=self._backend.n_ctx,
             fits_grammar=reply.fits_grammar,
         )
-
-
-def _joined(note: str | None, requantised: Requantised | None) -> str | None:
-    """What there is to say of a prompt's reuse."""
-    said = [text for text in (note, requantised and requantised.sentence) if text]
-    return "; ".join(said) or None

@@ -4,7 +4,7 @@ Beside other replies the batches are short, so that these go on answering meanwh
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Logits, Step
 from engine.cache.recall import Recall
@@ -93,8 +93,7 @@ class Prefill:
         if n_last:
             yield PromptProgress(n_known, n_known, n_reused)
         self._threads.turn_to_steps()
-        stats = reply.stats
-        yield PromptReady(stats.n_prompt, stats.n_reused, stats.prefill_s, reply.note)
+        yield self._ready(reply)
         return row
 
     def restore(
@@ -106,6 +105,19 @@ class Prefill:
             cancellation.check()
             end = min(n_held + self._company.chunk, n_known)
             yield from computed(Step(reply.sequence, unread=reply.tokens[n_held:end]))
+
+    def _ready(self, reply: Reply) -> PromptReady:
+        """What was found of a prompt, with what that and the rest took and would have taken."""
+        found, recall = reply.found, self._recall
+        reused_s = recall.rate.seconds_of(found.n_reused) if found.n_reused else None
+        if reused_s is None and not found.n_hot:
+            reused_s = reply.recalled.recompute_s
+        return replace(
+            found,
+            elapsed_s=reply.stats.prefill_s,
+            reused_as_read_s=reused_s,
+            read_as_loaded_s=recall.restoring.seconds_of(found.n_read),
+        )
 
     def _last_pass(self, reply: Reply, n_last: int) -> Generator[Step, Computed | None, FirstRow]:
         """Decode the pending token, and what is left of the prompt before it."""

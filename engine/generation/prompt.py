@@ -217,9 +217,16 @@ def checked_tokens(
     return tuple(tokens)
 
 
-def spelled(token_ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text that ids spell, with U+FFFD for what is no character."""
-    return b"".join(vocabulary.piece(token) for token in token_ids).decode("utf-8", "replace")
+def spelled(token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False) -> str:
+    """The text that ids spell, with U+FFFD for what is no character.
+
+    Args:
+        token_ids: Of the vocabulary.
+        vocabulary: Of the model.
+        special: Whether control tokens are spelled too.
+    """
+    pieces = (vocabulary.piece(token, special=special) for token in token_ids)
+    return b"".join(pieces).decode("utf-8", "replace")
 
 
 def _with_thought(message: Message, vocabulary: Vocabulary) -> Message:

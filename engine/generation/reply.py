@@ -8,7 +8,13 @@ from engine.backends.base import Sequence as DecodedSequence
 from engine.backends.base import Vocabulary
 from engine.cache.recall import Recalled
 from engine.clock import Stopwatch
-from engine.events import CommittedToken, FinishReason, TokenKind, TokensCommitted
+from engine.events import (
+    CommittedToken,
+    FinishReason,
+    PromptReady,
+    TokenKind,
+    TokensCommitted,
+)
 from engine.grammar.mask import GrammarMask
 from engine.requests import GenerationRequest
 from engine.sampling import Sampler
@@ -92,8 +98,8 @@ class Reply:
     stats: ReplyStats
     watch: Stopwatch
     recalled: Recalled
-    note: str | None = None
-    """Why less of earlier tokens was used again than could have been, if so."""
+    found: PromptReady
+    """What was found of the prompt, and why it was not more."""
     marker_tokens: frozenset[int] = frozenset()
     """Control tokens that are shown: they part thinking from answer."""
     n_lasting: int = 0

@@ -16,6 +16,7 @@ from engine.generation.drafting import DraftingPool
 from engine.generation.loop import ReplyLoop, Shared
 from engine.generation.prefill import Prefill
 from engine.generation.prompt import chat_prompt
+from engine.generation.reuse import LastLines
 from engine.generation.scheduler import Company, Generation, Scheduler
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
@@ -96,6 +97,7 @@ class Session:
             company=company,
             prefill=Prefill(backend, recall, measured, threads, company),
             grammars=Grammars(backend.vocabulary),
+            last_lines=LastLines(backend.vocabulary),
             reasoning=reasoning,
             marker_tokens=_marker_tokens(reasoning, backend),
         )

@@ -11,11 +11,11 @@ from app.store.chats import ChatStore
 from app.store.records import NewTurn, StoredMessage, Turn
 from engine.configuration import Configuration, SamplingSettings
 from engine.events import (
-    CacheChanged,
     Event,
     Failed,
     Finished,
     Loaded,
+    PromptReady,
     TiersChanged,
     TokensCommitted,
     WorkerStopped,
@@ -149,7 +149,7 @@ class WatchedClient(WorkerClient):
                 tokens = [token.token for token in event.tokens]
                 tell("tokens", number=number, tokens=tokens,
                      margins=[token.margin for token in event.tokens])  # fmt: skip
-            case CacheChanged():
+            case PromptReady():
                 tell("reused", number=number, hot=event.n_hot, warm=event.n_warm,
                      cold=event.n_cold, prompt=event.n_prompt)  # fmt: skip
             case Finished():

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.events import (
-    CacheChanged,
     Event,
     Failed,
     Finished,
     Loaded,
+    PromptReady,
     TiersChanged,
     TokensCommitted,
     WorkerStopped,
@@ -118,7 +118,7 @@ class Engine:
                 case TokensCommitted():
                     asked.tokens += [token.token for token in event.tokens]
                     asked.margins += [token.margin or 0.0 for token in event.tokens]
-                case CacheChanged():
+                case PromptReady():
                     asked.n_hot, asked.n_warm = event.n_hot, event.n_warm
                     asked.n_cold, asked.n_prompt = event.n_cold, event.n_prompt
                 case Finished():

@@ -74,7 +74,8 @@ class ServedReply:
             return []
         self.first_token_s = time.monotonic() - self.asked_at
         read_s = self.prefill_s or self.first_token_s
-        return [PromptReady(self.n_prompt or 0, self.n_reused or 0, read_s), *self.cells()]
+        ready = PromptReady(self.n_prompt or 0, n_hot=self.n_reused or 0, elapsed_s=read_s)
+        return [ready, *self.cells()]
 
     def committed(
         self,
@@ -124,8 +125,7 @@ class ServedReply:
         if self.n_ctx is None or self.n_prompt is None:
             return []
         n_used = min(self.n_prompt + self.n_emitted, self.n_ctx)
-        n_reused = self.n_reused or 0
-        return [CacheChanged(n_used, self.n_ctx, None, n_reused, self.n_prompt, n_hot=n_reused)]
+        return [CacheChanged(n_used, self.n_ctx, None)]
 
     def finished(self, reason: FinishReason) -> Finished:
         """The reply as it is, whole or cut."""

@@ -77,7 +77,7 @@ def test_phases_follow_the_events(clock: Clock) -> None:
     meters.start_reply()
     meters.feed(PromptProgress(1, 2, 0))
     assert meters.phase is Phase.PREFILL
-    meters.feed(PromptReady(2, 0, 0.1))
+    meters.feed(PromptReady(2, elapsed_s=0.1))
     assert meters.phase is Phase.DECODING
     meters.feed(WorkerStopped("", "", -9))
     assert meters.phase is Phase.STOPPED

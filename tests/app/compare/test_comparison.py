@@ -129,7 +129,7 @@ def test_events_that_are_not_its_own_are_left_to_others() -> None:
     assert not comparison.take(event)
     comparison.add_pairs()
     assert not comparison.take(event)
-    assert not comparison.take(CacheChanged(1, 2, 3, 0, 1))
+    assert not comparison.take(CacheChanged(1, 2, 3))
     assert not comparison.take(CostsMeasured(((1, 1.0),), 0.01))
     assert comparison.is_running
 

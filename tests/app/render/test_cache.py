@@ -4,10 +4,11 @@ import pytest
 
 from app.chat.snapshot import CockpitSnapshot
 from app.format import NO_VALUE
-from app.render.cache import cache_lines, note_line, prefix_line, reuse_line, tier_line, tiers_of
+from app.render.cache import cache_lines, note_line, reuse_line, tier_line, tiers_of
 from app.render.lines import Line, plain, width_of
+from app.render.reuse import prefix_line
 from engine.cache.report import CacheCounts, CacheNote, CacheReport, TierName, TierUse
-from engine.events import CacheChanged
+from engine.events import CacheChanged, PromptReady
 from engine.memory.units import MIB
 
 HOT = TierUse("hot", 2, 1200, 27 * MIB, 180 * MIB, 8192)
@@ -21,7 +22,8 @@ COUNTS = CacheCounts(
 TOLD = CockpitSnapshot(
     n_ctx=8192,
     n_slots=2,
-    cache=CacheChanged(1200, 8192, 180 * MIB, 1104, 1163, n_hot=900, n_cold=204, restore_s=0.012),
+    cache=CacheChanged(1200, 8192, 180 * MIB),
+    prompt=PromptReady(1163, n_hot=900, n_cold=204, restore_s=0.012),
     tiers=CacheReport((HOT, WARM, COLD), COUNTS),
     cache_log=(CacheNote(0.0, "older"), CacheNote(3600.0, "wrote 2 snapshots of 31 MiB")),
 )
@@ -129,16 +131,17 @@ def test_a_tier_over_its_budget_is_drawn_full(name: TierName) -> None:
     ],
 )
 def test_the_prefix_is_said_in_the_longest_wording_that_fits(width: int, said: str) -> None:
-    assert plain(prefix_line(TOLD.cache, None, width)) == f"prefix {said}"
+    assert plain(prefix_line(TOLD.prompt, width)) == f"prefix {said}"
 
 
 def test_restoring_has_no_time_where_nothing_was_restored() -> None:
-    hot = CacheChanged(1200, 8192, MIB, 900, 1163, n_hot=900)
-    assert plain(prefix_line(hot, None, 60)) == "prefix 900 of 1,163: 900 hot"
+    hot = PromptReady(1163, n_hot=900)
+    assert plain(prefix_line(hot, 60)) == "prefix 900 of 1,163: 900 hot"
 
 
 def test_why_less_was_reused_stands_beside_the_prefix() -> None:
-    snapshot = replace(TOLD, reuse_note="the window has moved on\x1b[2J")
+    told = PromptReady(1163, n_hot=900, note="the window has moved on\x1b[2J")
+    snapshot = replace(TOLD, prompt=told)
     shown = "\n".join(text(cache_lines(snapshot, 60)))
     assert "the window has moved on" in shown
     assert "\x1b" not in shown

@@ -65,6 +65,8 @@ class Chat:
         self.finished: Finished | None = None
         self.step = PlainStep()
         self._steps = steps
+        self.prompt: PromptReady | None = None
+        self._found = PromptReady(79, n_hot=78, elapsed_s=0.2)
 
     def load(self) -> "Chat":
         self.meters.start_load(CONFIGURATION)
@@ -79,7 +81,8 @@ class Chat:
         self.meters.start_reply()
         stats = ReplyStats(n_prompt=79, n_reused=78, prefill_s=0.2 if rounds else 0.0)
         if rounds:
-            self.meters.feed(PromptReady(79, 78, 0.2))
+            self.prompt = self._found
+            self.meters.feed(self.prompt)
             stats.first_token_s = 0.3
         for drafted in rounds:
             self.meters.feed(self._round(stats, drafted))
@@ -88,9 +91,10 @@ class Chat:
         self.meters.feed(self.finished)
         return self
 
-    def restore(self, counts: CacheCounts, **places: int) -> "Chat":
+    def restore(self, counts: CacheCounts, *, n_warm: int = 0, n_cold: int = 0) -> "Chat":
         """Tell where the prompt of the reply came from."""
-        self.meters.feed(CacheChanged(90, 8192, 180 << 20, 78, 79, restore_s=0.04, **places))
+        self.meters.feed(CacheChanged(90, 8192, 180 << 20))
+        self._found = replace(self._found, n_hot=0, n_warm=n_warm, n_cold=n_cold, restore_s=0.04)
         self.meters.feed(TiersChanged(CacheReport(counts=counts)))
         return self
 
@@ -163,7 +167,7 @@ def message(finished: Finished) -> StoredMessage:
 
 def panels(chat: Chat) -> str:
     """Everything that the cockpit shows, in every width."""
-    snapshot = chat.meters.snapshot()
+    snapshot = replace(chat.meters.snapshot(), prompt=chat.prompt)
     renders = (speculation_lines, throughput_lines, cache_lines, memory_lines)
     lines = [line for width in WIDTHS for render in renders for line in render(snapshot, width)]
     return "\n".join(map(plain, [*lines, status_line(snapshot, 80), status_line(snapshot, 160)]))
@@ -205,7 +209,7 @@ def test_json_says_null_where_nothing_was_compared(name: str) -> None:
     finished = STATES[name]().finished
     if finished is None:
         return
-    told = summary(finished)
+    told = summary(finished, None)
     saved_s, error_s, speedup = (told[key] for key in ("saved_s", "saved_error_s", "speedup"))
     if not told["n_verified"] or told["plain_spread"] is None:
         assert (saved_s, error_s, speedup) == (None, None, None)

@@ -15,6 +15,7 @@ from engine.events import (
     CostsMeasured,
     PositionCounts,
     PromptProgress,
+    PromptReady,
     SourceCounts,
     ThreadsChanged,
 )
@@ -39,7 +40,8 @@ BUSY = CockpitSnapshot(
     tps_history=(70.0, 80.0),
     decode_tps=74.2,
     first_token_s=0.31,
-    cache=CacheChanged(1200, 8192, 180 * MIB, 1104, 1163),
+    cache=CacheChanged(1200, 8192, 180 * MIB),
+    prompt=PromptReady(1163, n_hot=1104),
     buffers=(BufferSize("CPU", "model", 92 * MIB), BufferSize("CPU", "KV", 180 * MIB)),
     planned=PlannedBytes(272 * MIB, 100 * MIB),
     process_bytes=310 * MIB,

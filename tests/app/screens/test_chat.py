@@ -87,9 +87,7 @@ async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> Non
         await answered(pilot, screen, "second")
         assert screen.transcript.text.count("ctrl+g again") == 1
         await pilot.press("ctrl+g")
-        await wait_until(
-            pilot, lambda: "variant 2 of 2 (tab, then [ or ])" in screen.transcript.text
-        )
+        await wait_until(pilot, lambda: "variant 2 of 2 (alt+p, alt+n)" in screen.transcript.text)
         await pilot.press("tab")
         last = app.controller.entries()[-1]
         await wait_until(pilot, lambda: screen.transcript.selected == last.key)

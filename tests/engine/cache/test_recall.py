@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.recall import PromptRate, Recall, Recalled
+from engine.cache.recall import Recall, Recalled, TokenRate
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import StateError
-from engine.events import CacheChanged, Event, Finished, TiersChanged
+from engine.events import Event, Finished, PromptReady, TiersChanged
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
@@ -97,10 +97,10 @@ def test_what_restoring_saved_is_told_by_what_was_timed(
     kept_s: float, rate_s: float | None, saved_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recall = recall_of(FakeBackend())
-    monkeypatch.setattr(PromptRate, "seconds_of", lambda _, n: kept_s / 60 * n or None)
+    monkeypatch.setattr(TokenRate, "seconds_of", lambda _, n: kept_s / 60 * n or None)
     compute(recall, LINE, "chat:1")
     compute(recall, LINE[::-1], "chat:2")
-    monkeypatch.setattr(PromptRate, "seconds_of", lambda _, n: rate_s and rate_s * n)
+    monkeypatch.setattr(TokenRate, "seconds_of", lambda _, n: rate_s and rate_s * n)
 
     begun(recall, [*LINE, 3], "chat:1")
 
@@ -211,10 +211,10 @@ def test_the_panel_is_told_where_the_prompt_came_from() -> None:
     answer(session, asked("zyxwvutsrqponmlkjihgfedcba", "chat:2"))
 
     events = answer(session, asked("abcdefghijklmnopqrstuvwxyz"))
-    state = next(event for event in events if isinstance(event, CacheChanged))
+    ready = next(event for event in events if isinstance(event, PromptReady))
 
-    assert state.n_warm == state.n_reused > 0
-    assert state.n_hot + state.n_warm + state.n_cold == state.n_reused
+    assert ready.n_warm == ready.n_reused > 0
+    assert (ready.n_hot, ready.n_cold) == (0, 0)
 
 
 def test_a_reply_that_was_cut_goes_on_as_if_it_had_not_been() -> None:

@@ -14,12 +14,12 @@ import pytest
 from engine.cache.report import CacheReport, CacheSettings
 from engine.configuration import Configuration
 from engine.events import (
-    CacheChanged,
     Event,
     Failed,
     Finished,
     Loaded,
     PromptProgress,
+    PromptReady,
     TiersChanged,
     TokensCommitted,
     WorkerStopped,
@@ -90,10 +90,10 @@ def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
     client.close()
 
     again, events = answer(start(), ASKED)
-    state = next(event for event in events if isinstance(event, CacheChanged))
+    ready = next(event for event in events if isinstance(event, PromptReady))
 
     assert again.text == first.text
-    assert state.n_cold == state.n_reused == again.stats.n_prompt - 1
+    assert ready.n_cold == ready.n_reused == again.stats.n_prompt - 1
 
 
 def test_a_reply_that_was_cut_by_closing_goes_on_without_a_prefill(start: StartClient) -> None:
@@ -185,9 +185,9 @@ def test_a_conversation_is_brought_into_memory_before_it_is_asked(start: StartCl
     client.prefetch(ASKED.messages)
     report_in(client, lambda report: report.tiers[1].n_tokens >= first.stats.n_prompt - 1)
     _, events = answer(client, ASKED)
-    state = next(event for event in events if isinstance(event, CacheChanged))
+    ready = next(event for event in events if isinstance(event, PromptReady))
 
-    assert state.n_warm == state.n_reused > 0
+    assert ready.n_warm == ready.n_reused > 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,167 @@
+"""Why a prompt was read again, on a fake model whose tokens are letters."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.cache.prefix_cache import PrefixCache
+from engine.cache.report import CacheSettings
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import Finished, PromptReady, ReadCause
+from engine.generation import reuse
+from engine.generation.session import Session
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.testing import FakeBackend, FakeVocabulary
+
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+PLAIN = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+STRIPS = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{{ m.content.split('</think>')[-1].lstrip() if m.role == 'assistant' else m.content }}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}"
+)
+DATED = "<{{ messages | length }} messages>" + PLAIN
+LONG = "why is the sky blue and the sea so green today"
+
+
+def session(template: str = PLAIN, *, n_sequences: int = 1, **kinds: bool) -> Session:
+    backend = FakeBackend(
+        FakeVocabulary(95, 32), n_ctx=2000, n_sequences=n_sequences, end_bias=-40.0, **kinds
+    )
+    return Session(backend, ChatTemplate(template, bos="<bos>", eos="<end>"), OFF)
+
+
+def ask(
+    one: Session, *messages: Message, owner: str = "chat:1", **changes: object
+) -> tuple[PromptReady, Message]:
+    """What is told of a prompt, and the reply to it as a message."""
+    base = GenerationRequest(messages, seed=1, max_tokens=8, owner=owner)
+    wanted = replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    events = list(one.generate(wanted, Cancellation()))
+    ready = next(event for event in events if isinstance(event, PromptReady))
+    assert isinstance(events[-1], Finished)
+    end = events[-1]
+    return ready, Message("assistant", end.text, end.token_ids, end.vocabulary_id)
+
+
+def test_the_first_prompt_of_a_chat_has_none_before_it() -> None:
+    one = session()
+    ready, _ = ask(one, Message("user", LONG))
+    assert (ready.cause, ready.n_same, ready.n_reused) == (ReadCause.FIRST, None, 0)
+    assert ready.n_read == ready.n_prompt
+    assert ask(one, Message("user", "other"), owner="chat:2")[0].cause is ReadCause.FIRST
+
+
+def test_a_prompt_that_goes_on_from_the_one_before_differs_in_nothing() -> None:
+    one, question = session(), Message("user", LONG)
+    first, said = ask(one, question)
+    ready, _ = ask(one, question, said, Message("user", "and"))
+    assert (ready.cause, ready.lost) == (None, None)
+    assert ready.n_same == ready.n_reused == first.n_prompt + len(said.token_ids or ()) - 1
+    again, _ = ask(one, question)
+    assert (again.cause, again.lost) == (None, None), "made anew, its prompt is all there"
+    assert again.n_reused == again.n_prompt - 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [(0, "the system prompt"), (1, "question 1"), (2, "reply 1"), (3, "question 2")],
+)
+def test_an_edit_is_told_with_its_place_and_both_texts(edit: int, place: str) -> None:
+    one = session()
+    system, question, more = Message("system", "be brief"), Message("user", LONG), "and then"
+    _, said = ask(one, system, question)
+    turns = [system, question, said, Message("user", more)]
+    ask(one, *turns)
+    turns[edit] = Message(turns[edit].role, f"Now {turns[edit].content}")
+    ready, _ = ask(one, *turns)
+    assert (ready.cause, ready.place) == (ReadCause.EDITED, place)
+    assert ready.before.endswith(f"<{turns[edit].role}>"[-8:])
+    assert ready.now.startswith("Now ")
+    assert turns[edit].content.removeprefix("Now ").startswith(ready.was[:4])
+    assert ready.n_reused == ready.n_same
+    assert ready.lost is None
+
+
+def test_a_template_that_writes_the_same_messages_otherwise_is_named() -> None:
+    one, question = session(DATED), Message("user", LONG)
+    _, said = ask(one, question)
+    ready, _ = ask(one, question, said, Message("user", "and"))
+    assert (ready.cause, ready.was[0], ready.now[0]) == (ReadCause.TEMPLATE, "1", "3")
+
+
+def test_thinking_that_the_template_leaves_out_is_named() -> None:
+    one, question = session(STRIPS), Message("user", LONG)
+    _, said = ask(one, question)
+    thought = replace(said, content=f"{said.content}</think>yes", token_ids=None)
+    one_more = session(STRIPS)
+    ask(one_more, question, continues_text=f"{thought.content}", max_tokens=1)
+    line = ask(one_more, question, continues_text=thought.content, max_tokens=1)[1]
+    ready, _ = ask(one_more, question, line, Message("user", "and"))
+    assert ready.cause is ReadCause.REASONING
+    assert ready.was.startswith("<think>")
+    assert not ready.now.startswith("<think>")
+
+
+def test_a_switch_of_thinking_is_another_setting() -> None:
+    one, question = session(STRIPS), Message("user", LONG)
+    _, said = ask(one, question)
+    off = SamplingSettings(thinking="off")
+    ready, _ = ask(one, question, sampling=off)
+    assert (ready.cause, ready.place) == (ReadCause.SETTINGS, "thinking")
+    turns = (question, replace(said, content="yes", token_ids=None), Message("user", "and"))
+    assert ask(one, *turns, sampling=off)[0].cause is ReadCause.EDITED
+
+
+def test_what_another_chat_pushed_out_is_lost() -> None:
+    one, question = session(), Message("user", LONG)
+    _, said = ask(one, question)
+    ask(one, Message("user", LONG[::-1]), owner="chat:2")
+    ready, _ = ask(one, question, said, Message("user", "and"))
+    assert (ready.cause, ready.lost) == (None, ReadCause.EVICTED)
+    assert ready.n_same is not None
+    assert ready.n_reused < ready.n_same
+
+
+def test_a_state_that_goes_on_otherwise_and_cannot_be_cut_is_named() -> None:
+    one = session(can_crop=False, can_slice=False)
+    question = Message("user", LONG)
+    ask(one, question)
+    ready, _ = ask(one, Message("user", f"{LONG}!"))
+    assert (ready.cause, ready.lost) == (ReadCause.EDITED, ReadCause.UNCUT)
+
+
+def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
+    one = session(n_sequences=2)
+    settings = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
+    backend = one._backend
+    tiers = PrefixCache(
+        "test", can_slice=backend.can_slice, split_state=backend.split_state, cold=None,
+        settings=settings, in_background=False,
+    )  # fmt: skip
+    one.attach_cache(tiers, settings)
+    question = Message("user", LONG)
+    first, _ = ask(one, question)
+    ready, _ = ask(one, question, owner="chat:2")
+    assert ready.n_reused == ready.n_prompt - 1
+    assert ready.n_copied + ready.n_warm == ready.n_reused
+    assert first.read_as_loaded_s is None
+
+
+def test_old_lines_give_way_to_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reuse, "MOST_LINES", 2)
+    one = session()
+    for number in range(3):
+        ask(one, Message("user", LONG), owner=f"chat:{number}")
+    assert ask(one, Message("user", LONG), owner="chat:2")[0].cause is None
+    assert ask(one, Message("user", LONG), owner="chat:0")[0].cause is ReadCause.FIRST
+
+
+def test_what_is_nobodys_is_not_remembered() -> None:
+    one = session()
+    ask(one, Message("user", LONG), owner="")
+    assert ask(one, Message("user", LONG), owner="")[0].cause is ReadCause.FIRST
