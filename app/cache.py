@@ -1,4 +1,4 @@
-"""What the cache holds, chat by chat, and the snapshots on disk: found, checked and removed."""
+"""What the cache holds, chat by chat, and the snapshots on disk: found, checked, sent on."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,12 +11,14 @@ from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from engine.cache.disk_index import ColdEntry
 from engine.cache.namespace import Namespace
+from engine.cache.radix import unpack
 from engine.cache.report import CacheEntry, TierName
 from engine.cache.snapshot_folder import ColdFolder
 from engine.errors import CacheStoreError, EngineError, StateError
 from engine.validation import nearest
 
 if TYPE_CHECKING:
+    from app.config import Settings
     from engine.cache.snapshot_store import Forgotten
 
 NOBODY = ""
@@ -24,6 +26,8 @@ NOBODY = ""
 CHAT = "chat:"
 """Begins the name of an owner that is a chat; its number follows."""
 ALL = 1_000_000
+IMPORT_S = 600.0
+"""How long the engine may take to read a slot file, in seconds."""
 
 
 def owner_of(chat_id: int) -> str:
@@ -245,3 +249,79 @@ def verified(
 
 def _used_at(entry: ColdEntry) -> float:
     return entry.state.used_at
+
+
+def export_slot(
+    folder: ColdFolder, model: CachedModel, entry: ColdEntry, path: Path, *, n_streams: int = 1
+) -> int:
+    """Write the line that a snapshot ends as a slot file of llama-server; gives its tokens.
+
+    Args:
+        folder: Where the snapshots lie.
+        model: What the snapshot is of.
+        entry: The snapshot.
+        path: The file; one that is there is replaced.
+        n_streams: Streams of cells of the server: 1 where its slots share them, else its slots.
+
+    Raises:
+        StateError: a part of the line is gone or damaged, or is none of llama.cpp.
+        CacheStoreError: a snapshot cannot be read, or the file cannot be written.
+    """
+    from engine.backends.llama_cpp.slot_file import write_slot_file
+
+    line, by_line = [entry], {each.state.line: each for each in model.entries}
+    while line[-1].state.start:
+        before = by_line.get(line[-1].state.parent)
+        if before is None:
+            raise StateError(f"the start of the line of {entry.state.key} is not on disk any more")
+        line.append(before)
+    line.reverse()
+    tokens = unpack(b"".join(each.state.packed for each in line))
+    states = [folder.read(each.namespace, each.state) for each in line]
+    try:
+        write_slot_file(path, tokens, states, n_streams=n_streams)
+    except OSError as error:
+        raise CacheStoreError(f"{path} cannot be written: {error.strerror or error}") from error
+    return len(tokens)
+
+
+def import_slot(
+    path: Path, model: str | None, settings: "Settings", note: Callable[[str], None]
+) -> str:
+    """Keep what a slot file of llama-server holds for the chats of a model; gives what was kept.
+
+    The model is loaded with the cache types of the file, so that llama.cpp's own layout is what the
+    state is held against.
+
+    Args:
+        path: The file.
+        model: Path or name; None is the usual one.
+        settings: The user's.
+        note: Called with what the user should know.
+
+    Raises:
+        EngineError: the file is none, is another model's, or nothing is kept here.
+    """
+    from app.opening import ModelRequest, loaded_engine, open_model
+    from engine.backends.llama_cpp.slot_file import read_slot_file
+    from engine.events import TiersChanged
+
+    if not settings.cache.enabled or not settings.cache.cold:
+        raise CacheStoreError("nothing is kept on disk: see enabled and cold under [cache]")
+    try:
+        saved = read_slot_file(path)
+    except OSError as error:
+        raise CacheStoreError(f"{path} cannot be read: {error.strerror or error}") from error
+    types = f"{saved.type_k}/{saved.type_v}" if saved.type_k and saved.type_v else None
+    configuration = open_model(ModelRequest(model=model, kv=types), settings).configuration
+    cache = settings.cache.cache(paths.snapshots_dir())
+    with loaded_engine(configuration, note, cache=cache) as engine:
+        engine.client.manage_cache("import", str(path.absolute()))
+        for event in engine.events(IMPORT_S):
+            told = event.report.notes if isinstance(event, TiersChanged) else ()
+            for each in told:
+                if each.is_problem:
+                    raise StateError(each.text)
+                if path.name in each.text:
+                    return f"{configuration.model_path.stem}: {each.text}"
+    raise AssertionError("events end with an error")

@@ -330,7 +330,11 @@ def new_client(cache: "CacheSettings | None" = None, *, keeps_costs: bool = True
 
 @contextmanager
 def loaded_engine(
-    configuration: Configuration, note: Callable[[str], None], *, keeps_costs: bool = True
+    configuration: Configuration,
+    note: Callable[[str], None],
+    *,
+    keeps_costs: bool = True,
+    cache: "CacheSettings | None" = None,
 ) -> "Iterator[BlockingClient]":
     """An engine that has loaded a model; it ends with the block.
 
@@ -338,13 +342,14 @@ def loaded_engine(
         configuration: What to load.
         note: Called with what the user should know, such as a fallback that was taken.
         keeps_costs: As of `new_client`.
+        cache: Where states are kept; None keeps none.
 
     Raises:
         WorkerError: the model cannot be loaded.
     """
     from engine.process.blocking_client import BlockingClient
 
-    client = new_client(keeps_costs=keeps_costs)
+    client = new_client(cache, keeps_costs=keeps_costs)
     engine = BlockingClient(
         client, on_restart=lambda stopped: note(f"{stopped.title}: {stopped.message}")
     )

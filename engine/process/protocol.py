@@ -55,12 +55,12 @@ class Prefetch:
     messages: tuple[Message, ...]
 
 
-CacheAction = Literal["pin", "unpin", "drop", "verify", "clear"]
+CacheAction = Literal["pin", "unpin", "drop", "verify", "clear", "import"]
 
 
 @dataclass(frozen=True, slots=True)
 class ManageCache:
-    """Something to do with a kept state; `clear` needs no key."""
+    """Something to do with a kept state; `clear` needs no key, `import` has a file's path in it."""
 
     action: CacheAction
     key: str = ""
