@@ -14,8 +14,7 @@ from app.compare.verdict import (
     identity_of,
     speed_of,
 )
-from app.render.cache import field
-from app.render.lines import Line, Run, clipped, plain, spread
+from app.render.lines import Line, Run, clipped, field, plain, spread
 from app.sanitize import visible
 from engine.requests import GenerationRequest
 
