@@ -1,5 +1,7 @@
 """`kvchat cache`: states of chats on disk, from which they continue without being read again."""
 
+from __future__ import annotations
+
 import math
 import sys
 import time
@@ -10,32 +12,20 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cache import (
-    CachedModel,
-    SnapshotCheck,
-    cached_models,
-    chat_numbers,
-    chat_titles,
-    chats_of,
-    export_slot,
-    find_snapshot,
-    import_slot,
-    verified,
-    with_continuations,
-)
 from app.cli import completion
 from app.cli.console import note, print_json, say, tell, tell_over
 from app.cli.options import AGE, Count, Size, json_option
-from app.config import CacheDefaults, load_settings, require_settings, save_setting
 from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
-from engine.cache import snapshot_store
-from engine.cache.disk_index import ColdEntry
-from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import MAX_SLOTS
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from app.cache import CachedModel, SnapshotCheck
+    from app.config import CacheDefaults
+    from engine.cache.disk_index import ColdEntry
+    from engine.cache.snapshot_folder import ColdFolder
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "Nothing is kept on disk yet."
@@ -68,6 +58,9 @@ def command(ctx: click.Context) -> None:
 @json_option
 def list_(*, as_json: bool = False) -> None:
     """List what is kept by model, the model used last first."""
+    from app.cache import cached_models
+    from app.config import load_settings
+
     with _folder() as folder:
         models = cached_models(folder)
     for line in folder.take_damaged():
@@ -86,6 +79,8 @@ def list_(*, as_json: bool = False) -> None:
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
+    from app.cache import cached_models, verified
+
     with _folder() as folder:
         entries = _chosen(cached_models(folder), keys)
         verdicts = verified(folder, entries, tell=_progress)
@@ -114,6 +109,9 @@ def prune(*, older: float | None, limit: int | None) -> None:
     States of models that are gone go first, then those that save little time for their size and
     were not used for long; pinned ones stay.
     """
+    from app.config import require_settings
+    from engine.cache import snapshot_store
+
     now = time.time()
     budget_bytes = require_settings().cache.cold
     with _folder() as folder:
@@ -137,6 +135,8 @@ def prune(*, older: float | None, limit: int | None) -> None:
 @click.option("--warm", type=SIZE, help="Main memory for states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
+    from app.config import require_settings, save_setting
+
     require_settings()
     for key, size in (("cold", disk), ("warm", warm)):
         if size is not None:
@@ -155,6 +155,9 @@ def budget(disk: int | None, warm: int | None) -> None:
 @click.pass_context
 def clear(ctx: click.Context, *, yes: bool) -> None:
     """Delete everything that is kept on disk, pinned states too; no chat is lost."""
+    from app.cache import cached_models
+    from app.config import require_settings
+
     require_settings()
     with _folder() as folder:
         entries = [entry for model in cached_models(folder) for entry in model.entries]
@@ -189,6 +192,8 @@ def unpin(keys: tuple[str, ...]) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states with those that build on them."""
+    from app.cache import cached_models, with_continuations
+
     with _folder() as folder:
         models = cached_models(folder)
         of = {model.namespace.key: model.entries for model in models}
@@ -215,6 +220,8 @@ def drop(keys: tuple[str, ...]) -> None:
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 def export(key: str, path: Path, *, n_slots: int, force: bool) -> None:
     """Write a line as a slot file, which llama-server restores from its --slot-save-path."""
+    from app.cache import cached_models, export_slot
+
     if path.exists() and not force:
         raise click.UsageError(f"{path} is there already: --force replaces it")
     with _folder() as folder:
@@ -240,10 +247,15 @@ def import_(path: Path, *, model: str | None) -> None:
     The file does not name its model: layers, cache types and tokens are checked, and that MODEL
     made it is taken from you.
     """
+    from app.cache import import_slot
+    from app.config import require_settings
+
     tell(import_slot(path, model, require_settings(), note))
 
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
+    from app.cache import cached_models
+
     with _folder() as folder:
         for entry in _chosen(cached_models(folder), keys):
             folder.pin(entry.namespace, entry.state.key, is_pinned=is_pinned)
@@ -258,11 +270,15 @@ def _delete(folder: ColdFolder, entries: Sequence[ColdEntry]) -> None:
 
 
 def _folder() -> ColdFolder:
+    from engine.cache.snapshot_folder import ColdFolder
+
     return ColdFolder(paths.snapshots_dir())
 
 
 def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[ColdEntry]:
     """The states that were named, each once; all where none is named."""
+    from app.cache import find_snapshot
+
     if not keys:
         return [entry for model in models for entry in model.entries]
     found = (find_snapshot(models, key) for key in keys)
@@ -271,6 +287,8 @@ def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[ColdEntr
 
 def _titles() -> dict[int, str]:
     """The titles of the chats, none where there is no database yet or it cannot be read."""
+    from app.cache import chat_titles
+
     titles, problem = chat_titles(paths.database_path())
     if problem is not None:
         tell(problem)
@@ -371,7 +389,7 @@ def _removed_text(gone: Sequence[ColdEntry], left: int) -> str:
     return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} are kept."
 
 
-def _table(model: CachedModel, titles_of: Mapping[int, str]) -> "Table":
+def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     from app.console import plain_table
 
     titles = ("key", "tokens", "size", "uses", "last used", "pinned", "chats")
@@ -398,6 +416,8 @@ def _tokens(entry: ColdEntry) -> str:
 
 
 def _chats_text(entry: ColdEntry, titles: Mapping[int, str]) -> str:
+    from app.cache import chats_of
+
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
     if len(chats) > N_TITLES:
         return f"{', '.join(chats[:N_TITLES])} and {count(len(chats) - N_TITLES)} more"
@@ -414,6 +434,8 @@ def _settings_text(model: CachedModel) -> str:
 
 
 def _state_values(entry: ColdEntry, titles: Mapping[int, str]) -> dict[str, object]:
+    from app.cache import chat_numbers
+
     state = entry.state
     return {
         "key": state.key,

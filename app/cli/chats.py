@@ -1,5 +1,7 @@
 """`kvchat chats`: the chats of this user, without the screen."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,21 +13,18 @@ import click
 
 from app import format as fmt
 from app import paths
-from app.cache import forget_on_disk, owner_of
 from app.cli.console import Part, print_json, print_text, say, tell
 from app.cli.options import Count, json_option
-from app.console import console, plain_table
-from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
-from app.store.chats import ChatStore
-from app.store.records import Chat, ChatChanges, ChatSize, ChatTree, StoredMessage
-from app.store.search import SearchHit
 from engine.errors import CacheStoreError, EngineError
 from engine.model.server_address import model_title
 from engine.validation import nearest
 
 if TYPE_CHECKING:
     from app.chat_files import ChatFileFormat
+    from app.store.chats import ChatStore
+    from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
+    from app.store.search import SearchHit
 
 STANDARD = "-"
 ALL = 1_000_000
@@ -125,6 +124,8 @@ def fork(chat: str, *, place: int | None) -> None:
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
     """Change the title of a chat."""
+    from app.store.records import ChatChanges
+
     if not title.strip():
         raise click.UsageError("a title has at least one letter")
     with _store() as store:
@@ -153,6 +154,8 @@ def unarchive(chats: tuple[str, ...]) -> None:
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
     """Delete chats for good, with their kept states; not while a reply is being written in one."""
+    from app.store.records import ChatSize
+
     with _store() as store:
         found = _find_all(store, chats)
         sizes = store.sizes()
@@ -186,7 +189,7 @@ def export(
     chats: tuple[str, ...],
     *,
     all_chats: bool,
-    form: "ChatFileFormat | None",
+    form: ChatFileFormat | None,
     branches: bool,
     output: Path | None,
     force: bool,
@@ -231,11 +234,16 @@ def import_(files: tuple[str, ...]) -> None:
 
 def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
     """A chat and its size as plain values."""
+    from app.store.records import ChatSize
+
     return {**asdict(chat), **asdict(sizes.get(chat.id, ChatSize()))}
 
 
 def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     """Print one line for each chat."""
+    from app.console import console, plain_table
+    from app.store.records import ChatSize
+
     titles = ("id", "last used", "messages", "tokens", "model", "title")
     rows = [_cells(chat, sizes.get(chat.id, ChatSize())) for chat in chats]
     console().print(plain_table(titles, rows, numbers=("id", "messages", "tokens"), folds=False))
@@ -256,6 +264,8 @@ def print_chat(
     chat: Chat, path: Sequence[StoredMessage], size: ChatSize | None, *, with_stats: bool
 ) -> None:
     """Print a chat: what is known of it, and the messages of the branch that is shown."""
+    from app.store.records import ChatSize
+
     size = size or ChatSize()
     say((one_line(chat.title), "bold"))
     facts = [f"chat {chat.id}", f"begun {fmt.local_time(chat.created_at)}"]
@@ -292,6 +302,8 @@ def print_hits(hits: Sequence[SearchHit]) -> None:
 
 
 def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
+    from app.render.reply_stats import reply_stats_text
+
     speaker = SPEAKERS[message.role]
     if message.role == "assistant" and message.model_name:
         speaker = one_line(message.model_name)
@@ -349,6 +361,8 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     Raises:
         StoreError: another kvchat writes the chat, or the database cannot be written.
     """
+    from app.cache import forget_on_disk, owner_of
+
     store.delete_chat(chat.id)
     yield f"{_called(chat)}, is deleted"
     try:
@@ -384,6 +398,8 @@ class _Exported:
 
 @contextmanager
 def _store() -> Iterator[ChatStore]:
+    from app.store.chats import ChatStore
+
     with ChatStore(paths.database_path()) as store:
         for notice in store.notices:
             tell(notice)

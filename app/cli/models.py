@@ -12,7 +12,6 @@ from app import format as fmt
 from app import paths
 from app.cli.console import SlowReading, note, print_json, say, tell, tell_over
 from app.cli.options import json_option
-from app.planning import user_speeds
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
 from engine.model.library import MAX_VISITED, ModelEntry, find_model, scan
@@ -45,19 +44,16 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     kvchat models install-starter   fetch a small model to begin with
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
-        _list(as_json=as_json)
+        ctx.invoke(list_models, as_json=as_json)
 
 
 @command.command(name="list", help="List the models on this machine, favourites first.")
 @json_option
 def list_models(*, as_json: bool) -> None:
     """List the models on this machine."""
-    _list(as_json=as_json)
-
-
-def _list(*, as_json: bool) -> None:
     from app.config import model_folders
     from app.library import Favourites
+    from app.planning import user_speeds
 
     cut: list[Path] = []
     with SlowReading() as reading:

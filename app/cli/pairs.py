@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from app.cli.console import SlowReading, print_json
 from app.cli.options import json_option
-from app.console import console
+from app.console import console, plain_table
 from app.format import nbytes
 from app.sanitize import one_line
 from engine.planning.pairs import DraftOption, DraftOptions, server_options
@@ -155,12 +154,10 @@ def print_pairs(found: DraftOptions) -> None:
 
 
 def _print_drafts(screen: Console, drafts: Sequence[DraftOption]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     are_here = drafts[0].path is not None
     place = () if are_here else ("published as",)
-    for title in ("draft", "quant", "size", "reads", "verdict", "gain", "length", *place):
-        is_number = title in ("size", "reads", "length")
-        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
+    titles = ("draft", "quant", "size", "reads", "verdict", "gain", "length", *place)
+    table = plain_table(titles, numbers=("size", "reads", "length"))
     shown = drafts[:N_DRAFTS]
     for draft in shown:
         where = () if are_here else (draft.published_as or "-",)

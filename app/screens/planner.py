@@ -17,7 +17,16 @@ from app.config import model_folders
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import refusal_lines
 from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
-from app.screens.plan_session import PlanSession, file_of, preset_of_setup
+from app.screens.plan_session import PlanSession, file_of
+from app.screens.planner_lists import (
+    FILES,
+    CardsScreen,
+    effect_list,
+    file_list,
+    goal_list,
+    save_as_preset,
+    scan_models,
+)
 from app.threads import is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.lines_view import LinesView
@@ -27,19 +36,13 @@ from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import with_n_ctx
-from engine.model.identity import ModelKind
-from engine.model.library import ModelEntry, scan
+from engine.model.library import ModelEntry
 from engine.model.ollama import model_name
 from engine.planning.comparison import cost_table
 from engine.planning.fit import FoundSetup, search_setup
 from engine.planning.goals import Goal
 from engine.planning.knob import Chooser
-from engine.planning.knobs import (
-    with_adapter,
-    with_draft,
-    with_machine,
-    with_projector,
-)
+from engine.planning.knobs import with_machine
 from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
@@ -47,8 +50,6 @@ from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.space import with_taken_pair
 from engine.planning.what_if import arrows
 from engine.policy.pairs import Pair
-from engine.presets.library import list_presets, save_preset
-from engine.presets.preset import Preset
 
 MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
@@ -57,14 +58,6 @@ IDLE_AFTER_S = 0.05
 NO_MODEL = "No model is planned yet: m chooses one."
 COMPARING = "A kept · B the knobs · w swaps · c ends"
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
-
-FILE_NAMES = {"draft": "draft model", "projector": "projector", "adapter": "LoRA adapter"}
-FILE_KINDS = {"projector": ModelKind.PROJECTOR, "adapter": ModelKind.ADAPTER}
-WITH_FILE: dict[str, Callable[[Setup, Path], Setup]] = {
-    "draft": with_draft,
-    "projector": with_projector,
-    "adapter": with_adapter,
-}
 
 
 class PlannerScreen(Screen[Configuration | None]):
@@ -133,7 +126,7 @@ class PlannerScreen(Screen[Configuration | None]):
         super().__init__()
         self.session = PlanSession(configuration, measured)
         self._model_path = model_path
-        self._scan = scan or _scan
+        self._scan = scan or scan_models
         self._presets_dir = presets_dir or paths.presets_dir()
         is_same = left is not None and file_of(left.loaded) == file_of(configuration)
         self._left = left if is_same else None
@@ -403,8 +396,6 @@ class PlannerScreen(Screen[Configuration | None]):
         past.pop()
 
     def action_apply(self) -> None:
-        from app.screens.planner_lists import effect_list
-
         if self.session.effects:
             ask(self, effect_list(self.session.effects), self.turn)
         else:
@@ -445,29 +436,14 @@ class PlannerScreen(Screen[Configuration | None]):
 
     def _choose_file(self, chooser: Chooser, setup: Setup) -> None:
         """List the files, one of which is to be drafted with, projected by, or added."""
-        from app.screens.models import FilesScreen
-
-        now = setup.configuration
-        beside = now.model_path.absolute().parent
-        folders = tuple(dict.fromkeys((*model_folders(), beside)))
-
-        def look() -> Sequence[ModelEntry]:
-            return self._scan() if chooser == "draft" else _scan(folders, (FILE_KINDS[chooser],))
 
         def take(path: Path) -> None:
             if self.setup is not None:
-                self.turn(WITH_FILE[chooser](self.setup, path))
+                self.turn(FILES[chooser].add(self.setup, path))
 
-        chosen = {
-            "draft": () if now.draft is None else (now.draft.model_path,),
-            "projector": () if now.mmproj_path is None else (now.mmproj_path,),
-            "adapter": now.lora_paths,
-        }
-        ask(self, FilesScreen(FILE_NAMES[chooser], look, folders, chosen[chooser]), take)
+        ask(self, file_list(chooser, setup.configuration, self._scan), take)
 
     def action_choose_card(self) -> None:
-        from app.screens.planner_lists import CardsScreen
-
         setup = self.setup
         if setup is None:
             self.notify(NO_MODEL)
@@ -479,12 +455,9 @@ class PlannerScreen(Screen[Configuration | None]):
             except EngineError as error:
                 report(self, error)
 
-        found = [each.name for each in self.planner.devices(PlannedMachine()) if each.kind == "gpu"]
-        ask(self, CardsScreen(", ".join(found) or "no GPU: main memory alone"), take)
+        ask(self, CardsScreen(self.planner.devices(PlannedMachine())), take)
 
     def action_search(self) -> None:
-        from app.screens.planner_lists import goal_list
-
         if self.session.last_plan is None:
             self.notify(NO_MODEL)
         else:
@@ -553,28 +526,8 @@ class PlannerScreen(Screen[Configuration | None]):
         plan = self._shown_plan()
         if plan is not None:
             name = model_name(plan.model.file.path)
-            ask_line(self, "Name of the preset", name, partial(self._save, plan.setup))
-
-    def _save(self, setup: Setup, name: str) -> None:
-        try:
-            preset = preset_of_setup(setup, name)
-        except PresetError as error:
-            report(self, error)
-            return
-        users = [entry for entry in list_presets(self._presets_dir) if not entry.is_builtin]
-        if any(entry.name == name for entry in users):
-            write_over = partial(self._write, preset, replace_existing=True)
-            confirm(self, f"There is a preset “{name}”: replace it?", write_over)
-        else:
-            self._write(preset, replace_existing=False)
-
-    def _write(self, preset: Preset, *, replace_existing: bool) -> None:
-        try:
-            path = save_preset(preset, self._presets_dir, replace_existing=replace_existing)
-        except PresetError as error:
-            report(self, error)
-        else:
-            self.notify(f"Saved {path}")
+            save = partial(save_as_preset, self, plan.setup, self._presets_dir)
+            ask_line(self, "Name of the preset", name, save)
 
     def _shown_plan(self) -> Plan | None:
         """The plan; where there is none, a notice says what to do."""
@@ -583,10 +536,3 @@ class PlannerScreen(Screen[Configuration | None]):
                 "There is no plan yet: change what is said on the right, or choose a model."
             )
         return self.plan
-
-
-def _scan(
-    folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
-) -> Sequence[ModelEntry]:
-    cache_path = paths.header_cache_path()
-    return scan(folders or model_folders(), cache_path=cache_path, kinds=kinds)

@@ -1,25 +1,105 @@
-"""The lists of the planner: models to plan, cards, goals of a search, changes worth a thought."""
+"""What the planner asks: models, files, cards, goals, changes worth a thought, a preset's name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
 from app import format as fmt
+from app import paths
+from app.config import model_folders
 from app.render.lines import Line, Run, clipped, spread
 from app.render.plan_changes import effect_line
-from app.screens.dialogs import PickScreen
+from app.screens.dialogs import PickScreen, confirm, report
+from app.screens.plan_session import preset_of_setup
 from app.widgets.select_list import Row
+from engine.configuration import Configuration
+from engine.errors import PresetError
 from engine.memory.cards import Card, all_cards
+from engine.memory.hardware import Device
+from engine.model.identity import ModelKind
+from engine.model.library import ModelEntry, scan
 from engine.planning.fit import GOAL_TEXTS
 from engine.planning.goals import Goal
+from engine.planning.knob import Chooser
+from engine.planning.knobs import with_adapter, with_draft, with_projector
 from engine.planning.planner import Setup
 from engine.planning.what_if import Effect
+from engine.presets.library import list_presets, save_preset
 
-TABS = ("on this machine", "catalogue")
-BATCH = 6
-"""Models that are judged before they are painted."""
+if TYPE_CHECKING:
+    from app.screens.models import FilesScreen
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """A file that can stand beside a model."""
+
+    name: str
+    kind: ModelKind
+    add: Callable[[Setup, Path], Setup]
+    """The setup with such a file."""
+
+
+FILES: dict[str, FileKind] = {
+    "draft": FileKind("draft model", ModelKind.MODEL, with_draft),
+    "projector": FileKind("projector", ModelKind.PROJECTOR, with_projector),
+    "adapter": FileKind("LoRA adapter", ModelKind.ADAPTER, with_adapter),
+}
+
+
+def scan_models(
+    folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
+) -> Sequence[ModelEntry]:
+    """The models of these folders; None is those of the settings."""
+    cache_path = paths.header_cache_path()
+    return scan(folders or model_folders(), cache_path=cache_path, kinds=kinds)
+
+
+def file_list(
+    chooser: Chooser, now: Configuration, models: Callable[[], Sequence[ModelEntry]]
+) -> "FilesScreen":
+    """The files of a kind: those of the usual folders, and those beside the model.
+
+    Args:
+        chooser: A key of `FILES`.
+        now: What is planned; its files are marked.
+        models: Finds models, which drafts are.
+    """
+    from app.screens.models import FilesScreen  # with the first file that is asked for
+
+    file = FILES[chooser]
+    folders = tuple(dict.fromkeys((*model_folders(), now.model_path.absolute().parent)))
+    look = models if chooser == "draft" else partial(scan_models, folders, (file.kind,))
+    chosen = {
+        "draft": () if now.draft is None else (now.draft.model_path,),
+        "projector": () if now.mmproj_path is None else (now.mmproj_path,),
+        "adapter": now.lora_paths,
+    }
+    return FilesScreen(file.name, look, folders, chosen[chooser])
+
+
+def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: str) -> None:
+    """Write a setup as a preset, after a question where another one has the name."""
+
+    def write(*, replace_existing: bool) -> None:
+        try:
+            preset = preset_of_setup(setup, name)
+            path = save_preset(preset, presets_dir, replace_existing=replace_existing)
+        except PresetError as error:
+            report(screen, error)
+        else:
+            screen.notify(f"Saved {path}")
+
+    if any(each.name == name and not each.is_builtin for each in list_presets(presets_dir)):
+        over = partial(write, replace_existing=True)
+        confirm(screen, f"There is a preset “{name}”: replace it?", over)
+    else:
+        write(replace_existing=False)
 
 
 def goal_list() -> PickScreen[Goal]:
@@ -62,8 +142,10 @@ class CardsScreen(PickScreen[tuple[str, ...]]):
                 tooltip="One more of the marked card"),
     ]  # fmt: skip
 
-    def __init__(self, found: str) -> None:
-        """List cards below the GPUs that were found here, whose names are `found`."""
+    def __init__(self, devices: Sequence[Device]) -> None:
+        """List cards below the GPUs of this machine, which are among its devices."""
+        found = ", ".join(each.name for each in devices if each.kind == "gpu")
+        found = found or "no GPU: main memory alone"
         here = (Run("this machine  ", "strong"), Run(found, "muted"))
         rows: list[Row[tuple[str, ...]]] = [Row((), partial(clipped, here))]
         rows += [

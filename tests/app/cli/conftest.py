@@ -1,10 +1,15 @@
 """A home of its own for every command, and ways to run one."""
 
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+
+from app.cli.main import main
 
 MAIN = "from app.cli.main import main; main()"
 
@@ -22,6 +27,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command in this process, which starts in no time, without a terminal."""
+    out, err = io.BytesIO(), io.BytesIO()
+    with Path(os.devnull).open(encoding="utf-8") as nothing, pytest.raises(SystemExit) as ended:
+        streams = {
+            "stdin": nothing,
+            "stdout": io.TextIOWrapper(out, "utf-8", write_through=True),
+            "stderr": io.TextIOWrapper(err, "utf-8", write_through=True),
+        }
+        with patch.multiple(sys, argv=["kvchat", *arguments], **streams):
+            main()
+    said, told = out.getvalue().decode(), err.getvalue().decode()
+    return subprocess.CompletedProcess(arguments, ended.value.code, said, told)
+
+
+def spawned(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in a process of its own, without a terminal."""
     return subprocess.run(
         [sys.executable, "-c", MAIN, *arguments],

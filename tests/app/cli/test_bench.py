@@ -14,7 +14,7 @@ from app.bench.benchmark import write_recommendation
 from app.bench.results import read_results
 from engine.presets.preset import read_preset
 from tests.app.bench.made_results import record, results
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import spawned
 from tests.fakes_client import CONFIGURATION
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -47,7 +47,7 @@ def test_two_prompts_are_measured_kept_and_reported(
         "lookup:fixed:2",
     )
     arguments += ("--policy", "combined:auto", "--json", str(json_path), "--html", str(html_path))
-    done = kvchat(*arguments, "--prompts", "2")
+    done = spawned(*arguments, "--prompts", "2")
     assert done.returncode == 0, done.stderr
     assert "mine at 0  2 prompts" in done.stdout
     assert "2 prompts, 2 policies and plain decoding" in done.stderr
@@ -61,19 +61,19 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert "0.3.36" in results.machine.llama_cpp
     assert html_path.read_text(encoding="utf-8").endswith("</html>\n")
 
-    shown = kvchat("bench", "--show", str(json_path))
+    shown = spawned("bench", "--show", str(json_path))
     assert shown.stdout == done.stdout
 
-    again = kvchat(*arguments, "--prompts", "3")
+    again = spawned(*arguments, "--prompts", "3")
     assert "continue it with --resume" in again.stderr
 
-    more = kvchat(*arguments, "--prompts", "3", "--resume", str(json_path))
+    more = spawned(*arguments, "--prompts", "3", "--resume", str(json_path))
     assert more.returncode == 0, more.stderr
     resumed = read_results(json_path)
     assert resumed.prompts[:2] == results.prompts
     assert "1 prompt, 2 policies and plain decoding" in more.stderr
     assert len(resumed.prompts) == 3
-    other = kvchat(*arguments, "--seed", "9", "--resume", str(json_path))
+    other = spawned(*arguments, "--seed", "9", "--resume", str(json_path))
     assert "seed was 1 and is 9" in other.stderr
 
 
@@ -84,7 +84,7 @@ def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
 ) -> None:
     with prompts.open("a", encoding="utf-8") as file:
         file.write("\n" + json.dumps({"prompt": "word " * 2000}))
-    done = kvchat(
+    done = spawned(
         "bench", str(starter_path), "--draft", str(starter_path), *FEW, "--set", str(prompts),
         "--policy", "draft:fixed:2", "--json", str(tmp_path / "all.json"),
     )  # fmt: skip
@@ -137,7 +137,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
 def test_bad_input_is_one_clear_message_before_a_model_loads(
     arguments: tuple[str, ...], message: str
 ) -> None:
-    done = kvchat("bench", *arguments)
+    done = spawned("bench", *arguments)
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -145,7 +145,7 @@ def test_bad_input_is_one_clear_message_before_a_model_loads(
 
 @pytest.mark.model
 def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
-    done = kvchat("bench", str(starter_path), *FEW, "--predictors", "draft")
+    done = spawned("bench", str(starter_path), *FEW, "--predictors", "draft")
     assert done.returncode == 1
     assert "draft cannot be used with this model" in done.stderr
     assert "--draft names a draft model" in done.stderr

@@ -30,7 +30,7 @@ from engine.policy.plans import PlanStore, SavedPlan, read_plan
 from engine.quality.laboratory import Finished
 from engine.quality.records import CacheKind, Report, TextFacts
 from engine.quality.texts import own_texts
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import spawned
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
 MIXED: Pair = ("q8_0", "q5_1")
@@ -329,7 +329,7 @@ def test_each_gate_is_a_setting(starter_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
-    done = kvchat("run", "Hi", "--kv", "q9")
+    done = spawned("run", "Hi", "--kv", "q9")
     assert done.returncode == 2
     assert "'q9' is no cache type" in done.stderr
 
@@ -411,16 +411,16 @@ def prepared(request: ModelRequest) -> Iterator[Services]:
 def test_a_new_user_types_one_command_reads_one_sentence_and_runs_with_that_type(
     starter_path: Path,
 ) -> None:
-    measured = kvchat("cache-quality", str(starter_path), "--kinds", "q8_0", "--tokens", "8100",
+    measured = spawned("cache-quality", str(starter_path), "--kinds", "q8_0", "--tokens", "8100",
                       "--ctx", "2048", "--no-questions", "--no-speeds")  # fmt: skip
     assert measured.returncode == 0, measured.stderr
     *_, sentence, command = measured.stdout.strip().splitlines()
     name = command.rpartition(" ")[2]
     assert sentence.startswith(name)
     assert command == f"kvchat {starter_path} --kv auto  runs with {name}"
-    planned = json.loads(kvchat("plan", str(starter_path), "--kv", "auto", "--json").stdout)
+    planned = json.loads(spawned("plan", str(starter_path), "--kv", "auto", "--json").stdout)
     assert planned["quality"]["basis"] == "measured"
     assert types_of(planned) == f"{name}/{name}"
-    answered = kvchat("run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "1")
+    answered = spawned("run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "1")
     assert answered.returncode == 0
     assert "cache measured: " in answered.stderr

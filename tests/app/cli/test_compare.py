@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import spawned
 
 PROMPT = "Write this line three times: the quick brown fox jumps over the lazy dog"
 
@@ -23,7 +23,7 @@ def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> No
         "--threads",
         "1",
     ]
-    done = kvchat(*arguments, "--temperature", "0", "--second", "lookup:fixed:2", "--text")
+    done = spawned(*arguments, "--temperature", "0", "--second", "lookup:fixed:2", "--text")
     assert done.returncode == 0, done.stderr
     assert "lookup · fixed 2" in done.stdout
     assert "identical, all" in done.stdout
@@ -44,7 +44,7 @@ def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
         "--threads",
         "1",
     ]
-    done = kvchat(*arguments, "--temperature", "0", "--seed", "3", "--json")
+    done = spawned(*arguments, "--temperature", "0", "--seed", "3", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["seed"] == 3
@@ -58,13 +58,13 @@ def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
 
 @pytest.mark.model
 def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
-    done = kvchat("compare", str(starter_path), "Hello", "--second", "draft", "--threads", "1")
+    done = spawned("compare", str(starter_path), "Hello", "--second", "draft", "--threads", "1")
     assert done.returncode == 1
     assert "the draft predictor cannot be used here, only off, lookup" in done.stderr
     assert "--draft" in done.stderr
 
 
 def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> None:
-    done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
+    done = spawned("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1
     assert "there is no predictor 'lookop': there are off, lookup" in done.stderr

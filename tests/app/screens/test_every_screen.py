@@ -43,6 +43,7 @@ from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
+from engine.memory.hardware import Device
 from engine.model.hub import HubModel, HubPart
 from engine.model.library import ModelEntry
 from engine.planning.models import fit_context
@@ -147,7 +148,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
     "CacheScreen": lambda s: CacheScreen(s.controller),
-    "CardsScreen": lambda s: CardsScreen(s.text),
+    "CardsScreen": lambda s: CardsScreen([Device(s.text, "gpu", 1, 1)]),
     "ChatSettingsScreen": settings,
     "ChatsScreen": lambda s: ChatsScreen(s.controller),
     "CompareScreen": compare,
