@@ -29,14 +29,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in this process, which starts in no time, without a terminal."""
     out, err = io.BytesIO(), io.BytesIO()
-    with Path(os.devnull).open(encoding="utf-8") as nothing, pytest.raises(SystemExit) as ended:
-        streams = {
-            "stdin": nothing,
-            "stdout": io.TextIOWrapper(out, "utf-8", write_through=True),
-            "stderr": io.TextIOWrapper(err, "utf-8", write_through=True),
-        }
-        with patch.multiple(sys, argv=["kvchat", *arguments], **streams):
-            main()
+    streams = {
+        "stdin": Path(os.devnull).open(encoding="utf-8"),  # noqa: SIM115  closed below
+        "stdout": io.TextIOWrapper(out, "utf-8", write_through=True),
+        "stderr": io.TextIOWrapper(err, "utf-8", write_through=True),
+    }
+    with (
+        streams["stdin"],
+        patch.multiple(sys, argv=["kvchat", *arguments], **streams),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
     said, told = out.getvalue().decode(), err.getvalue().decode()
     return subprocess.CompletedProcess(arguments, ended.value.code, said, told)
 
