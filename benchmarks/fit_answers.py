@@ -29,8 +29,9 @@ from engine.memory.terms import TARGETS, Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries
-from engine.planning.goals import Goal, Limits, Offload, Pair, parse_pair
+from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.search import search
+from engine.policy.pairs import Pair, parse_pair
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
 MARGIN_BYTES = 512 * MIB

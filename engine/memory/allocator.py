@@ -5,83 +5,94 @@ takes the room of a source that nobody else needs, the smallest hole that it fit
 end; freed neighbours become one hole.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.memory.scheduler import Schedule
 from engine.memory.tensor_graph import Kind, Size, Tensor
 
-Program = tuple[tuple[int, Size | None], ...]
-"""What happens in a buffer: a tensor by its number takes room of a size, or leaves it (None)."""
+LEAVES = -1
+"""In the place of a size: the tensor leaves its room."""
+Block = tuple[int, int]
+"""Where room begins, and its bytes."""
 
 
-class Block(NamedTuple):
-    """Room that a tensor holds."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What happens in a buffer."""
 
-    offset: int
-    nbytes: int
+    steps: tuple[tuple[int, int], ...]
+    """A tensor by its number takes room of a size by its number, or leaves it."""
+    sizes: tuple[Size, ...]
 
-
-class Allocator:
-    """One buffer of a backend; `peak` is how large it has to be."""
-
-    def __init__(self, alignment: int) -> None:
-        self.peak = 0
-        self._alignment = alignment
-        self._end = 0
-        self._holes: list[Block] = []
-
-    def take(self, nbytes: int) -> Block:
-        """Room for a tensor: the last of the smallest holes that it fits, or the end."""
-        nbytes = -(-nbytes // self._alignment) * self._alignment
-        best = -1
-        for index, hole in enumerate(self._holes):
-            if hole.nbytes >= nbytes and (best < 0 or hole.nbytes <= self._holes[best].nbytes):
-                best = index
-        if best < 0:
-            block = Block(self._end, nbytes)
-            self._end += nbytes
-            self.peak = max(self.peak, self._end)
-            return block
-        offset, size = self._holes[best]
-        if size == nbytes:
-            del self._holes[best]
-        else:
-            self._holes[best] = Block(offset + nbytes, size - nbytes)
-        return Block(offset, nbytes)
-
-    def free(self, block: Block) -> None:
-        """Make a hole of a block, or shorten the end by it."""
-        offset, nbytes = block
-        if not nbytes:
-            return
-        holes = self._holes
-        index = 0
-        while index < len(holes) and holes[index].offset < offset:
-            index += 1
-        if index < len(holes) and holes[index].offset == offset + nbytes:
-            nbytes += holes.pop(index).nbytes
-        if index and holes[index - 1].offset + holes[index - 1].nbytes == offset:
-            index -= 1
-            before = holes.pop(index)
-            offset, nbytes = before.offset, before.nbytes + nbytes
-        if offset + nbytes == self._end:
-            self._end = offset
-        else:
-            holes.insert(index, Block(offset, nbytes))
+    def buffer_bytes(self, sizes: Iterable[int], alignment: int) -> int:
+        """How large the buffer has to be, given the bytes of its sizes in their order."""
+        return _peak(self, tuple(-(-nbytes // alignment) * alignment for nbytes in sizes))
 
 
-def buffer_bytes(program: Program, sizes: Mapping[Size, int], alignment: int) -> int:
-    """How large a buffer has to be for what happens in it."""
-    room = Allocator(alignment)
-    blocks: dict[int, Block] = {}
-    for number, size in program:
-        if size is None:
-            room.free(blocks.pop(number))
-        else:
-            blocks[number] = room.take(sizes[size])
-    return room.peak
+@lru_cache(maxsize=4096)
+def _peak(program: Program, sizes: tuple[int, ...]) -> int:
+    return laid_out(program.steps, sizes)[0]
+
+
+def laid_out(
+    steps: Iterable[tuple[int, int]], sizes: Sequence[int]
+) -> tuple[int, dict[int, Block]]:
+    """The bytes of a buffer behind steps, and the room that tensors still hold.
+
+    A tensor takes the last of the smallest holes that it fits, or the end. It is one function as it
+    runs some hundred times for each estimate.
+    """
+    peak = end = 0
+    starts: list[int] = []
+    lengths: list[int] = []
+    """Holes in their order."""
+    held: dict[int, Block] = {}
+    for number, index in steps:
+        if index != LEAVES:
+            nbytes = sizes[index]
+            best, best_nbytes = -1, peak + 1
+            for hole, length in enumerate(lengths):
+                if nbytes <= length <= best_nbytes:
+                    best, best_nbytes = hole, length
+            if best < 0 or not nbytes:
+                held[number] = end, nbytes
+                end += nbytes
+                peak = max(peak, end)
+                continue
+            held[number] = starts[best], nbytes
+            if best_nbytes == nbytes:
+                del starts[best], lengths[best]
+            else:
+                starts[best] += nbytes
+                lengths[best] -= nbytes
+            continue
+        block = held.pop(number)
+        end = _end_without(block, starts, lengths, end)
+    return peak, held
+
+
+def _end_without(block: Block, starts: list[int], lengths: list[int], end: int) -> int:
+    """Make a hole of a block, or of its neighbours and it; at the end there is none."""
+    start, nbytes = block
+    if not nbytes:
+        return end
+    hole = bisect_left(starts, start)
+    if hole < len(starts) and starts[hole] == start + nbytes:
+        nbytes += lengths[hole]
+        del starts[hole], lengths[hole]
+    if hole and starts[hole - 1] + lengths[hole - 1] == start:
+        hole -= 1
+        start, nbytes = starts[hole], nbytes + lengths[hole]
+        del starts[hole], lengths[hole]
+    if start + nbytes == end:
+        return start
+    starts.insert(hole, start)
+    lengths.insert(hole, nbytes)
+    return end
 
 
 def programs_of(plan: Schedule, n_devices: int) -> list[Program]:
@@ -91,14 +102,15 @@ def programs_of(plan: Schedule, n_devices: int) -> list[Program]:
         rooms.take(tensor)
     for step in plan.steps:
         rooms.lay_out(step)
-    return [tuple(rooms.programs[device]) for device in range(n_devices)]
+    return [rooms.program(device) for device in range(n_devices)]
 
 
 class _Rooms:
     """Who needs each tensor still, and whose room it has."""
 
     def __init__(self, steps: list[Tensor], cpu: int) -> None:
-        self.programs: dict[int, list[tuple[int, Size | None]]] = defaultdict(list)
+        self._steps: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._sizes: dict[int, dict[Size, int]] = defaultdict(dict)
         self._cpu = cpu
         self._numbers: dict[Tensor, tuple[int, int]] = {}
         """The device and the number of each tensor that has room."""
@@ -110,6 +122,9 @@ class _Rooms:
                 self._n_views[step.sources[0]] += 1
             for source in step.sources:
                 self._n_users[source] += 1
+
+    def program(self, device: int) -> Program:
+        return Program(tuple(self._steps[device]), tuple(self._sizes[device]))
 
     def lay_out(self, step: Tensor) -> None:
         if step.size is not None and step.kind is Kind.COMPUTED and step not in self._numbers:
@@ -128,7 +143,9 @@ class _Rooms:
         device = self._cpu if tensor.device is None else tensor.device
         is_special = tensor.gpu_size is not None and device != self._cpu
         size = tensor.gpu_size if is_special else tensor.size
-        self.programs[device].append((self._n_taken, size))
+        assert size is not None
+        sizes = self._sizes[device]
+        self._steps[device].append((self._n_taken, sizes.setdefault(size, len(sizes))))
         self._numbers[tensor] = device, self._n_taken
         self._n_taken += 1
 
@@ -141,4 +158,4 @@ class _Rooms:
             self._release(base)
         elif tensor in self._numbers and not tensor.is_kept:
             device, number = self._numbers.pop(tensor)
-            self.programs[device].append((number, None))
+            self._steps[device].append((number, LEAVES))

@@ -6,12 +6,12 @@ context asks them for its own sizes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.configuration import KVTypeName
-from engine.memory.allocator import Program, buffer_bytes, programs_of
+from engine.memory.allocator import Program, programs_of
 from engine.memory.graph_builder import INPUTS, PREFIX, ROWS, PlacedLayer, PlacedModel
 from engine.memory.kv_cache import PAD, CacheShape
 from engine.memory.layer_graph import model_graph
@@ -35,6 +35,9 @@ from engine.model.layers import Layer
 LEADING_EQUALS, LAST_LAYERS = 3, 2
 """Equal layers that are laid out, and the last of all: others find the room of those before."""
 GPU_ALIGNMENT, CPU_ALIGNMENT = 128, 32
+WEIGHTS, FIRST_KIND = 0, 3
+OWN_TABLES = {INPUTS: 1, ROWS: 2}
+"""Where sizes are found: those of weights, inputs, few rows, and the kinds of layers."""
 ROW_MULTIPLE = 512
 """Elements that CUDA pads rows of quantised weights to (`MATRIX_ROW_PADDING`)."""
 LEAST_TOKENS = 32
@@ -90,36 +93,28 @@ def laid_out_bytes(
     )  # fmt: skip
     if plan is None:
         return []
-    own = [layer_sizes(architecture, shape, *each, n_tokens) for each in plan.kinds]
-    few = layer_sizes(architecture, shape, *plan.kinds[plan.owners[-1]], n_rows)
-    inputs = graph_inputs(architecture, shape, n_rows, is_late=is_late)
-
-    def size(key: Size) -> int:  # 0 is a tensor that no such architecture has
-        owner, name = key
-        if name.startswith(PREFIX):
-            return plan.weights[key]
-        if owner == INPUTS:
-            return inputs.get(name, 0)
-        return (few if owner == ROWS else own[plan.owners[owner]]).get(name, 0)
-
-    found = []
-    for device, program in enumerate(plan.programs):
-        alignment = CPU_ALIGNMENT if device == devices.n_devices - 1 else GPU_ALIGNMENT
-        sizes = {key: size(key) for key in plan.sizes[device]}
-        found.append(buffer_bytes(program, sizes, alignment))
-    return found
+    tables: list[dict[str, int]] = [
+        plan.weights,
+        graph_inputs(architecture, shape, n_rows, is_late=is_late),
+        layer_sizes(architecture, shape, *plan.kinds[-1], n_rows),
+        *(layer_sizes(architecture, shape, *each, n_tokens) for each in plan.kinds),
+    ]
+    alignments = [*[GPU_ALIGNMENT] * (devices.n_devices - 1), CPU_ALIGNMENT]
+    return [
+        program.buffer_bytes([tables[table].get(key, 0) for table, key in keys], alignment)
+        for (program, keys), alignment in zip(plan.programs, alignments, strict=True)
+    ]  # 0 is a tensor that no such architecture has
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What happens in the buffers of a placement, and whose sizes that asks for."""
 
-    programs: tuple[Program, ...]
-    sizes: tuple[frozenset[Size], ...]
-    weights: dict[Size, int]
+    programs: tuple[tuple[Program, tuple[tuple[int, str], ...]], ...]
+    """Each with the table of each of its sizes, and its key there."""
+    weights: dict[str, int]
     kinds: tuple[tuple[Layer, dict[str, TensorInfo]], ...]
-    owners: tuple[int, ...]
-    """The kind of each layer that is laid out."""
+    """Each kind of layer once, that of the last of all as the last."""
 
 
 @lru_cache(maxsize=1024)
@@ -145,16 +140,16 @@ def _plan(
         source = sources[index]
         others = tuple(
             (name, moved[whole])
-            for name in table.layers[source]
-            if moved and (whole := f"blk.{source}.{name}") in moved
+            for name in (table.layers[source] if moved else ())
+            if (whole := f"blk.{source}.{name}") in moved
         )
         owner = architecture.sharing.get(index, index)
         cached_on = cpu if devices.is_cache_on_cpu else devices.layers[owner]
-        names = frozenset(table.layers[source])
-        placed.append(PlacedLayer(kind, names, devices.layers[source], cached_on, others))
+        device, names = devices.layers[source], table.names[source]
+        placed.append(PlacedLayer(kind, names, device, cached_on, others))
     shapes = [table.shapes[source] for source in sources]
     signatures = [
-        (layer, walked[i][1], shapes[i], table.types[sources[i]] if _visits(layer, cpu) else ())
+        (layer, walked[i][1], shapes[i], table.types[sources[i]] if _visits(layer, cpu) else -1)
         for i, layer in enumerate(placed)
     ]
     crosses = devices.attends_on_cpu or devices.scans_on_cpu or architecture.sharing
@@ -165,32 +160,47 @@ def _plan(
         else _standing_for_all(signatures, pairs=bool(architecture.states))
     )
     sized = [(walked[index][1], shapes[index]) for index in chosen]
-    distinct = list(dict.fromkeys(sized))
-    owners = tuple(map(distinct.index, sized))
-    first = [chosen[owners.index(number)] for number in range(len(distinct))]
+    distinct = list(dict.fromkeys(reversed(sized)))[::-1]
+    owners = [distinct.index(each) for each in sized]
+    used = [sources[index] for index in chosen]
     outline = PlacedModel(
         tuple(placed[index] for index in chosen),
         _beside(table, devices),
         devices.n_devices,
         offloads=cpu > 0 and is_large[0],
         offloads_rows=cpu > 0 and is_large[1],
-        sources=tuple(sources[index] for index in chosen),
+        sources=tuple(map(used.index, used)),
         cuts_rows=architecture.name not in UNCUT and not architecture.gives_all_logits,
         norms_all=architecture.name in NORMED_WHOLE,
         has_rows=not architecture.gives_all_logits,
         attends_on_cpu=devices.attends_on_cpu,
         scans_on_cpu=devices.scans_on_cpu,
     )
-    laid_out = schedule(model_graph(outline), devices.n_devices, devices.n_copies)
-    programs = tuple(programs_of(laid_out, devices.n_devices))
-    sizes = tuple(frozenset(key for _, key in program if key) for program in programs)
-    weights = {}
-    for owner, name in frozenset().union(*sizes):
+    weights: dict[str, int] = {}
+
+    def place(size: Size) -> tuple[int, str]:
+        owner, name = size
         if name.startswith(PREFIX):
-            tensors = table.others if owner == INPUTS else table.layers[sources[chosen[owner]]]
-            weights[owner, name] = _copied_bytes(tensors.get(name.removeprefix(PREFIX)))
-    kinds = tuple((walked[index][1], table.layers[sources[index]]) for index in first)
-    return _Plan(programs, sizes, weights, kinds, owners)
+            tensors = table.others if owner == INPUTS else table.layers[used[owner]]
+            key = f"{owner} {name}"
+            weights[key] = _copied_bytes(tensors.get(name.removeprefix(PREFIX)))
+            return WEIGHTS, key
+        return owners[owner] + FIRST_KIND if owner >= 0 else OWN_TABLES[owner], name
+
+    programs = tuple(
+        (program, tuple(map(place, program.sizes)))
+        for program in _programs(outline, devices.n_copies)
+    )
+    first = [used[owners.index(number)] for number in range(len(distinct))]
+    kinds = tuple((layer, table.layers[i]) for (layer, _), i in zip(distinct, first, strict=True))
+    return _Plan(programs, weights, kinds)
+
+
+@lru_cache(maxsize=512)
+def _programs(outline: PlacedModel, n_copies: int) -> list[Program]:
+    """What happens in each buffer: the same wherever between others layers change their device."""
+    scheduled = schedule(model_graph(outline), outline.n_devices, n_copies)
+    return programs_of(scheduled, outline.n_devices)
 
 
 def _visits(layer: PlacedLayer, cpu: int) -> bool:
@@ -219,10 +229,11 @@ class _Table:
     """The tensors of a file by layer, by their names without it."""
 
     layers: list[dict[str, TensorInfo]]
-    shapes: Sequence[tuple[object, ...]]
-    """Names and shapes of a layer's tensors, which tell its sizes."""
-    types: Sequence[tuple[object, ...]]
-    """Their types, which tell what visits a GPU."""
+    names: Sequence[frozenset[str]]
+    shapes: Sequence[int]
+    """Layers with tensors of equal names and shapes, and so sizes, have one number."""
+    types: Sequence[int]
+    """Those with tensors of equal types have one: these tell what visits a GPU."""
     others: dict[str, TensorInfo]
 
 
@@ -241,8 +252,15 @@ def _table(file: GgufFile) -> _Table:
         others["output.weight"] = others["token_embd.weight"]
     ordered = [layers.get(index, {}) for index in range(max(layers, default=-1) + 1)]
     shapes = [tuple((name, t.shape) for name, t in each.items()) for each in ordered]
-    types = [tuple(t.type for t in each.values()) for each in ordered]
-    return _Table(ordered, shapes, types, others)
+    types = [tuple(t.type.name for t in each.values()) for each in ordered]
+    names = [frozenset(each) for each in ordered]
+    return _Table(ordered, names, _numbers(shapes), _numbers(types), others)
+
+
+def _numbers(items: Iterable[object]) -> list[int]:
+    """A number for each item, the same for equal ones."""
+    first: dict[object, int] = {}
+    return [first.setdefault(item, len(first)) for item in items]
 
 
 def _copied_bytes(weight: TensorInfo | None) -> int:
