@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.segment import Segment
 from textual import events, work
@@ -23,6 +23,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.timer import Timer
 from textual.types import AnimationLevel
 from textual.widgets import Input, TextArea
@@ -45,15 +46,16 @@ from app.render.charts import GraphSymbols
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import HelpScreen, Saving, report
-from app.screens.plan_session import PlanSession
 from app.startup import Services
-from app.themes import load_themes, theme_variable_defaults
+from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
-from engine.planning.space import with_taken_pair
-from engine.policy.pairs import Pair
 from engine.validation import did_you_mean
+
+if TYPE_CHECKING:
+    from app.screens.plan_session import PlanSession
+    from engine.policy.pairs import Pair
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
@@ -100,6 +102,10 @@ class KvchatApp(App[None]):
         Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and leave"),
     ]
     PAUSE_GC_ON_SCROLL = True
+    _has_begun = False
+    """Whether the first picture is painted."""
+    _start_theme: Theme | None = None
+    """The theme of the start while it is the only one of kvchat's that was read."""
 
     def __init__(
         self,
@@ -126,16 +132,24 @@ class KvchatApp(App[None]):
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
         self._leaving: Timer | None = None
-        self._notices += self._register_themes()
+        self._start_theme = own_theme(theme or services.settings.settings.ui.theme)
+        if self._start_theme is None:
+            self._notices += self._register_themes()
+        else:
+            self.register_theme(self._start_theme)
         self._notices += filter(None, (self.use_settings("ui", theme=theme),))
         self._notices += filter(None, (self.use_settings("keys"),))
+        self.stylesheet.set_variables(self.get_css_variables())
 
     def on_mount(self) -> None:
         asyncio.get_running_loop().set_default_executor(DaemonExecutor())
-        self.push_screen(self.chat)
         self.call_after_refresh(self._begin)
 
+    def get_default_screen(self) -> Screen[Any]:
+        return self.chat
+
     def _begin(self) -> None:
+        self._has_begun = True
         for notice in self._notices:
             self.notify(notice, severity="warning")
         if self._configuration is not None:
@@ -341,13 +355,14 @@ class KvchatApp(App[None]):
     def action_laboratory(self) -> None:
         """Measure the loaded model's cache types; the one that is taken is loaded."""
         from app.screens.laboratory import LaboratoryScreen
+        from engine.planning.space import with_taken_pair
 
         configuration = self.controller.configuration
         if configuration is None:
             self.notify("No model is loaded whose cache types could be measured.")
             return
 
-        def take(pair: Pair | None) -> None:
+        def take(pair: "Pair | None") -> None:
             if pair is not None:
                 self.load(with_taken_pair(configuration, pair))
 
@@ -356,10 +371,29 @@ class KvchatApp(App[None]):
     # --- theme, picture, palette ---
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme_variable_defaults(self.available_themes.get(self.theme))
+        return theme_variable_defaults(self.get_theme(self.theme))
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """All themes by name; those that the start did without are read with the first question."""
+        if self._start_theme is not None and self._has_begun:
+            self._register_themes()
+        return super().available_themes
+
+    def get_theme(self, theme_name: str) -> Theme | None:
+        if self._start_theme is not None and theme_name == self._start_theme.name:
+            return self._start_theme
+        return super().get_theme(theme_name)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        # Textual parses every style again for the theme that is chosen while it starts, though none
+        # was parsed with another.
+        if self._has_begun:
+            super().refresh_css(animate)
 
     def _register_themes(self) -> list[str]:
         """Make kvchat's themes and the user's known; what is wrong with them, as one notice."""
+        self._start_theme = None
         loaded = load_themes()
         for theme in loaded.themes:
             self.register_theme(theme)
@@ -512,6 +546,7 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
     )
     # Looking through all that was imported for garbage stops the screen for a tenth of a second.
     gc.freeze()
+    gc.enable()
     try:
         app.run()
     finally:

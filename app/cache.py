@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 from app import paths
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from engine.cache.disk_index import ColdEntry
-from engine.cache.namespace import Namespace
-from engine.cache.radix import unpack
 from engine.cache.report import CacheEntry, TierName
-from engine.cache.snapshot_folder import ColdFolder
 from engine.errors import CacheStoreError, EngineError, StateError
 from engine.validation import nearest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the chat asks here for owners' names alone
     from app.config import Settings
+    from engine.cache.disk_index import ColdEntry
+    from engine.cache.namespace import Namespace
+    from engine.cache.snapshot_folder import ColdFolder
     from engine.cache.snapshot_store import Forgotten
 
 NOBODY = ""
@@ -142,8 +141,8 @@ class UnknownSnapshotError(EngineError):
 class CachedModel:
     """The states of one model and its settings, those used last first."""
 
-    namespace: Namespace
-    entries: tuple[ColdEntry, ...]
+    namespace: "Namespace"
+    entries: "tuple[ColdEntry, ...]"
 
     @property
     def name(self) -> str:
@@ -166,7 +165,7 @@ class SnapshotCheck:
     """What is wrong; None where nothing is."""
 
 
-def cached_models(folder: ColdFolder) -> list[CachedModel]:
+def cached_models(folder: "ColdFolder") -> list[CachedModel]:
     """What a folder holds, the model used last first.
 
     Raises:
@@ -184,7 +183,7 @@ def cached_models(folder: ColdFolder) -> list[CachedModel]:
     return sorted(models, key=lambda model: _used_at(model.entries[0]), reverse=True)
 
 
-def find_snapshot(models: Sequence[CachedModel], text: str) -> ColdEntry:
+def find_snapshot(models: Sequence[CachedModel], text: str) -> "ColdEntry":
     """The snapshot with this key or, where there is only one, this beginning of a key.
 
     Raises:
@@ -204,7 +203,7 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> ColdEntry:
     raise UnknownSnapshotError(f"no kept state has the key {text!r}: {hint}")
 
 
-def with_continuations(model: Sequence[ColdEntry], entry: ColdEntry) -> list[ColdEntry]:
+def with_continuations(model: "Sequence[ColdEntry]", entry: "ColdEntry") -> "list[ColdEntry]":
     """A snapshot and all that are of no use without it, the ends of lines first."""
     found, lines = [entry], {entry.state.line}
     for other in sorted(model, key=lambda each: each.state.start):
@@ -214,19 +213,19 @@ def with_continuations(model: Sequence[ColdEntry], entry: ColdEntry) -> list[Col
     return found[::-1]
 
 
-def chat_numbers(entry: ColdEntry) -> list[int]:
+def chat_numbers(entry: "ColdEntry") -> list[int]:
     """The numbers of the chats whose prompts passed through a snapshot."""
     numbers = (owner.removeprefix(CHAT) for owner in entry.state.owners if owner.startswith(CHAT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
-def chats_of(entry: ColdEntry, titles: Mapping[int, str]) -> list[str]:
+def chats_of(entry: "ColdEntry", titles: Mapping[int, str]) -> list[str]:
     """The chats of a snapshot by title, or by number where there is none."""
     return [titles.get(number, f"chat {number}") for number in chat_numbers(entry)]
 
 
 def verified(
-    folder: ColdFolder, entries: Sequence[ColdEntry], *, tell: Callable[[int, int], None]
+    folder: "ColdFolder", entries: "Sequence[ColdEntry]", *, tell: Callable[[int, int], None]
 ) -> list[SnapshotCheck]:
     """Check snapshots, damaged files that were found while listing them included.
 
@@ -247,12 +246,17 @@ def verified(
     return verdicts
 
 
-def _used_at(entry: ColdEntry) -> float:
+def _used_at(entry: "ColdEntry") -> float:
     return entry.state.used_at
 
 
 def export_slot(
-    folder: ColdFolder, model: CachedModel, entry: ColdEntry, path: Path, *, n_streams: int = 1
+    folder: "ColdFolder",
+    model: CachedModel,
+    entry: "ColdEntry",
+    path: Path,
+    *,
+    n_streams: int = 1,
 ) -> int:
     """Write the line that a snapshot ends as a slot file of llama-server; gives its tokens.
 
@@ -268,6 +272,7 @@ def export_slot(
         CacheStoreError: a snapshot cannot be read, or the file cannot be written.
     """
     from engine.backends.llama_cpp.slot_file import write_slot_file
+    from engine.cache.radix import unpack
 
     line, by_line = [entry], {each.state.line: each for each in model.entries}
     while line[-1].state.start:

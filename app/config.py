@@ -81,7 +81,8 @@ class UnusedSettingsError(SettingsError):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # Each table is checked as a part of the whole file only, and the screen waits for this module.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class UISettings(_Section):

@@ -16,13 +16,12 @@ from engine.errors import ModelFileError, PresetError
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.server_address import kept_server
 from engine.model.starter import STARTER
-from engine.presets.library import find_preset
-from engine.presets.preset import Preset
 
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings
     from engine.planning.values import AskedThreads
     from engine.policy.known import Known
+    from engine.presets.preset import Preset
     from engine.process.blocking_client import BlockingClient
     from engine.process.client import WorkerClient
 
@@ -59,7 +58,7 @@ class ChosenModel:
     path: Path | None
     """The model; None where none was named."""
     draft: Path | None
-    rules: Preset | None
+    rules: "Preset | None"
 
     @property
     def server(self) -> str | None:
@@ -99,6 +98,7 @@ class ChosenModel:
         What is wrong with kept plans, or old, follows on lines of its own.
         """
         from engine.planning.cache_types import open_types, types_text
+        from engine.presets.preset import Preset
 
         if open_types(_with_request(self.rules or Preset(name="default"), self.request)) is None:
             return None
@@ -126,7 +126,7 @@ def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
         ModelFileError: the named model or draft model is not there.
         PresetError: the named preset is not there or not valid.
     """
-    rules = find_preset(request.preset, paths.presets_dir()) if request.preset else None
+    rules = _named_rules(request.preset) if request.preset else None
     if request.server or (rules and rules.server):
         _check_server(request)
         return ChosenModel(request, None, None, rules)
@@ -138,6 +138,12 @@ def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
         find_model(draft, folders) if draft else None,
         rules,
     )
+
+
+def _named_rules(name: str) -> "Preset":
+    from engine.presets.library import find_preset  # the screen opens without, when none is named
+
+    return find_preset(name, paths.presets_dir())
 
 
 def _check_server(request: ModelRequest) -> None:
@@ -230,7 +236,7 @@ def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -
 def configure(
     path: Path,
     draft: Path | None,
-    rules: Preset | None,
+    rules: "Preset | None",
     settings: Settings,
     request: ModelRequest | None = None,
 ) -> Configuration:
@@ -280,7 +286,7 @@ def configure(
     )
 
 
-def _with_request(rules: Preset, request: ModelRequest) -> Preset:
+def _with_request(rules: "Preset", request: ModelRequest) -> "Preset":
     """The rules with what was asked; types are chosen for the context asked for."""
     from engine.planning.cache_types import open_types, type_rules
     from engine.planning.values import thread_rules
@@ -302,8 +308,10 @@ def _known(path: Path, settings: Settings) -> "Known":
     return known_quality(read_model(path), settings.cache_policy)
 
 
-def _usual_rules(settings: Settings) -> Preset:
+def _usual_rules(settings: Settings) -> "Preset":
     """The rules without a preset: the settings say how many lines the context holds."""
+    from engine.presets.preset import Preset
+
     cache = settings.cache
     return Preset(
         name="default",

@@ -52,7 +52,7 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
 
 def user_speeds() -> Speeds:
     """What tune, benchmarks and chats measured of this user's models."""
-    return Speeds(paths.speeds_path(), _speeds_of_chats)
+    return Speeds(paths.speeds_path(), speeds_of_chats)
 
 
 @cache
@@ -68,7 +68,7 @@ def _speed(speeds: Speeds, model: Model) -> ModelSpeed | None:
     return speeds.of(identity_of(model.file), model_name(model.file.path))
 
 
-def _speeds_of_chats() -> Mapping[str, ModelSpeed]:
+def speeds_of_chats() -> Mapping[str, ModelSpeed]:
     """What replies in chats took; nothing where the chats cannot be read, which they say."""
     from app.store.chats import ChatStore  # not needed where a model was tuned
     from app.store.errors import StoreError

@@ -1,9 +1,10 @@
 """What the screen needs before it opens: settings, the model's path, chats, the engine's client."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app import paths
 from app.cache import forget_on_disk
@@ -11,15 +12,16 @@ from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, UserSettings
 from app.opening import ModelRequest, choose_model, last_server, new_client, usual_model
-from app.planning import user_planner, user_speeds
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
-from engine.model.speeds import Speeds
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import install_starter
-from engine.planning.models import FitContext, fit_context
+
+if TYPE_CHECKING:
+    from engine.planning.models import FitContext
 
 SCREEN_PATIENCE_S = 0.2
 """How long the screen stops for another program that writes the chats, in seconds."""
@@ -31,7 +33,7 @@ class Services:
 
     configure: Callable[[Path], Configuration]
     """The configuration that a model is opened with; raises `EngineError`."""
-    fit_context: Callable[[], FitContext | None]
+    fit_context: "Callable[[], FitContext | None]"
     """What models are judged by on this machine; None judges none."""
     planned_bytes: Callable[[Configuration], PlannedBytes | None]
     """What the estimate says for it, None where there is no estimate."""
@@ -105,8 +107,8 @@ def prepare(request: ModelRequest) -> AppParts:
         configure=lambda path: chosen.configure(path, live.settings),
         types_note=lambda configuration: chosen.types_note(configuration, live.settings),
         planned_bytes=_planned_bytes,
-        fit_context=lambda: fit_context(None, user_planner()),
-        scan=LibraryScan(folders, paths.header_cache_path(), user_speeds()),
+        fit_context=_fit_context,
+        scan=LibraryScan(folders, paths.header_cache_path(), _speeds()),
         first_hint=lambda path: _first_hint(path, folders),
         folders=folders,
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
@@ -142,6 +144,24 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
     is_listed = any(path.is_relative_to(folder) for folder in folders)
     name = shlex.quote(model_name(path) if is_listed else str(path))
     return f"kvchat tune {name} measures what this machine likes, in 3 minutes"
+
+
+def _speeds() -> Speeds:
+    """As `app.planning.user_speeds`; what plans are made of is read with the first question."""
+
+    def of_chats() -> Mapping[str, ModelSpeed]:
+        from app.planning import speeds_of_chats
+
+        return speeds_of_chats()
+
+    return Speeds(paths.speeds_path(), of_chats)
+
+
+def _fit_context() -> "FitContext | None":
+    from app.planning import user_planner
+    from engine.planning.models import fit_context
+
+    return fit_context(None, user_planner())
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:

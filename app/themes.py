@@ -38,6 +38,7 @@ VARIABLE_SOURCES = {
 
 FREE_VARIABLES = ("kv-free", "mem-free")
 """The empty parts of bars: the foreground, faint."""
+VARIABLES = (*VARIABLE_SOURCES, *FREE_VARIABLES)
 
 ANSI_VARIABLES = {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
 """What Textual's own styles ask of a theme with `ansi`."""
@@ -57,7 +58,7 @@ ColorText = Annotated[str, AfterValidator(_color)]
 class ThemeColors(BaseModel):
     """The colours that Textual builds its own from; only `primary` is needed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     primary: ColorText
     secondary: ColorText | None = None
@@ -75,7 +76,7 @@ class ThemeColors(BaseModel):
 class ThemeFile(BaseModel):
     """One theme as a TOML file spells it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(min_length=1)
     dark: bool = True
@@ -101,6 +102,18 @@ class LoadedThemes:
 
     themes: tuple[Theme, ...]
     problems: tuple[str, ...] = ()
+
+
+def own_theme(name: str) -> Theme | None:
+    """The theme of that name among kvchat's own; None where it has none or the user has themes.
+
+    Reading one file takes a tenth of the time that all of them take.
+    """
+    path = builtin_themes_dir() / f"{name}.toml"
+    if any(themes_dir().glob("*.toml")) or path not in builtin_themes_dir().glob("*.toml"):
+        return None
+    theme = read_theme(path)
+    return theme if theme.name == name else None
 
 
 def load_themes(user_folder: Path | None = None) -> LoadedThemes:
@@ -138,8 +151,7 @@ def read_theme(path: Path) -> Theme:
         faults = explain(error, ThemeFile, unknown="no key of a theme")
         raise ValueError(explained(faults)) from error
     # A variable that no style uses would be a spelling mistake that nobody notices.
-    own = (*VARIABLE_SOURCES, *FREE_VARIABLES, *ANSI_VARIABLES)
-    known = {*theme.to_color_system().generate(), *own}
+    known = {*theme.to_color_system().generate(), *VARIABLES, *ANSI_VARIABLES}
     unknown = [
         (("variables", name), f" is no key of a theme{did_you_mean(name, known)}")
         for name in theme.variables
@@ -158,7 +170,10 @@ def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
     """
     if theme is None:
         theme = read_theme(builtin_themes_dir() / "kvchat-dark.toml")
+    own = {name: theme.variables[name] for name in VARIABLES if name in theme.variables}
+    if len(own) == len(VARIABLES):
+        return ANSI_VARIABLES | own
     generated = theme.to_color_system().generate()
     defaults = {name: generated[source] for name, source in VARIABLE_SOURCES.items()}
     free = "ansi_bright_black" if theme.ansi else f"{generated['foreground']} 30%"
-    return ANSI_VARIABLES | defaults | dict.fromkeys(FREE_VARIABLES, free)
+    return ANSI_VARIABLES | defaults | dict.fromkeys(FREE_VARIABLES, free) | own

@@ -16,7 +16,7 @@ from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
-from engine.speculation.predictors.guard import DisabledPredictor
+from engine.speculation.predictors.base import DisabledPredictor
 
 
 class ModelBackend(Backend, Protocol):

@@ -94,19 +94,19 @@ class Terminal:
         self._tmux("send-keys", *keys)
         time.sleep(SETTLE_S)
 
-    def type(self, text: str) -> None:
+    def type(self, text: str, *, settle_s: float = SETTLE_S) -> None:
         """Type a text."""
         self._tmux("send-keys", "-l", text)
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
 
     def resize(self, size: tuple[int, int]) -> None:
         """Give the window another size."""
         self._tmux("resize-window", "-x", str(size[0]), "-y", str(size[1]))
         time.sleep(SETTLE_S)
 
-    def shown(self) -> str:
-        """What is in sight."""
-        return self._tmux("capture-pane", "-p")
+    def shown(self, *, colored: bool = False) -> str:
+        """What is in sight, with the sequences that colour it or without."""
+        return self._tmux("capture-pane", "-p", *(["-e"] if colored else []))
 
     def wait_for(self, *texts: str, absent: bool = False) -> None:
         """Wait until any text is in sight, or none of them.

@@ -1,5 +1,6 @@
 """The command `kvchat`: loads only the subcommand that is used, and ends with a clear message."""
 
+import gc
 import importlib
 import io
 import os
@@ -192,6 +193,7 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> None:
     asked = replace(asked, model=asked.model or named)
     try:
         _require_terminal(asked.model if asked.server is None else None)
+        gc.disable()  # what is imported is no garbage; `open_chat` begins to look for some
         from app.application import open_chat
 
         open_chat(asked, theme=theme)
@@ -206,6 +208,8 @@ def main() -> None:
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  to the end
             setattr(sys, name, nowhere)
     close_terminal()
+    # Pydantic would look through all that is installed for plugins of its own, at every start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.exit(run(sys.argv[1:]))
 
 

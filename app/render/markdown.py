@@ -1,21 +1,16 @@
 """Markdown as lines that fit a width; of a text that grows only its last block is laid out anew."""
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-
-from markdown_it import MarkdownIt
-from markdown_it.tree import SyntaxTreeNode
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 from app.render.lines import EMPTY, Line, Run, folded, padded, width_of, wrapped
 from app.sanitize import visible
 
-# Raw HTML is shown as text. So are link definitions: they would vanish from the reply, and a link
-# above them would change when they come.
-_PARSER = (
-    MarkdownIt("commonmark", {"html": False})
-    .enable(["table", "strikethrough"])
-    .disable("reference")
-)
+if TYPE_CHECKING:  # with the first reply that is shown
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
+
 _MIN_WIDTH = 8
 _MAX_DEPTH = 12
 """Nested blocks beyond this are shown without further indentation."""
@@ -45,15 +40,33 @@ _MIN_COLUMN = 4
 Cell = list[Line]
 
 
-def parse(source: str) -> list[SyntaxTreeNode]:
+@cache
+def _parser() -> "MarkdownIt":
+    """The parser of all replies.
+
+    Raw HTML is shown as text. So are link definitions: they would vanish from the reply, and a link
+    above them would change when they come.
+    """
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False})
+    return parser.enable(["table", "strikethrough"]).disable("reference")
+
+
+def parse(source: str) -> "list[SyntaxTreeNode]":
     """The top-level blocks of a text; raw HTML is text like any other."""
-    return list(SyntaxTreeNode(_PARSER.parse(visible(source))).children)
+    return list(_tree(visible(source)).children)
+
+
+def _tree(source: str) -> "SyntaxTreeNode":
+    from markdown_it.tree import SyntaxTreeNode
+
+    return SyntaxTreeNode(_parser().parse(source))
 
 
 def code_blocks(source: str) -> list[str]:
     """The contents of all code blocks in a text, nested ones too, in their order."""
-    root = SyntaxTreeNode(_PARSER.parse(source))
-    return [node.content for node in root.walk() if node.type in ("fence", "code_block")]
+    return [node.content for node in _tree(source).walk() if node.type in ("fence", "code_block")]
 
 
 class MarkdownDocument:
@@ -106,7 +119,7 @@ class MarkdownDocument:
             self._tail_start += sum(len(row) + 1 for row in rows[: last.map[0]])
         return self._spaced(self._block_lines(last, rows))
 
-    def _block_lines(self, block: SyntaxTreeNode, rows: list[str]) -> list[Line]:
+    def _block_lines(self, block: "SyntaxTreeNode", rows: list[str]) -> list[Line]:
         lines = block_lines(block, self._width)
         if any(run.text.strip(" ▎") for line in lines for run in line) or block.map is None:
             return lines
@@ -118,7 +131,7 @@ class MarkdownDocument:
         return [EMPTY, *lines] if self._done and lines else lines
 
 
-def block_lines(node: SyntaxTreeNode, width: int, depth: int = 0) -> list[Line]:
+def block_lines(node: "SyntaxTreeNode", width: int, depth: int = 0) -> list[Line]:
     """The lines of one block and everything in it."""
     width = max(width, _MIN_WIDTH)
     match node.type:
@@ -146,7 +159,7 @@ def block_lines(node: SyntaxTreeNode, width: int, depth: int = 0) -> list[Line]:
 
 
 def children_lines(
-    node: SyntaxTreeNode, width: int, depth: int, *, tight: bool = False
+    node: "SyntaxTreeNode", width: int, depth: int, *, tight: bool = False
 ) -> list[Line]:
     """The lines of all blocks inside a node, an empty line between them unless `tight`."""
     lines: list[Line] = []
@@ -157,7 +170,7 @@ def children_lines(
     return lines
 
 
-def _text(node: SyntaxTreeNode, width: int, style: str = "") -> list[Line]:
+def _text(node: "SyntaxTreeNode", width: int, style: str = "") -> list[Line]:
     return [
         part
         for child in node.children
@@ -177,7 +190,7 @@ def _code(content: str, language: str, width: int) -> list[Line]:
     return [padded((Run(label, "code-label"),), width, "code"), *lines] if label else lines
 
 
-def _list(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
+def _list(node: "SyntaxTreeNode", width: int, depth: int) -> list[Line]:
     lines: list[Line] = []
     tight = all(child.hidden for item in node.children for child in item.children[:1])
     start = node.attrs.get("start", 1)
@@ -199,7 +212,7 @@ def _quoted(runs: Line) -> Line:
     return tuple(Run(run.text, run.style or "quote") for run in runs)
 
 
-def inline_lines(node: SyntaxTreeNode, style: str = "") -> list[Line]:
+def inline_lines(node: "SyntaxTreeNode", style: str = "") -> list[Line]:
     """The lines of an inline node, cut at its line breaks and not yet wrapped.
 
     A soft break is kept as a line break: models write verses and addresses with single newlines.
@@ -217,7 +230,7 @@ def _rows(runs: Iterable[Run]) -> list[Line]:
     return [tuple(run for run in line if run.text) for line in lines]
 
 
-def _runs(node: SyntaxTreeNode, style: str) -> Iterator[Run]:
+def _runs(node: "SyntaxTreeNode", style: str) -> Iterator[Run]:
     for child in node.children:
         match child.type:
             case "text" | "html_inline":
@@ -242,7 +255,7 @@ def _target(address: str, label: str) -> Iterator[Run]:
         yield Run(f" ({address})", "muted")
 
 
-def _text_of(node: SyntaxTreeNode) -> str:
+def _text_of(node: "SyntaxTreeNode") -> str:
     return "".join(child.content for child in node.walk() if child.type in ("text", "code_inline"))
 
 
@@ -273,7 +286,7 @@ def _style_of(token_type: str) -> str:
     return "code"
 
 
-def table_lines(node: SyntaxTreeNode, width: int) -> list[Line]:
+def table_lines(node: "SyntaxTreeNode", width: int) -> list[Line]:
     """The rows of a table; columns shrink and their cells wrap where it is too wide."""
     rows = [[_cell(cell) for cell in row.children] for row in node.walk() if row.type == "tr"]
     n_columns = max((len(row) for row in rows), default=0)
@@ -312,7 +325,7 @@ def column_widths(natural: list[int], room: int) -> list[int]:
     return widths
 
 
-def _cell(node: SyntaxTreeNode) -> Cell:
+def _cell(node: "SyntaxTreeNode") -> Cell:
     style = "strong" if node.type == "th" else ""
     return [line for child in node.children for line in inline_lines(child, style)] or [EMPTY]
 

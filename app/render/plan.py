@@ -36,8 +36,6 @@ _MARKS: dict[str, tuple[str, str]] = {
 }
 _NAMES = {TermKind.KV: "KV cache"}
 SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
-STYLES = tuple(f"mem-{kind}" for kind in (*TermKind, SHARED, FREE, "over"))
-"""Every style that bars and legends use."""
 
 
 def mark(kind: str, symbols: GraphSymbols) -> Run:

@@ -22,8 +22,6 @@ TINT_MEANINGS: dict[TintMode, str] = {
 }
 
 SOURCE_STYLES = ("source-lookup", "source-suffix", "source-draft", "source-other")
-VERDICT_STYLES = ("kind-draft", "kind-bonus", "kind-correction", "kind-plain")
-TINT_STYLES = (*SOURCE_STYLES, *VERDICT_STYLES)
 
 _KINDS = {
     TokenKind.DRAFT: ("kind-draft", "accepted draft"),

@@ -125,6 +125,7 @@ class ChatScreen(Screen[None]):
         """Tokens of what is written, as the status line has them."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
+        self.set_class(services.settings.settings.ui.sidebar, "-sidebar", update=False)
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
         self._memory_pacer = Pacer(MEMORY_S)

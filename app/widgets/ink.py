@@ -5,17 +5,16 @@ of which one line changed. These widgets keep finished strips and draw their fra
 which takes an answer that streams from 15 % of a core to a third of that.
 """
 
-from collections.abc import Iterable
-
 from rich.segment import Segment
 from rich.style import Style
+from textual.css.styles import RenderStyles
+from textual.dom import DOMNode
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from app.render.charts import GraphSymbols
 from app.render.lines import Line, clipped, frame_bottom, frame_top, width_of
-from app.render.transcript import SOURCE_STYLES
 
 
 def highlighted(strip: Strip, start: int, end: int, style: Style) -> Strip:
@@ -32,26 +31,13 @@ def highlighted(strip: Strip, start: int, end: int, style: Style) -> Strip:
     return Strip(segments, strip.cell_length)
 
 
-FRAME_INKS = ("frame", "frame-focus", "frame-title", "frame-hint")
-PANEL_INKS = (
-    *FRAME_INKS, "muted", "strong", "accent", "good", "warn", "bad", "accepted", "refuted",
-    "history", "bar-used", "bar-free", "tier-hot", "tier-warm", "tier-cold", *SOURCE_STYLES,
-)  # fmt: skip
-"""Styles that panels and the status line use."""
-
-
-def ink_classes(names: Iterable[str]) -> set[str]:
-    """Component classes for the styles of a widget; `inks.tcss` gives them their colours."""
-    return {f"ink--{name}" for name in names}
-
-
 class Ink(Widget):
-    """A widget that paints lines; subclasses list their styles in `COMPONENT_CLASSES`.
+    """A widget that paints lines in the styles of `inks.tcss`.
 
-    A CSS border only makes room for the frame, which is drawn here.
+    A CSS border only makes room for the frame, which is drawn here. Its styles are no component
+    classes: Textual works all of these out anew whenever the styles of a widget may have changed,
+    for dozens of names here, few of which are painted with before they may change again.
     """
-
-    COMPONENT_CLASSES = ink_classes(PANEL_INKS)
 
     frame_title: str = ""
     frame_hint: str = ""
@@ -65,6 +51,7 @@ class Ink(Widget):
 
     def notify_style_update(self) -> None:
         self._inks = None
+        self._component_styles.clear()
         self.forget_strips()
         super().notify_style_update()
 
@@ -90,6 +77,16 @@ class Ink(Widget):
             names = [f"ink--{name}" for name in style.split()]
             self._inks[style] = self.get_component_rich_style(*names) if names else self.rich_style
         return self._inks[style]
+
+    def get_component_styles(self, *names: str) -> RenderStyles:
+        stylesheet = self.app.stylesheet
+        for name in names:
+            if name not in self._component_styles and f".{name}" in stylesheet.rules_map:
+                node = DOMNode(classes=name)
+                node._attach(self)
+                stylesheet.apply(node)
+                self._component_styles[name] = node.styles
+        return super().get_component_styles(*names)
 
     def strip(self, line: Line, width: int) -> Strip:
         """The line as a strip of exactly `width` cells."""

@@ -9,15 +9,12 @@ from textual.strip import Strip
 
 from app.format import counted
 from app.render.lines import Line
-from app.render.plan import STYLES
-from app.render.transcript import TINT_STYLES
-from app.widgets.ink import PANEL_INKS, Ink, ink_classes
+from app.widgets.ink import Ink
 
 
 class LinesView(ScrollView, Ink, can_focus=False):
     """Shows the lines that a function makes for a width."""
 
-    COMPONENT_CLASSES = ink_classes((*PANEL_INKS, *STYLES, *TINT_STYLES, "heading-minor", "note"))
     # A change of the number of lines moves nothing else.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 

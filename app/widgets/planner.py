@@ -10,7 +10,7 @@ from textual.message import Message
 from app.render.plan import CELL_WIDTH, n_columns, table_lines
 from app.render.plan import LABEL_WIDTH as TABLE_LABEL_WIDTH
 from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
-from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
+from app.widgets.ink import InkLines
 from engine.planning.comparison import CostTable
 from engine.planning.knob import Knob
 from engine.planning.knobs import KNOBS
@@ -24,9 +24,6 @@ FIRST_KEYS = "0123456789"
 class PlanKnobs(InkLines, can_focus=True):
     """Rows to choose from; messages carry what is done with them."""
 
-    COMPONENT_CLASSES = ink_classes(
-        (*FRAME_INKS, "muted", "strong", "accent", "bad", "good", "warn")
-    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "Up", id="planner-up", show=False, tooltip="The knob above"),
         Binding("down,j", "choose(1)", "Down", id="planner-down", show=False,
@@ -243,7 +240,6 @@ class PlanKnobs(InkLines, can_focus=True):
 class PlanTable(InkLines, can_focus=True):
     """Cells to go to with the arrows or the mouse; a message carries the chosen one."""
 
-    COMPONENT_CLASSES = ink_classes((*FRAME_INKS, "muted", "strong", "good", "warn", "bad"))
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1, 0)", "Better", id="planner-table-up", show=False,
                 tooltip="More exact KV types"),

@@ -17,8 +17,7 @@ from textual.strip import Strip
 
 from app.format import counted
 from app.render.lines import EMPTY, Line, Run
-from app.render.plan import STYLES
-from app.widgets.ink import PANEL_INKS, Ink, highlighted, ink_classes
+from app.widgets.ink import Ink, highlighted
 
 MARKER_WIDTH = 2
 """Cells at the left, where a sign stands beside the marked row."""
@@ -46,7 +45,6 @@ class Row(Generic[Key]):
 class SelectList(ScrollView, Ink, can_focus=True):
     """A list with one marked row; messages carry which row is marked and which is picked."""
 
-    COMPONENT_CLASSES = ink_classes((*PANEL_INKS, *STYLES, "note", "marked-row"))
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Up", id="rows-up", show=False, tooltip="The row above"),
         Binding("down", "move(1)", "Down", id="rows-down", show=False, tooltip="The row below"),

@@ -23,27 +23,18 @@ from app.chat.entries import Entry, Speaker
 from app.chat.spans import TokenSpan
 from app.format import counted
 from app.render.lines import Line, Run, plain
-from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter
-from app.widgets.ink import FRAME_INKS, Ink, highlighted, ink_classes
+from app.render.transcript import GUTTER, EntryLines, TintMode, gutter
+from app.widgets.ink import Ink, highlighted
 
 AGAIN = "ctrl+g again · tab selects: r again, e edit, E change, f fork, y copy"
 """Said behind the last reply: these keys have no other place where they could be found."""
 WINDOW = 20
 """Messages that are laid out when a chat is opened, and how many more at a time."""
 
-INKS = (
-    *FRAME_INKS,
-    "muted", "strong", "accent", "warn", "you", "model", "aside", "note", "emphasis", "struck",
-    "link", "heading", "heading-minor", "quote", "quote-bar", "rule", "marker", "code",
-    "code-inline", "code-label", "code-comment", "code-keyword", "code-string", "code-number",
-    "code-name", "code-builtin", "accepted", "refuted", "selected", "found", *TINT_STYLES,
-)  # fmt: skip
-
 
 class Transcript(ScrollView, Ink, can_focus=True):
     """Shows entries, follows the end while it is in sight, and lets one message be selected."""
 
-    COMPONENT_CLASSES = ink_classes(INKS)
     BINDINGS: ClassVar[list[BindingType]] = MESSAGE_KEYS
 
     # A change of the size of the text needs no layout: nothing else moves.

@@ -1,6 +1,5 @@
 """Who computes: the promise (`base`) and the programs that keep it."""
 
-from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 TORCH_MISSING = (
@@ -13,6 +12,8 @@ TORCH_MISSING = (
 
 def installed_build(backend: str = "llama.cpp") -> str:
     """Version and time of installation of a backend's library, found without importing it."""
+    from importlib.metadata import PackageNotFoundError, distribution, version
+
     try:
         if backend == "torch":
             return f"torch {version('torch')}"

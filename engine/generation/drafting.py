@@ -7,8 +7,7 @@ from engine.configuration import PredictorName
 from engine.errors import PredictorError
 from engine.speculation.auto import AutoController
 from engine.speculation.costs import Costs
-from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.guard import Busy, DisabledPredictor
+from engine.speculation.predictors.base import Busy, DisabledPredictor, Predictor
 from engine.speculation.registry import Registry
 
 

@@ -25,8 +25,7 @@ from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import CostProfile, Costs
 from engine.speculation.pairs import check_pair
-from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.guard import Busy, DisabledPredictor
+from engine.speculation.predictors.base import Busy, DisabledPredictor, Predictor
 
 
 class Session:

@@ -2,9 +2,9 @@
 
 import contextlib
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING
 
 from engine.errors import ModelFileError
 from engine.files import read_record, write_record
@@ -12,6 +12,9 @@ from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, identity_of, kind_of
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION = 4
 """Rises when `HeaderFacts` or its stamp changes; a file of another version is not used."""
@@ -32,9 +35,6 @@ class HeaderFacts:
     """None where there is a problem."""
     reads: TokenReads | None = None
     """None where there is a problem."""
-
-
-_FACTS = TypeAdapter(HeaderFacts)
 
 
 class HeaderCache:
@@ -107,6 +107,13 @@ def _stamp_of(entry: object) -> tuple[int, ...]:
     return tuple(stamp) if isinstance(stamp, list) and is_stamp else ()
 
 
+@cache
+def _reader() -> "TypeAdapter[HeaderFacts]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(HeaderFacts)
+
+
 def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
     """The facts of an entry; None if its model has changed or it is damaged."""
     if not isinstance(entry, dict) or entry.get("stamp") != stamp:
@@ -114,8 +121,10 @@ def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
     facts = entry.get("facts")
     if not isinstance(facts, dict) or set(facts) != {field.name for field in fields(HeaderFacts)}:
         return None
+    from pydantic import ValidationError  # with the first file that is known
+
     try:
-        found = _FACTS.validate_python(facts)
+        found = _reader().validate_python(facts)
     except ValidationError:
         return None
     return found if found.reads is None or 0 <= found.reads.expert_share <= 1 else None

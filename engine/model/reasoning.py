@@ -6,10 +6,13 @@ the template did, so that a stored text says by itself what of it was thought.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.errors import TemplateError
-from engine.model.chat_template import THOUGHT_FIELDS, ChatTemplate
 from engine.requests import Message
+
+if TYPE_CHECKING:  # with Jinja, which showing a reply does without
+    from engine.model.chat_template import ChatTemplate
 
 SWITCHES = ("enable_thinking", "thinking")
 """Variables of templates that turn thinking off: Qwen 3 and GLM 4.5; Granite and DeepSeek 3.1."""
@@ -79,13 +82,15 @@ class Reasoning:
     """Whether the template takes earlier thinking in a field of its own, and not in the content."""
 
     @classmethod
-    def found(cls, template: ChatTemplate, single: Callable[[str], bool]) -> "Reasoning | None":
+    def found(cls, template: "ChatTemplate", single: Callable[[str], bool]) -> "Reasoning | None":
         """How a model thinks by its template and vocabulary; None where neither has markers.
 
         Args:
             template: Of the model.
             single: Whether a text is one control or user-defined token of the model.
         """
+        from engine.model.chat_template import THOUGHT_FIELDS
+
         switch = next((name for name in SWITCHES if _switches(template, name)), None)
         for markers in MARKERS:
             named = markers.start in template.text or markers.end in template.text
@@ -117,7 +122,7 @@ class Reasoning:
         return f"\n{end}\n\n" if end.startswith("</") else end
 
 
-def _switches(template: ChatTemplate, name: str) -> bool:
+def _switches(template: "ChatTemplate", name: str) -> bool:
     """Whether a template writes something else when a variable is false."""
     if name not in template.text:
         return False

@@ -5,14 +5,15 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Literal
 
 from engine.backends import installed_build
 from engine.files import NewestEntries
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION = 1
 MOST_MODELS = 256
@@ -91,12 +92,18 @@ def _key(identity: str, by: str) -> str:
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
 
 
-_SPEED = TypeAdapter(ModelSpeed)
+@cache
+def _reader() -> "TypeAdapter[ModelSpeed]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(ModelSpeed)
 
 
 def _speed(entry: object) -> ModelSpeed | None:
+    from pydantic import ValidationError  # the screen is up before a speed is asked for
+
     try:
-        found = _SPEED.validate_python(entry)
+        found = _reader().validate_python(entry)
     except ValidationError:
         return None
     known = (found.decode_tps, found.deep_tps, found.prompt_tps)

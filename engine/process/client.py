@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-
-import psutil
+from typing import TYPE_CHECKING
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
@@ -50,6 +49,9 @@ from engine.process.watchdog import (
     start_behind_pipe,
 )
 from engine.requests import GenerationRequest, Message
+
+if TYPE_CHECKING:
+    import psutil
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.process.worker")
 """`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
@@ -90,7 +92,7 @@ class _Process:
     attempt: _Attempt
     popen: "subprocess.Popen[bytes]"
     connection: "Connection[Command, Answer]"
-    watched: psutil.Process | None = None
+    watched: "psutil.Process | None" = None
     end_by: float | None = None
     """When it is killed, on the monotonic clock; None until it is asked to end."""
 
@@ -207,6 +209,8 @@ class WorkerClient:
         process = self._process
         if process is None or process.watched is None:
             return None
+        import psutil  # with the first process: the screen is up by then
+
         try:
             return int(process.watched.memory_info().rss)
         except psutil.Error:
@@ -275,6 +279,8 @@ class WorkerClient:
 
     def _start(self, attempt: _Attempt) -> _Process:
         process = _Process(attempt, *start_behind_pipe(self._command, self._log_path))
+        import psutil
+
         with contextlib.suppress(psutil.Error):
             process.watched = psutil.Process(process.popen.pid)
         return process

@@ -9,7 +9,7 @@ from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event
 from engine.requests import GenerationRequest, Message
-from engine.speculation.predictors.guard import Busy, DisabledPredictor
+from engine.speculation.predictors.base import Busy, DisabledPredictor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from engine.backends import installed_build
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.files import read_record, write_record
-from engine.speculation.predictors.guard import Busy, DisabledPredictor
+from engine.speculation.predictors.base import Busy, DisabledPredictor
 
 SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
 PATIENCE_WITH_A_DRAFT = 20.0

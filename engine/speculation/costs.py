@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from math import ceil
 from statistics import median
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from engine.backends.base import Sequence as DecodedSequence
 from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, Bounds
+
+if TYPE_CHECKING:  # with numpy, which the screen does without
+    from engine.backends.base import Sequence as DecodedSequence
 
 MAX_ROWS = 1 + MAX_DRAFT
 RECENT = 7
@@ -350,7 +352,7 @@ def measuring_sizes(n_tokens: int, n_most: int) -> tuple[int, ...]:
 
 
 def measure_rows(
-    sequence: DecodedSequence, tokens: list[int], sizes: tuple[int, ...], costs: Costs
+    sequence: "DecodedSequence", tokens: list[int], sizes: tuple[int, ...], costs: Costs
 ) -> None:
     """Decode tokens of a prompt in batches of `sizes`, and learn their costs.
 

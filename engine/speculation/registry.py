@@ -13,14 +13,14 @@ from engine.requests import GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.controller import Controller
 from engine.speculation.costs import PlainStep
-from engine.speculation.predictors.base import ForcedPredictor, Predictor
-from engine.speculation.predictors.draft_model import DraftModelPredictor
-from engine.speculation.predictors.guard import (
+from engine.speculation.predictors.base import (
     Busy,
     DisabledPredictor,
-    GuardedPredictor,
-    translated,
+    ForcedPredictor,
+    Predictor,
 )
+from engine.speculation.predictors.draft_model import DraftModelPredictor
+from engine.speculation.predictors.guard import GuardedPredictor, translated
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.speculation.predictors.plugins import PredictorSetup, make_plugin
 from engine.speculation.predictors.suffix import PastRepliesPredictor, SuffixPredictor

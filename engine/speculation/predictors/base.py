@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from engine.grammar.mask import GrammarMask
-from engine.sampling import Distribution
+if TYPE_CHECKING:  # with numpy, which the screen does without
+    from engine.grammar.mask import GrammarMask
+    from engine.sampling import Distribution
 
 FORCED_CONFIDENCE = 0.95
 """The forced text is certain; that the model spells it with the same tokens nearly is."""
@@ -20,7 +21,7 @@ class DraftToken:
 
     token: int
     confidence: float
-    distribution: Distribution | None = None
+    distribution: "Distribution | None" = None
     """The law that the token was drawn from, None where it follows from the line alone.
 
     Rejection and block verification need it, and are exact only if no token is dropped for what
@@ -64,7 +65,7 @@ class ForcedPredictor:
 
     name = "grammar"
 
-    def __init__(self, mask: GrammarMask) -> None:
+    def __init__(self, mask: "GrammarMask") -> None:
         self._mask = mask
         self._line: list[int] = []
 
@@ -80,3 +81,21 @@ class ForcedPredictor:
 
     def close(self) -> None:
         self._line = []
+
+
+@dataclass(frozen=True, slots=True)
+class DisabledPredictor:
+    """A predictor that must not be used, and why."""
+
+    title: str
+    """As `SpeculationSettings.predictor_title` spells it."""
+    reason: str
+    """A sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A predictor that is at work, for how long so far."""
+
+    title: str
+    elapsed_s: float

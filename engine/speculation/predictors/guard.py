@@ -4,7 +4,6 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
@@ -84,24 +83,6 @@ class LatencyBudget:
         self._elapsed_s = 0.0
         self._n_guesses = 0
         self._is_asked = False
-
-
-@dataclass(frozen=True, slots=True)
-class DisabledPredictor:
-    """A predictor that must not be used, and why."""
-
-    title: str
-    """As `SpeculationSettings.predictor_title` spells it."""
-    reason: str
-    """A sentence for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """A predictor that is at work, for how long so far."""
-
-    title: str
-    elapsed_s: float
 
 
 T = TypeVar("T")

@@ -1,11 +1,13 @@
 """Rows of a device, what-ifs and knobs as lines."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import app
 from app.render.lines import plain, width_of
-from app.render.plan import STYLES, device_lines, mark, memory_bar, size_range, source_text
+from app.render.plan import device_lines, mark, memory_bar, size_range, source_text
 from app.render.plan_changes import (
     KnobState,
     advice_line,
@@ -43,7 +45,8 @@ def test_every_kind_of_term_has_a_sign_a_colour_and_a_row() -> None:
     bar = memory_bar(device, 96, "block")
     assert len({run.text[0] for run in bar}) == len({run.style for run in bar}) == len(terms) + 1
     assert len({mark(kind, "ascii").text for kind in TermKind}) == len(TermKind)
-    assert {run.style for run in bar} <= set(STYLES)
+    inks = (Path(app.__file__).parent / "styles/inks.tcss").read_text()
+    assert all(f".ink--{run.style} " in inks for run in bar)
     plan, _ = planned(DENSE, 12)
     text = "\n".join(map(plain, device_lines(plan, device, 60, "block")))
     for kind in TermKind:

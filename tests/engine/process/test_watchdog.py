@@ -4,7 +4,7 @@ import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.process.watchdog import PATIENCE_WITH_A_DRAFT, hang_in_silence, hang_of
-from engine.speculation.predictors.guard import Busy
+from engine.speculation.predictors.base import Busy
 
 LIMIT_S = 15.0
 

@@ -9,7 +9,7 @@ from engine.errors import PresetError
 from engine.sampling import Sampler
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
-from engine.speculation.predictors.guard import DisabledPredictor
+from engine.speculation.predictors.base import DisabledPredictor
 from engine.speculation.registry import Engaged, Registry
 from engine.testing import FakeBackend
 from tests.engine.generation.test_session import request
