@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.application import SCREEN_NICENESS
+from tests.fakes_app import WIDE, make_app, ready
 
 OPENING = """
 import os
@@ -30,3 +31,27 @@ def test_the_screen_steps_back_behind_the_engine(tmp_path: Path) -> None:
     )
     before, then = map(int, done.stdout.split())
     assert then == min(before + SCREEN_NICENESS, 19)
+
+
+async def test_the_start_reads_its_own_theme_alone_and_the_others_when_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    assert app.theme == "kvchat-dark"
+    assert "kvchat-paper" not in app.available_themes
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        assert app._start_theme is not None
+        app.theme = "kvchat-paper"
+        assert {"kvchat-dark", "kvchat-contrast", "nord"} <= set(app.available_themes)
+
+
+async def test_a_theme_of_the_users_comes_before_the_own_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    themes = tmp_path / "config" / "kvchat" / "themes"
+    themes.mkdir(parents=True)
+    (themes / "mine.toml").write_text('name = "kvchat-dark"\n[colors]\nprimary = "#123456"\n')
+    app, _ = make_app(tmp_path)
+    assert app.current_theme.primary == "#123456"

@@ -52,3 +52,13 @@ def test_commands_import_neither_the_screen_nor_an_engine(starter_path: Path) ->
 def test_torch_waits_for_a_model_that_is_opened_with_it(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'gguf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_chat_opens_without_what_only_plans_replies_and_presets_need() -> None:
+    late = (
+        "numpy", "jinja2", "markdown_it", "tomlkit", "psutil", "engine.memory.estimate",
+        "engine.planning.planner", "engine.presets.preset", "engine.grammar.mask",
+    )  # fmt: skip
+    code = "import sys, app.application, app.startup; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*late} & {*done.stdout.split()} == set()
