@@ -177,13 +177,19 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     loaded = chat.controller.loaded
     unsaved = "" if chat.controller.history.chat else "the chat is saved with its first question"
     for name, title, what, run, run_with in (
-        ("rename", "chat: Rename", "Give this chat a title", chat.action_rename, chat.rename),
+        (
+            "rename",
+            "chat: Rename",
+            "Give this chat a title",
+            chat.shown.ask_title,
+            chat.shown.rename,
+        ),
         (
             "folder",
             "chat: Folder",
             "Put this chat into a folder",
-            chat.action_folder,
-            chat.put_into,
+            chat.shown.ask_folder,
+            chat.shown.put_into,
         ),
     ):
         yield Command(name, title, what, run, obstacle=unsaved, run_with=run_with)
@@ -191,7 +197,7 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         "pin",
         "chat: Pin",
         "Keep this chat at the top, or let it go",
-        chat.action_pin,
+        chat.shown.pin,
         obstacle=unsaved,
     )
     for name in map(PredictorName, loaded.predictors if loaded else ()):
@@ -199,14 +205,14 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
             f"predictor {name.value}",
             f"speculation: Use {name.value}",
             "Switch the source of drafts",
-            partial(chat.set_speculation, predictor=name),
+            partial(chat.speculation.use, predictor=name),
         )
     for rule in ControllerName:
         yield Command(
             f"rule {rule.value}",
             f"speculation: Rule {rule.value}",
             "Switch what sets the draft length",
-            partial(chat.set_speculation, controller=rule),
+            partial(chat.speculation.use, controller=rule),
         )
     for mode in TINT_MODES:
         yield Command(

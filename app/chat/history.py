@@ -185,6 +185,11 @@ class ChatHistory:
         role = "user" if speaker is Speaker.USER else "assistant"
         return next((m for m in reversed(self._path) if m.role == role), None)
 
+    def last_varied(self) -> int | None:
+        """The last shown message that has variants."""
+        ids = (message.id for message in reversed(self._path))
+        return next((each for each in ids if len(self._siblings.get(each, ())) > 1), None)
+
     def unfinished(self) -> StoredMessage | None:
         """The last message of the shown chat, if it is a reply that was cut or an open question."""
         last = self._path[-1] if self._path else None

@@ -6,9 +6,11 @@ esc takes it back.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
-from textual.widget import Widget
+from textual.screen import Screen
 
+from app import format as fmt
 from app.chat.attachments import AttachmentError, as_written, message_with, read_files
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
@@ -18,6 +20,7 @@ from app.render.status import short_title
 from app.screens.dialogs import report
 from app.screens.drafts import Drafts, shown_chat_id
 from app.screens.pending import Waiting
+from app.store.errors import StoreError
 from app.store.records import Draft, StoredMessage
 from engine.errors import EngineError
 
@@ -29,12 +32,11 @@ class Asking:
 
     def __init__(
         self,
-        screen: Widget,
+        screen: Screen[None],
         conversation: Conversation,
         drafts: Drafts,
         context: ContextFull,
         *,
-        offer_room: Callable[[str], None],
         asked: Callable[[], None],
     ) -> None:
         """Ask in a conversation.
@@ -44,17 +46,18 @@ class Asking:
             conversation: Takes what is asked.
             drafts: Get back what cannot be asked.
             context: Knows whether there is room for more of the last reply.
-            offer_room: Lets the user choose what goes from a full context; takes why it is full.
             asked: Called when something was asked in the shown chat.
         """
         self._screen = screen
         self._conversation = conversation
         self._drafts = drafts
         self._context = context
-        self._offer_room = offer_room
         self._when_asked = asked
         self._asked = (Draft(), "")
         """What was sent last, and as which message: the engine may refuse it."""
+        self._is_choosing = False
+        """The user is asked what goes from a full context: nothing else is asked meanwhile."""
+        self._has_told_slots = False
 
     # --- what the keys ask ---
 
@@ -128,6 +131,47 @@ class Asking:
         self.describe()
         return True
 
+    # --- a full context ---
+
+    def offer_room(self, why: str) -> None:
+        """Let the user choose what to do where the context is full.
+
+        Args:
+            why: What is full, in words.
+        """
+        from app.screens.dialogs import ContextFullScreen
+
+        if not self._screen.is_current:
+            # Another screen is in front: the hint behind the reply leads here later.
+            self._screen.notify(why, title="The context is full", severity="warning")
+            return
+        self._is_choosing = True
+        screen = ContextFullScreen(why, self._context.options())
+        self._screen.app.push_screen(screen, self._make_room)
+
+    def _make_room(self, choice: Literal["shift", "summarise", "branch", "stop"] | None) -> None:
+        self._is_choosing = False
+        try:
+            match choice:
+                case "shift":
+                    self._context.shift()
+                case "summarise":
+                    self._context.summarise()
+                case "branch":
+                    self._context.branch_off()
+                case _:
+                    self._conversation.replies.take_back_refused()
+        except EngineError as error:
+            report(self._screen, error)
+
+    def see_all(self) -> None:
+        """Let the model see the whole chat again."""
+        try:
+            if not self._context.see_all():
+                self._screen.notify("The model sees the whole chat.")
+        except StoreError as error:
+            report(self._screen, error)
+
     def describe(self) -> None:
         """Show in the composer's frame how things are."""
         self._drafts.describe(self._awaited(self._chat_id) or "its turn comes")
@@ -136,6 +180,8 @@ class Asking:
 
     def ask_next(self) -> None:
         """Ask what came first of what waits and need not wait any more."""
+        if self._is_choosing:
+            return
         queue = self._drafts.pending.queue
         request = next((each for each in queue if self._awaited(each.chat_id) is None), None)
         if request is not None:
@@ -162,6 +208,7 @@ class Asking:
         if not is_awaiting or self._conversation.history.is_read_only:
             return self._can_ask() and self._ask(request)
         self._drafts.pending.add(request)
+        self._tell_slots(request.chat_id)
         self.describe()
         return True
 
@@ -173,7 +220,7 @@ class Asking:
                     self._ask_text(request.draft)
                 case "go on":
                     if self._context.is_needed():
-                        self._offer_room("this reply ended because the context is full")
+                        self.offer_room("this reply ended because the context is full")
                     elif not conversation.continue_reply():
                         self._screen.notify(
                             "The last reply is whole: there is nothing to continue."
@@ -245,6 +292,24 @@ class Asking:
     @property
     def _chat_id(self) -> int | None:
         return shown_chat_id(self._conversation)
+
+    def _tell_slots(self, chat_id: int | None) -> None:
+        """Say once what lets two chats be answered at once, where one waits for the other."""
+        conversation = self._conversation
+        loaded, running = conversation.loaded, conversation.replies.running
+        is_of_slots = loaded is not None and loaded.configuration.server is None
+        is_own = conversation.replies.of_chat(chat_id) is not None
+        if loaded is None or self._has_told_slots or not is_of_slots or is_own or not running:
+            return
+        self._has_told_slots = True
+        n_slots = loaded.configuration.n_slots
+        kv = [b.nbytes for b in loaded.buffers if b.kind == "KV" and b.owner == "target"]
+        cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
+        self._screen.notify(
+            f"One slot more answers both at once{cost}: slots = {n_slots + 1} under cache in the "
+            "settings (f11), or n_slots of the preset, from the next load on.",
+            title=f"“{short_title(next(iter(running.values())).chat_title)}” is answered first",
+        )
 
     def _is_cut(self) -> bool:
         conversation = self._conversation

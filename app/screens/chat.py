@@ -7,7 +7,7 @@ panels sample the counters.
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -31,14 +31,14 @@ from app.sanitize import visible
 from app.screens.asking import READ_ONLY, Asking, message_of
 from app.screens.beginning import N_RECENT, BeginningList, Example
 from app.screens.completion import Commands, Completion
-from app.screens.dialogs import ask_line, report
-from app.screens.drafts import Drafts, shown_chat_id
+from app.screens.dialogs import report
+from app.screens.drafts import Drafts
 from app.screens.find import FindBar
-from app.screens.sidebar import FOLDER_QUESTION, ChatSidebar
+from app.screens.shown_chat import ShownChat
+from app.screens.sidebar import ChatSidebar
 from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
 from app.store.errors import StoreError
-from app.store.records import ChatChanges
 from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.ink import InkLines
@@ -46,7 +46,6 @@ from app.widgets.panels import PANELS, Panel
 from app.widgets.select_list import SelectList
 from app.widgets.transcript import Transcript
 from engine.clock import Pacer
-from engine.configuration import ControllerName, PredictorName
 from engine.errors import EngineError
 from engine.model.reasoning import answer_of
 
@@ -95,7 +94,7 @@ class ChatScreen(Screen[None]):
         self.transcript = Transcript(id="transcript")
         self.composer = Composer(id="composer")
         self.context = ContextFull(controller)
-        self.speculation = SpeculationSwitch(controller, services.settings)
+        self.speculation = SpeculationSwitch(self, controller, services.settings)
         self.beside = InkLines(id="beside")
         self.sidebar = ChatSidebar(controller, id="sidebar")
         self.find = FindBar(self.transcript, id="find")
@@ -111,16 +110,12 @@ class ChatScreen(Screen[None]):
             controller,
             self.drafts,
             self.context,
-            offer_room=self.offer_room,
             asked=self.transcript.action_follow,
         )
-        self._is_choosing = False
-        """The user is asked what goes from a full context: nothing else is asked meanwhile."""
+        self.shown = ShownChat(self, controller, self.sidebar, services, turned=self._turned)
         self._unpainted = ""
         """Text of the reply that is to be painted with the next frame that is due."""
         self._unpainted_spans: list[TokenSpan] = []
-        self._jump: tuple[int, str] | None = None
-        """A message to scroll to, and a text in it, once the chat is shown."""
         self._n_told: int | None = 0
         """Tokens of what is written, as the status line has them."""
         self._copied_code: tuple[int, int] | None = None
@@ -191,8 +186,7 @@ class ChatScreen(Screen[None]):
 
     def _tick(self) -> None:
         self.take(self.controller.poll())
-        if not self._is_choosing:
-            self.asking.ask_next()
+        self.asking.ask_next()
         if self.drafts.n_tokens is None:
             self.asking.describe()
         if self.drafts.n_tokens != self._n_told:
@@ -223,9 +217,9 @@ class ChatScreen(Screen[None]):
         """Show what a poll changed."""
         if update.is_rebuilt:
             self._rebuild()
-        if self._jump is not None:
-            self.transcript.jump_to(*self._jump)
-            self._jump = None
+        if self.shown.jump is not None:
+            self.transcript.jump_to(*self.shown.jump)
+            self.shown.jump = None
         self._unpainted += update.text
         self._unpainted_spans += update.spans
         can_see = self.is_current and self.transcript.is_following
@@ -236,7 +230,7 @@ class ChatScreen(Screen[None]):
             self.asking.take_back(update.draft)
         if update.context_full is not None:
             self.asking.take_back_waiting()
-            self.offer_room(update.context_full)
+            self.asking.offer_room(update.context_full)
         if update.loaded is not None:
             self._read_memory()
             self.on_text_area_changed()
@@ -351,19 +345,7 @@ class ChatScreen(Screen[None]):
 
     def action_fork(self) -> None:
         """Copy the chat up to the selected message, or to its end, into a new chat."""
-        chosen = self.transcript.selected or self.controller.history.head_id
-        if chosen is None or chosen < 0:
-            self.notify("There is no message to fork at yet.")
-            return
-        try:
-            self.controller.fork(chosen)
-        except StoreError as error:
-            report(self, error)
-            return
-        self._follow_chat()
-        self.transcript.action_follow()
-        self.composer.focus()
-        self.notify("This is a new chat: the other one stays as it was.")
+        self.shown.fork(self.transcript.selected)
 
     def action_stop(self) -> None:
         """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
@@ -375,12 +357,10 @@ class ChatScreen(Screen[None]):
             self.composer.focus()
 
     def action_variant(self, step: int) -> None:
-        """Show another variant of the selected message, or of the last reply."""
-        selected = self.transcript.selected
+        """Show another variant of the selected message, or of the last that has some."""
+        selected = self.transcript.selected or self.controller.history.last_varied()
         if selected is None:
-            last = self.controller.history.last(Speaker.MODEL)
-            selected = last.id if last else None
-        if selected is None:
+            self.notify("No message has a variant yet: ctrl+g makes one of a reply.")
             return
         try:
             if not self.controller.switch_variant(selected, step):
@@ -388,178 +368,51 @@ class ChatScreen(Screen[None]):
         except StoreError as error:
             report(self, error)
 
-    # --- a full context ---
-
-    def offer_room(self, why: str) -> None:
-        """Let the user choose what to do where the context is full.
-
-        Args:
-            why: What is full, in words.
-        """
-        from app.screens.dialogs import ContextFullScreen
-
-        if not self.is_current:
-            # Another screen is in front: the hint behind the reply leads here later.
-            self.notify(why, title="The context is full", severity="warning")
-            return
-        self._is_choosing = True
-        self.app.push_screen(ContextFullScreen(why, self.context.options()), self._make_room)
-
-    def _make_room(self, choice: Literal["shift", "summarise", "branch", "stop"] | None) -> None:
-        self._is_choosing = False
-        try:
-            match choice:
-                case "shift":
-                    self.context.shift()
-                case "summarise":
-                    self.context.summarise()
-                case "branch":
-                    self.context.branch_off()
-                case _:
-                    self.controller.replies.take_back_refused()
-        except EngineError as error:
-            report(self, error)
-
     def action_see_all(self) -> None:
         """Let the model see the whole chat again."""
-        try:
-            if not self.context.see_all():
-                self.notify("The model sees the whole chat.")
-        except StoreError as error:
-            report(self, error)
+        self.asking.see_all()
 
     # --- chats ---
 
-    def action_new_chat(self) -> None:
-        """Begin a new chat."""
-        self.controller.new_chat()
-        self._follow_chat()
-        self.composer.focus()
-
-    def action_chats(self) -> None:
-        """List the chats."""
-        self._list_chats()
-
-    def action_search(self) -> None:
-        """Search all chats."""
-        self._list_chats(is_searching=True)
-
-    def _list_chats(self, *, is_searching: bool = False) -> None:
-        from app.screens.chats import ChatsScreen, Opening
-
-        shown = shown_chat_id(self.controller)
-
-        def opened(opening: Opening | None) -> None:
-            if opening is not None and opening.chat_id != shown:
-                self.open_chat(opening.chat_id)
-            elif shown is not None and not self._is_still_there():
-                self.controller.new_chat()
-            if opening is not None and opening.message_id is not None:
-                self._go_to_message(opening.message_id, opening.found)
-
-        screen = ChatsScreen(
-            self.controller,
-            is_searching=is_searching,
-            forget_kept=self.services.forget_kept,
-        )
-        self.app.push_screen(screen, opened)
-
-    def _is_still_there(self) -> bool:
-        """Read the shown chat again after the list may have changed it; False if it is gone."""
-        try:
-            self.controller.refresh()
-        except StoreError:
-            return False
-        return True
-
-    def open_chat(self, chat_id: int) -> None:
-        """Show a stored chat."""
-        try:
-            self.controller.open_chat(chat_id)
-        except StoreError as error:
-            report(self, error)
-        else:
-            if self.controller.history.is_read_only:
-                self.notify(READ_ONLY, title="Read-only")
+    def _turned(self) -> None:
+        """Go to the end of the chat that is shown now, and write there."""
         self._follow_chat()
         self.transcript.action_follow()
         self.composer.focus()
 
-    def _go_to_message(self, message_id: int, found: str) -> None:
-        """Show a message of the shown chat, on whichever branch it is.
+    def open_chat(self, chat_id: int) -> None:
+        """Show a stored chat."""
+        self.shown.open(chat_id)
 
-        Args:
-            message_id: The message.
-            found: A text in it, whose first line is scrolled to.
-        """
-        try:
-            is_there = self.controller.show_message(message_id)
-        except StoreError as error:
-            report(self, error)
-            return
-        if is_there:
-            self._jump = (message_id, found)
-        else:
-            self.notify("It is on another branch, and this chat is being written: try it later.")
+    def action_new_chat(self) -> None:
+        """Begin a new chat."""
+        self.shown.begin()
+
+    def action_chats(self) -> None:
+        """List the chats."""
+        self.shown.list_all()
+
+    def action_search(self) -> None:
+        """Search all chats."""
+        self.shown.list_all(is_searching=True)
 
     def action_chat_settings(self) -> None:
         """Ask for system prompt and sampling, and how drafts are verified."""
-        from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
-
-        history = self.controller.history
-        if history.is_read_only:
-            self.notify(READ_ONLY)
-            return
-
-        def changed(settings: ChatSettings | None) -> None:
-            if settings is None:
-                return
-            try:
-                history.change_settings(
-                    system_prompt=settings.system_prompt, sampling=settings.sampling
-                )
-            except StoreError as error:
-                report(self, error)
-            if settings.speculation != now.speculation:
-                self.controller.set_speculation(settings.speculation)
-
-        now = ChatSettings(history.system_prompt, history.sampling, self.controller.speculation)
-        prompts = self.services.settings.settings.prompts
-        self.app.push_screen(ChatSettingsScreen(now, prompts), changed)
+        self.shown.ask_settings()
 
     # --- speculation ---
 
     def action_next_predictor(self) -> None:
         """Switch to the next predictor that is there."""
-        name = self.speculation.next_predictor()
-        if name is None:
-            self.notify("No model is loaded.")
-        else:
-            self.set_speculation(predictor=name)
+        self.speculation.next_predictor()
 
     def action_next_controller(self) -> None:
         """Switch to the next rule of the draft length."""
-        self.set_speculation(controller=self.speculation.next_controller())
+        self.speculation.next_controller()
 
     def action_draft_length(self, step: int) -> None:
         """Make drafts longer or shorter."""
-        self.set_speculation(n_draft=self.speculation.n_draft(step))
-
-    def set_speculation(
-        self,
-        *,
-        predictor: PredictorName | None = None,
-        controller: ControllerName | None = None,
-        n_draft: int | None = None,
-    ) -> None:
-        """Change what is not None, remember it, and say what is on now."""
-        switch = self.speculation
-        text = switch.change(predictor=predictor, controller=controller, n_draft=n_draft)
-        try:
-            switch.remember(predictor=predictor, controller=controller, n_draft=n_draft)
-        except EngineError as error:
-            report(self, error)
-        self.notify(text, title="Speculation", timeout=2)
+        self.speculation.longer(step)
 
     # --- beside the messages ---
 
@@ -602,12 +455,7 @@ class ChatScreen(Screen[None]):
         self.sidebar.look()
 
     def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:
-        place = message.place
-        shown = self.controller.history.chat
-        if shown is None or shown.id != place.chat_id:
-            self.open_chat(place.chat_id)
-        if place.message_id is not None:
-            self._go_to_message(place.message_id, place.found)
+        self.shown.open_at(message.place)
 
     def on_beginning_list_chosen(self, message: BeginningList.Chosen) -> None:
         match message.key:
@@ -632,38 +480,6 @@ class ChatScreen(Screen[None]):
     def action_find_next(self, step: int) -> None:
         """Go to the next place with the text, or the one before."""
         self.find.next(step)
-
-    def action_pin(self) -> None:
-        """Keep the shown chat at the top of the lists, or let it go."""
-        if (chat := self.controller.history.chat) is not None:
-            self.sidebar.pin(chat.id)
-
-    def action_folder(self) -> None:
-        """Ask for the folder of the shown chat."""
-        if (chat := self.controller.history.chat) is not None:
-            ask_line(self, FOLDER_QUESTION, chat.folder, self.put_into)
-
-    def put_into(self, folder: str) -> None:
-        """Put the shown chat into a folder."""
-        if (chat := self.controller.history.chat) is not None:
-            self.sidebar.put_into(chat.id, folder)
-            self._is_still_there()
-
-    def action_rename(self) -> None:
-        """Ask for another title of the shown chat."""
-        if (chat := self.controller.history.chat) is not None:
-            ask_line(self, "Title of the chat", chat.title, self.rename)
-
-    def rename(self, title: str) -> None:
-        """Give the shown chat a title."""
-        if (chat := self.controller.history.chat) is None:
-            return
-        try:
-            changes = ChatChanges(title=title, title_locked=True)
-            self.controller.history.store.update_chat(chat.id, changes)
-        except StoreError as error:
-            report(self, error)
-        self._is_still_there()
 
     # --- messages ---
 

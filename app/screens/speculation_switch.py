@@ -2,57 +2,77 @@
 
 from dataclasses import replace
 
+from textual.screen import Screen
+
 from app.chat.conversation import Conversation
 from app.config import UserSettings
+from app.screens.dialogs import report
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+from engine.errors import EngineError
 
 
 class SpeculationSwitch:
     """Changes the settings of the engine, and describes them."""
 
-    def __init__(self, conversation: Conversation, settings: UserSettings) -> None:
+    def __init__(
+        self, screen: Screen[None], conversation: Conversation, settings: UserSettings
+    ) -> None:
         """Switch the settings of a conversation.
 
         Args:
+            screen: Says what is on now.
             conversation: Hands them to the engine.
             settings: Remember them.
         """
+        self._screen = screen
         self._conversation = conversation
         self._settings = settings
 
-    def next_predictor(self) -> PredictorName | None:
-        """The next source of drafts that there is; None without a model."""
+    def next_predictor(self) -> None:
+        """Switch to the next source of drafts that there is."""
         loaded = self._conversation.loaded
         if loaded is None:
-            return None
+            self._screen.notify("No model is loaded.")
+            return
         now = self._conversation.speculation.predictor
         # A server has none to choose from, and says so when it is asked to switch.
         names = [PredictorName(name) for name in loaded.predictors] or [now]
         index = names.index(now) + 1 if now in names else 0
-        return names[index % len(names)]
+        self.use(predictor=names[index % len(names)])
 
-    def next_controller(self) -> ControllerName:
-        """The next rule of the draft length."""
+    def next_controller(self) -> None:
+        """Switch to the next rule of the draft length."""
         names = list(ControllerName)
         index = names.index(self._conversation.speculation.controller) + 1
-        return names[index % len(names)]
+        self.use(controller=names[index % len(names)])
 
-    def n_draft(self, step: int) -> int:
-        """A longer or shorter draft, between 1 and the longest that there may be."""
-        return min(max(self._conversation.speculation.n_draft + step, 1), MAX_DRAFT)
+    def longer(self, step: int) -> None:
+        """Make drafts longer or shorter, between 1 and the longest that there may be."""
+        n_draft = self._conversation.speculation.n_draft + step
+        self.use(n_draft=min(max(n_draft, 1), MAX_DRAFT))
 
-    def change(
+    def use(
         self,
         *,
         predictor: PredictorName | None = None,
         controller: ControllerName | None = None,
         n_draft: int | None = None,
-    ) -> str:
-        """Change what is not None.
+    ) -> None:
+        """Change what is not None, remember it, and say what is on now."""
+        text = self._change(predictor, controller, n_draft)
+        try:
+            self._remember(predictor, controller, n_draft)
+        except EngineError as error:
+            report(self._screen, error)
+        self._screen.notify(text, title="Speculation", timeout=2)
 
-        Returns:
-            What is on now, in words.
-        """
+    def _change(
+        self,
+        predictor: PredictorName | None,
+        controller: ControllerName | None,
+        n_draft: int | None,
+    ) -> str:
+        """Change what is not None; gives what is on now, in words."""
         old = self._conversation.speculation
         new = replace(
             old,
@@ -64,12 +84,11 @@ class SpeculationSwitch:
         self._conversation.set_speculation(new)
         return describe(new)
 
-    def remember(
+    def _remember(
         self,
-        *,
-        predictor: PredictorName | None = None,
-        controller: ControllerName | None = None,
-        n_draft: int | None = None,
+        predictor: PredictorName | None,
+        controller: ControllerName | None,
+        n_draft: int | None,
     ) -> None:
         """Begin with what is not None at the next start; a predictor that needs a file is not kept.
 
