@@ -3,6 +3,7 @@
 import shlex
 import socket
 import sqlite3
+import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,12 @@ from app.store.records import stats_of
 from app.store.schema import upgrade
 from app.store.sql import insert_tree
 from app.themes import read_theme
+from engine.backends.llama_cpp.slot_file import (
+    SLOT_HEADER,
+    SLOT_MAGIC,
+    SLOT_VERSION,
+    read_slot_file,
+)
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
@@ -386,6 +393,19 @@ def _snapshots(data: bytes) -> Iterator[str]:
     yield str(read_facts(_file(sizes + digest + data + tokens + payload, "state.kv")).state)
 
 
+def _slot(data: bytes) -> Iterator[str]:
+    saved = read_slot_file(_file(data, "server.slot"))
+    yield f"{saved.tokens} {saved.type_k} {saved.type_v}"
+
+
+def _slot_seed() -> bytes:
+    """A line of three tokens with one layer of attention whose rows have two bytes."""
+    cells = b"".join(struct.pack("<3i", position, 1, 0) for position in range(3))
+    rows = struct.pack("<iQ", 1, 2) + bytes(6)
+    state = struct.pack("<2I", 1, 3) + cells + struct.pack("<2I", 0, 1) + 2 * rows
+    return SLOT_HEADER.pack(SLOT_MAGIC, SLOT_VERSION, 3) + struct.pack("<3i", 5, 6, 7) + state
+
+
 def _index(data: bytes) -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir=_folder()) as folder:
         (Path(folder) / "index.db").write_bytes(data)
@@ -510,6 +530,7 @@ READERS = [
     _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),
     _texts("description of a kept state", _snapshots, lambda: _snapshot()[0]),
+    _texts("slot file of llama-server", _slot, _slot_seed),
     _texts("index of kept states", _index, _index_seed, share=0.1),
     _texts("answer of a server", _answered, ANSWER, REDIRECT, CHUNKED, share=0.3),
 ]

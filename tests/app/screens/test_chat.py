@@ -88,11 +88,10 @@ async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> Non
         assert screen.transcript.text.count("ctrl+g again") == 1
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: "variant 2 of 2 (alt+p, alt+n)" in screen.transcript.text)
-        await pilot.press("tab")
-        last = app.controller.entries()[-1]
-        await wait_until(pilot, lambda: screen.transcript.selected == last.key)
-        await pilot.press("left_square_bracket")
+        await answered(pilot, screen, "third")
+        await pilot.press("alt+p")
         await wait_until(pilot, lambda: "variant 1 of 2" in screen.transcript.text)
+        assert screen.composer.has_focus
 
 
 async def test_what_the_transcript_says_is_no_notice_too(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         screen.open_chat(reading.id)
         await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
         assert screen.controller.is_replying
+        await pilot.press(*"me", "enter", *"too", "enter")
+        told = [notice.message for notice in app._notifications if "One slot" in notice.message]
+        assert len(told) == 1, "it is said once"
+        assert "slots = 2 under cache" in told[0]
+        assert "MiB more memory" in told[0]
+        await pilot.press("escape", "escape")
         screen.open_chat(writing.id)
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
         n = screen.transcript.text.count("word")
