@@ -1,26 +1,5 @@
 """The errors that the engine raises on purpose, as one tree; narrower ones lie where they arise.
 
-    EngineError
-    ├── ModelFileError          a GGUF file that cannot be read or understood
-    ├── ModelLoadError          llama.cpp refused the model or the context
-    │   └── AdapterError        a low-rank adapter that is missing, or is another model's
-    ├── DecodeError             a decode failed; the sequence says what it still holds
-    ├── DecodeAborted           a decode was stopped on request
-    ├── CropUnsupportedError    the cache cannot be cut back to that length
-    ├── StateError              a saved state that is damaged, or that the backend refuses
-    ├── CacheStoreError         the folder of saved states cannot be read or written
-    ├── CacheBudgetError        more is to be kept for good than the cache may hold
-    ├── ContextFullError        more tokens than cells
-    ├── TokenError              a token id that is none of the vocabulary
-    ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox
-    ├── IncompatiblePairError   a draft model that does not fit its target
-    ├── PredictorError          a predictor that raised, proposed garbage or answered late
-    ├── PresetError             a preset or a configuration with bad keys or values
-    ├── HardwareError           a device that is not there or cannot be read
-    ├── InstallError            the starter model could not be fetched or verified
-    ├── ServerError             a server that is not there, refuses, or sends what is no reply
-    └── WorkerError             the engine's process died, hung or could not start
-
 Messages are fit for the user: what is, what was asked, what to change.
 """
 

@@ -125,7 +125,7 @@ class Disk:
         try:
             self._write(node, state, payload, file)
         except CacheStoreError as error:
-            self.suffer(error)
+            self._pause_after(error)
         finally:
             with self._lock:
                 self._catalog.tree.unlock(node)
@@ -150,7 +150,7 @@ class Disk:
         try:
             self._make_room(0)
         except CacheStoreError as error:
-            self.suffer(error)
+            self._pause_after(error)
 
     def clear_spare(self) -> None:
         """Delete the files that no state needs; those that resist are tried again later."""
@@ -160,7 +160,7 @@ class Disk:
             try:
                 self._cold.delete(key)
             except CacheStoreError as error:
-                self.suffer(error)
+                self._pause_after(error)
                 return
             with self._lock:
                 self._catalog.spare.pop(key, None)
@@ -176,7 +176,7 @@ class Disk:
             for each in kept:
                 self._cold.note_use(each.key, each.used_at, each.n_uses, each.owners)
         except CacheStoreError as error:
-            self.suffer(error)
+            self._pause_after(error)
 
     def pin(self, key: str, *, is_pinned: bool) -> None:
         """Write down whether a state is pinned.
@@ -196,14 +196,6 @@ class Disk:
         with self._lock:
             self._catalog.spare.update(dict.fromkeys(keys))
 
-    def suffer(self, error: CacheStoreError) -> None:
-        """Write nothing for a while; only the first of a row of refusals is reported."""
-        with self._lock:
-            self._off_until = self._monotonic() + RETRY_S
-            if not self._is_in_trouble:
-                self._ledger.note(f"{error} Saving goes on in main memory.", is_problem=True)
-            self._is_in_trouble = True
-
     def retry(self) -> None:
         """Let the next write try again at once."""
         self._off_until = -math.inf
@@ -211,6 +203,14 @@ class Disk:
     def can_write(self) -> bool:
         """Whether the disk is expected to take something now."""
         return self._settings.cold_bytes > 0 and self._monotonic() >= self._off_until
+
+    def _pause_after(self, error: CacheStoreError) -> None:
+        """Write nothing for a while; only the first of a row of refusals is reported."""
+        with self._lock:
+            self._off_until = self._monotonic() + RETRY_S
+            if not self._is_in_trouble:
+                self._ledger.note(f"{error} Saving goes on in main memory.", is_problem=True)
+            self._is_in_trouble = True
 
     def _next(self) -> KeptNode | None:
         """The newest node that waits, or the topmost that has to be written before it."""

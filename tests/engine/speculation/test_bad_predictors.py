@@ -8,6 +8,7 @@ import pytest
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import Event, RoundFinished, SpeculationChanged
 from engine.generation.session import Session
+from engine.speculation.predictors import guard
 from engine.testing import FakeBackend
 from tests.engine.generation.test_session import OFF, finished, make_session, request, run
 from tests.plugins import install_predictor
@@ -58,8 +59,8 @@ BAD = {
     "nothing to iterate": "def propose(self): return 7",
 }
 LATE = {
-    "late": "def propose(self):\n    time.sleep(0.15)\n    yield DraftToken(1, 1.0)",
-    "late and silent": "def propose(self):\n    time.sleep(0.15)\n    yield from ()",
+    "late": "def propose(self):\n    time.sleep(0.03)\n    yield DraftToken(1, 1.0)",
+    "late and silent": "def propose(self):\n    time.sleep(0.03)\n    yield from ()",
 }
 
 
@@ -74,10 +75,18 @@ def session_with(
     return make_session(CUSTOM, target=target)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft is late five times as early, so that the tests sleep less."""
+    monkeypatch.setattr(guard, "LATE_AT_LEAST_S", 0.02)
+    monkeypatch.setattr(guard, "LATE_STEPS", 1.0)
+
+
 def changes(events: list[Event]) -> list[SpeculationChanged]:
     return [event for event in events if isinstance(event, SpeculationChanged)]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("controller", ControllerName)
 @pytest.mark.parametrize("code", LATE.values(), ids=LATE)
 def test_late_drafts_change_no_text(
@@ -89,6 +98,7 @@ def test_late_drafts_change_no_text(
     assert finished(run(session, request())).token_ids == plain.token_ids
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("code", LATE.values(), ids=LATE)
 def test_late_drafts_are_switched_off_where_the_length_is_fixed(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
