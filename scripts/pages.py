@@ -168,12 +168,37 @@ def wrong_pages(root: Path) -> Iterator[str]:
 
     options["kvchat"] |= {name for each in chat.params for name in _names(each)}
     options["kvchat web"] |= options["kvchat"]
-    for page in sorted((*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("*/README.md"))):
+    makefile = root / "Makefile"
+    targets = set(
+        re.findall(r"^([\w-]+):", makefile.read_text() if makefile.is_file() else "", re.M)
+    )
+    yield from unlisted_pages(root)
+    for page in sorted({*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("*/README.md")}):
         text = page.read_text()
         name = page.relative_to(root)
         yield from (f"{name}: {fault}" for fault in _dead_links(page, text))
         if name != COMMANDS_PAGE:
             yield from (f"{name}: {fault}" for fault in wrong_commands(text, options))
+            yield from (f"{name}: {fault}" for fault in _wrong_targets(text, targets))
+
+
+def unlisted_pages(root: Path) -> Iterator[str]:
+    """The pages of `docs` that the list of all pages does not lead to."""
+    pages = root / "docs/README.md"
+    linked = _LINK.findall(pages.read_text()) if pages.is_file() else []
+    for page in sorted((root / "docs").glob("*.md")):
+        if pages.is_file() and page != pages and page.name not in linked:
+            yield f"docs/README.md: {page.name} is not among the pages"
+
+
+def _wrong_targets(text: str, targets: set[str]) -> Iterator[str]:
+    """What is written as a command of make, in a block or by itself, and has no target."""
+    spans = re.findall(r"`(make [\w-]+)`", _FENCE.sub("", text))
+    lines = [line for block in _FENCE.findall(text) for line in block.splitlines()]
+    for line in dict.fromkeys((*spans, *lines)):
+        asked = re.match(r"make ([\w-]+)", line)
+        if asked and targets and asked[1] not in targets:
+            yield f"`make {asked[1]}`: the Makefile has no such target"
 
 
 def _names(param: click.Parameter) -> Iterator[str]:

@@ -36,6 +36,25 @@ def test_what_is_wrong_on_a_page_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_page_that_is_not_listed_and_a_target_that_is_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/README.md").write_text("[here](here.md)\n")
+    (tmp_path / "docs/here.md").write_text(
+        "`make test` and `make tea`\n```sh\nmake coffee # hot\n```\n"
+    )
+    (tmp_path / "docs/lost.md").write_text("# Lost\n")
+    (tmp_path / "Makefile").write_text("test: setup\n\t@true\n")
+    assert [*pages.wrong_pages(tmp_path)] == [
+        "docs/README.md: lost.md is not among the pages",
+        "docs/here.md: `make tea`: the Makefile has no such target",
+        "docs/here.md: `make coffee`: the Makefile has no such target",
+    ]
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len((pages.ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_the_manual_has_every_command_and_no_line_that_troff_obeys_by_accident() -> None:
     manual = pages.man_page()
     for words, _, _ in pages.every_command():
