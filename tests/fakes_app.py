@@ -53,11 +53,15 @@ def make_controller(
     script: Script | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
+    system_prompt: str = "",
 ) -> tuple[Conversation, ScriptedClient]:
     client = ScriptedClient(script, clock)
     store = ChatStore(tmp_path / "chats.db")
     OPENED.append(store)
-    return Conversation(client, store, sampling=SamplingSettings(), clock=clock), client
+    conversation = Conversation(
+        client, store, sampling=SamplingSettings(), system_prompt=system_prompt, clock=clock
+    )
+    return conversation, client
 
 
 def make_app(

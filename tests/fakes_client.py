@@ -124,7 +124,10 @@ class ScriptedClient:
             self._events.append(_of(reply_id, Failed(*self.script.refuses)))
             return
         text = self.script.replies[self._n_replies % len(self.script.replies)]
-        self._n_replies += 1
+        if request.reads_only:
+            text = ""
+        else:
+            self._n_replies += 1
         running = _Running(reply_id, iter(()), self._clock())
         running.play = self._play(text, request, running)
         self._running.append(running)

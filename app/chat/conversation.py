@@ -38,6 +38,7 @@ from engine.events import (
     CacheChanged,
     Event,
     Failed,
+    Finished,
     FinishReason,
     Loaded,
     OfReply,
@@ -46,10 +47,13 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.process.protocol import CacheAction, EngineClient
+from engine.requests import GenerationRequest
 
 RestoreRule = Literal["cut", "last", "never"]
 LOCK_RETRY_S = 2.0
 """How often the lock of a chat that another kvchat writes is tried again, in seconds."""
+READ_AHEAD = -1
+"""Instead of the number of a message: what a new chat begins with is read, and nothing is said."""
 WITHOUT_ENGINE = "ctrl+r tries once more, ctrl+o opens another model."
 
 
@@ -106,6 +110,8 @@ class Conversation:
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._retry_lock_at = 0.0
+        self._reads_ahead = False
+        """Whether the engine reads what a new chat begins with."""
         self._engine_note: Entry | None = None
         """What the transcript says of an engine that stopped or could not load."""
 
@@ -210,6 +216,7 @@ class Conversation:
             self.lease = None
         self._remove_engine_note()
         self.configuration, self.replies.loaded = configuration, None
+        self._reads_ahead = False
         self.replies.speculation = configuration.speculation
         self.history.use_model(configuration.address)
         self.meters.start_load(configuration)
@@ -359,6 +366,7 @@ class Conversation:
         """
         self._leave()
         self.history.begin(like)
+        self._read_ahead()
 
     def fork(self, message_id: int) -> int:
         """Copy the shown chat up to one of its messages into a new chat, and show that.
@@ -462,8 +470,26 @@ class Conversation:
         if self.loaded is not None and head is not None:
             self.client.prefetch(self.history.request_messages(head))
 
+    def _read_ahead(self) -> None:
+        """Let an idle engine read the instruction of a new chat before the first question."""
+        loaded, instruction = self.loaded, self.history.system_prompt.strip()
+        is_idle = loaded is not None and not self.is_replying and not self.is_leased
+        if not is_idle or self.history.head_id is not None or not instruction:
+            return
+        if loaded is not None and loaded.configuration.server is None:  # a server's time costs
+            request = GenerationRequest.preload(prompt_messages(instruction, ()))
+            self._reads_ahead = True
+            self.client.generate(request, READ_AHEAD)
+
+    def _take_ahead(self, event: Event) -> None:
+        """Handle what is told of such a reading; the question tells what fails again."""
+        if isinstance(event, Finished | Failed):
+            self._reads_ahead = False
+
     def _leave(self) -> None:
         self.replies.refused = None
+        if self._reads_ahead:
+            self.client.stop(READ_AHEAD)
         lock, reply = self.history.take_lock(), self.replies.shown
         if reply is not None:
             reply.lock = lock
@@ -500,7 +526,9 @@ class Conversation:
     def poll(self) -> ChatUpdate:
         """Handle what the engine said since the last call, and return what changed."""
         for event in self.client.poll():
-            if self.lease is None or not self.lease.take(event):
+            if isinstance(event, OfReply) and event.reply_id == READ_AHEAD:
+                self._take_ahead(event.event)
+            elif self.lease is None or not self.lease.take(event):
                 self._take(event)
         self.replies.save_if_due()
         self._retry_lock()
@@ -559,6 +587,7 @@ class Conversation:
         self.counts.forget()
         self._remove_engine_note()
         self._prefetch_shown()
+        self._read_ahead()
         self._updates.notices += [Notice(note) for note in event.notes]
 
     def _take_stopped(self, event: WorkerStopped) -> None:

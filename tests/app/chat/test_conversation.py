@@ -413,3 +413,44 @@ def test_a_deleted_chat_is_forgotten_by_the_next_request(tmp_path: Path, clock: 
         store.delete_chat(old.id)
     controller.send("two")
     assert client.requests[-1].past_replies == ()
+
+
+def test_the_instruction_of_a_new_chat_is_read_before_the_first_question(
+    tmp_path: Path, clock: Clock
+) -> None:
+    script = Script(replies=("Hello.",), prefill_s=4.0)
+    controller, client = make_controller(tmp_path, script, clock=clock, system_prompt="Be kind.")
+    controller.load(CONFIGURATION)
+    controller.poll()
+    [request] = client.requests
+    assert request.reads_only
+    assert [m.content for m in request.messages] == ["Be kind."]
+    assert controller.can_ask
+    assert not controller.is_replying
+    clock.now += 10
+    controller.poll()
+    assert controller.entries() == []
+    controller.send("Hi")
+    clock.now += 10
+    controller.poll()
+    assert contents(controller) == [(Speaker.USER, "Hi"), (Speaker.MODEL, "Hello.")]
+    first = controller.history.chat
+    assert first is not None
+    controller.new_chat()
+    assert client.requests[-1].reads_only
+    assert client.n_stops == 0
+    controller.open_chat(first.id)
+    assert client.n_stops == 1, "what another chat begins with can wait"
+    assert [each.reads_only for each in client.requests] == [True, False, True]
+
+
+def test_nothing_is_read_ahead_without_an_instruction_or_beside_a_reply(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.new_chat()
+    assert client.requests == []
+    controller.history.change_settings(system_prompt="Be kind.", sampling=SamplingSettings())
+    controller.send("go")
+    controller.new_chat()
+    assert [each.reads_only for each in client.requests] == [False]

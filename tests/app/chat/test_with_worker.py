@@ -80,3 +80,25 @@ def test_a_load_before_the_next_frame_is_the_only_one_that_counts(
 def wait_for_client(controller: Conversation) -> None:
     """Let the engine say that it is ready, and let nobody hear it."""
     wait_until(lambda: controller.client.is_alive)
+
+
+def test_what_a_new_chat_begins_with_is_in_the_cache_when_it_is_asked(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    instruction = "You answer in one short sentence and never tell anybody why. " * 4
+    client = WorkerClient(log_path=tmp_path / "engine.log")
+    with ChatStore(tmp_path / "chats.db") as store:
+        controller = Conversation(
+            client, store, sampling=SamplingSettings(temperature=0.0), max_tokens=4,
+            system_prompt=instruction,
+        )  # fmt: skip
+        controller.load(Configuration(starter_path, n_ctx=512, n_threads=1))
+        wait(controller, lambda: controller.can_ask)
+        controller.send("What is a cache?")
+        wait(controller, lambda: not controller.is_replying)
+        head = controller.history.head_id
+        assert head is not None
+        reply = controller.history.message(head)
+        controller.close()
+    assert reply.stats is not None
+    assert reply.stats["n_reused"] > 40
