@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.config import Settings
-from engine.configuration import BackendName, Configuration, PredictorName, SamplingSettings
+from engine.configuration import (
+    BackendName,
+    CompileMode,
+    Configuration,
+    PredictorName,
+    SamplingSettings,
+)
 from engine.errors import ModelFileError, PresetError
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.server_address import kept_server
@@ -42,6 +48,8 @@ class ModelRequest:
     backend: BackendName | None = None
     kv_cache: str | None = None
     """Kind of the torch backend's cache."""
+    compile: CompileMode | None = None
+    """Whether it compiles its decode step."""
     kv_trace: Path | None = None
     """Where the operations of its caches are written."""
     decode_plan: str | None = None
@@ -160,6 +168,7 @@ def _check_server(request: ModelRequest) -> None:
         "--kv-budget": request.kv_budget,
         "--backend": request.backend,
         "--kv-cache": request.kv_cache,
+        "--compile": request.compile,
     }
     asked = [option for option, value in named.items() if value is not None]
     if asked:
@@ -292,7 +301,8 @@ def _with_request(rules: "Preset", request: ModelRequest) -> "Preset":
     from engine.planning.values import thread_rules
 
     asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
-    own = {name: getattr(request, name) for name in ("backend", "kv_cache", "decode_plan")}
+    names = ("backend", "kv_cache", "compile", "decode_plan")
+    own = {name: getattr(request, name) for name in names}
     asked |= {name: value for name, value in own.items() if value is not None}
     typed = rules.model_copy(update=asked)
     if request.n_ctx is None or open_types(typed) is None:

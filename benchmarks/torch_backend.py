@@ -2,12 +2,14 @@
 
     python benchmarks/torch_backend.py logits MODEL [--positions 2000] [--transformers PYTHON]
     python benchmarks/torch_backend.py speed MODEL --transformers PYTHON [--rounds 5]
+    python benchmarks/torch_backend.py compiled MODEL [--dtype f32] [--ctx 1024]
 
 `logits` compares distributions at every position of the texts that the laboratory has. MODEL, whose
 weights torch dequantises, is held against llama.cpp on MODEL itself, where it rounds activations to
 8 bits, and on a float32 file that its own quantiser makes of MODEL: the very same weights. `speed`
 lets kvchat and transformers' `generate` answer by turns, greedily and without drafts, with the same
-weights in the same type. PYTHON is one that has transformers and torch.
+weights in the same type. `compiled` decodes by turns with the compiled step and without, and says
+how long compiling took. PYTHON is one that has transformers and torch.
 """
 
 import ctypes
@@ -17,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -30,6 +32,7 @@ from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
+from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Finished
 from engine.load import load_session
@@ -40,6 +43,8 @@ from engine.requests import Cancellation, GenerationRequest
 CHILD = Path(__file__).with_name("torch_transformers.py")
 WINDOW = 512
 """Tokens of a text that are scored together."""
+N_BEHIND = 100
+"""Tokens behind which single ones are decoded."""
 ALL_F32 = 0
 """llama.cpp's `LLAMA_FTYPE_ALL_F32`."""
 PROMPT = "The history of the bridge began long before the first stone was laid. In those years"
@@ -129,6 +134,50 @@ def speed(
                 f"({min(pairs):.2f} to {max(pairs):.2f}), same tokens: {texts == {True}}",
                 flush=True,
             )
+
+
+@command.command()
+@click.argument("model", type=click.Path(path_type=Path, exists=True))
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--tokens", default=64, show_default=True)
+@click.option("--ctx", "sizes", multiple=True, default=(512, 2048), show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--dtype", "dtypes", multiple=True, default=("f32", "bf16", "f16"), show_default=True)
+def compiled(
+    model: Path, rounds: int, tokens: int, sizes: Sequence[int], threads: int, dtypes: Sequence[str]
+) -> None:
+    """A decode step compiled and as it is, by turns, behind 100 tokens in contexts of --ctx."""
+    print("| dtype | context | compiling, s | compiled, tokens/s | as it is | ratio |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for dtype in dtypes:
+        for size in map(int, sizes):
+            configuration = replace(
+                _configuration(model, threads, "torch", dtype),
+                n_ctx=size, type_k=dtype, type_v=dtype, compile="on",
+            )  # fmt: skip
+            backend, watch = TorchBackend(configuration, NativeLog()), Stopwatch()
+            backend.try_out()
+            took, step, sequence = watch.total(), backend._live().compiled, backend.open()
+            if step is None or not step.is_on:
+                sys.exit(backend.notes[0])
+            taken: dict[bool, list[float]] = {True: [], False: []}
+            sequence.prefill([5] * N_BEHIND)
+            for number in range(rounds + 1):
+                for step.is_on in (True, False):
+                    watch = Stopwatch()
+                    for _ in range(tokens):
+                        sequence.decode(5)
+                    sequence.crop(N_BEHIND)
+                    if number:  # the first warm both up
+                        taken[step.is_on].append(tokens / watch.total())
+            pairs = [one / other for one, other in zip(taken[True], taken[False], strict=True)]
+            print(
+                f"| {dtype} | {size} | {took:.0f} | {median(taken[True]):.1f} | "
+                f"{median(taken[False]):.1f} | {median(pairs):.2f} "
+                f"({min(pairs):.2f} to {max(pairs):.2f}) |",
+                flush=True,
+            )
+            backend.close()
 
 
 def write_f32(model: Path, path: Path) -> None:

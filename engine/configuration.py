@@ -20,6 +20,7 @@ Target = Literal["kvchat", "llama-server"]
 
 BackendName = Literal["llama.cpp", "torch"]
 ComputeType = Literal["auto", "f32", "bf16", "f16"]
+CompileMode = Literal["off", "auto", "on"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "none"]
 Thinking = Literal["auto", "off"]
@@ -78,7 +79,8 @@ PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
 Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
 DECODE_PLAN = r"^(auto|[1-9][0-9]{0,5}(/[1-9][0-9]{0,8})?)$"
 DecodePlanName = Annotated[str, Bounds(pattern=DECODE_PLAN)]
-KVCacheName = Annotated[str, Bounds(pattern=r"^[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$")]
+KV_CACHE = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$"
+KVCacheName = Annotated[str, Bounds(pattern=KV_CACHE)]
 Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
 TopP = Annotated[float, Bounds(gt=0.0, le=1.0)]
@@ -323,10 +325,13 @@ class EngineSettings:
     dtype: ComputeType = "auto"
     """Type that the torch backend computes in: `auto` is the shortest that the device multiplies by
     itself."""
+    compile: CompileMode = "off"
+    """Whether the torch backend compiles its decode step: `auto` does where that takes less time,
+    which it measures while loading."""
     kv_cache: KVCacheName | None = None
     """Kind of the torch backend's cache, such as `kivi4`, or one of keys and one of values as in
-    `kivi4/f16`; None is `type_k` and `type_v`, where f16 stands for the type of the computation.
-    Its names are in `memory/torch_caches.py`.
+    `kivi4/f16`; `2xf16+q4_0` keeps the first two layers in f16. None is `type_k` and `type_v`,
+    where f16 stands for the type of the computation. Its names are in `memory/torch_caches.py`.
     """
     decode_plan: DecodePlanName | None = None
     """How the torch backend's attention goes through a text: `128/512` takes 128 queries at once,

@@ -47,6 +47,11 @@ class ModelBackend(Backend, Protocol):
         """What it has allocated."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its user should know that loading and trying it out found."""
+        ...
+
     def try_out(self) -> None:
         """Decode a few tokens as a trial."""
         ...
@@ -135,7 +140,9 @@ def _check_not_torch(configuration: Configuration) -> None:
             f"the cache kind {configuration.kv_cache} is one of the torch backend: add "
             "--backend torch, or name a type of llama.cpp's by --kv"
         )
+    compiled = None if configuration.compile == "off" else configuration.compile
     for what, value in (
+        ("the compiled decode step", compiled),
         ("the decode plan", configuration.decode_plan),
         ("the trace of caches", configuration.kv_trace),
     ):
@@ -190,7 +197,7 @@ def _loaded(
 
 
 def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
-    notes = []
+    notes = [*target.notes]
     if target.chat_template is None:
         notes.append(
             "this model has no chat template, so it is probably no chat model: "

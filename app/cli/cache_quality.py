@@ -18,7 +18,7 @@ from engine.planning.values import AskedThreads
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
-KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
+KIND_NAME = re.compile(r"([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
 )  # fmt: skip

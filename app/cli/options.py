@@ -17,6 +17,7 @@ from engine.configuration import (
     DECODE_PLAN,
     Adapter,
     BackendName,
+    CompileMode,
     KVTypeName,
     SamplingSettings,
     Thinking,
@@ -317,8 +318,8 @@ backend_choice = click.option(
 kind_option = click.option(
     "--kv-cache",
     metavar="KIND",
-    help="Kind of the torch backend's cache: q4_0, nf4, kivi4, rotated_q3, paged and so on, or "
-    "K/V apart as in kivi4/f16; an unknown one lists them.",
+    help="Kind of the torch backend's cache: q4_0, nf4, kivi4, rotated_q3, paged and so on, "
+    "K/V apart as in kivi4/f16, first layers apart as in 2xf16+q4_0; an unknown one lists them.",
 )
 
 backend_options = joined(
@@ -327,6 +328,9 @@ backend_options = joined(
     click.option("--kv-trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                  help="Append each operation of the torch backend's caches to this file, a line of "
                  "JSON each: layer, shape, bytes, time."),
+    click.option("--compile", type=click.Choice(get_args(CompileMode)),
+                 help="Compile the torch backend's decode step, which takes a minute the first "
+                 "time: auto keeps that where a step takes less time. [off]"),
     click.option("--decode-plan", type=Parsed("PLAN", _decode_plan),
                  help="Changes what the torch backend says: as 128/512, attention takes 128 "
                  "queries at once, and each sees the last 512 tokens only; auto goes by the length "

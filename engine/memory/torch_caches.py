@@ -31,6 +31,8 @@ TENSOR_KINDS = (
 """What keys or values may be kept in, each by itself."""
 WHOLE_KINDS = ("static", "sliding", "paged", "tiered", "means")
 """Kinds of whole caches, keys and values alike; `sliding` forgets tokens, `means` merges them."""
+POOLED_KINDS = {"paged", "tiered"}
+"""Those whose layers share what they have."""
 STORED = "f16"
 """In which kinds without a type of their own keep rows: llama.cpp's default."""
 
@@ -46,8 +48,6 @@ N_SLIDING = 1024
 """Tokens that `sliding` leaves a layer whose model sees all."""
 PAGE = 16
 """Tokens of a block of `paged`: vLLM's default."""
-POSITION_BYTES = 8
-"""Of an entry of `static`, which says where it stands."""
 DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 """Of the layers' bytes, which `tiered` leaves on the device and in memory; others are on disk."""
 
@@ -63,13 +63,18 @@ class Kind(Protocol):
 
 
 class KindName(NamedTuple):
-    """Of keys and of values."""
+    """Of keys and of values, and what the first layers have instead."""
 
     type_k: str
     type_v: str
+    n_first: int = 0
+    first: str = ""
+    """Kind of the keys and values of the first `n_first` layers."""
 
     def __str__(self) -> str:
-        return self.type_k if self.type_k == self.type_v else f"{self.type_k}/{self.type_v}"
+        first = f"{self.n_first}x{self.first}+" if self.n_first else ""
+        same = self.type_k == self.type_v
+        return first + (self.type_k if same else f"{self.type_k}/{self.type_v}")
 
 
 class KeptLayer(Protocol):
@@ -111,15 +116,36 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     than half of the bytes saves.
     """
     if kv_cache is not None:
-        name_k, _, name_v = kv_cache.partition("/")
-        return KindName(name_k, name_v or name_k)
+        first, _, rest = kv_cache.rpartition("+")
+        n_first, _, name = first.partition("x")
+        name_k, _, name_v = rest.partition("/")
+        return KindName(name_k, name_v or name_k, int(n_first or 0), name)
     if type_k == type_v == STORED:
         return KindName(computed, computed)
     return KindName(type_k, type_v)
 
 
+def kinds_of(kind: Kind, n_layers: int) -> list[Kind]:
+    """The kind of each layer."""
+    if not isinstance(kind, KindName) or not kind.n_first:
+        return [kind] * n_layers
+    first, rest = KindName(kind.first, kind.first), KindName(kind.type_k, kind.type_v)
+    return [first if number < kind.n_first else rest for number in range(n_layers)]
+
+
 def kind_fault(kind: Kind, layers: Sequence[KeptLayer]) -> str | None:
     """Why there is no such kind, or why the layers cannot have it."""
+    kinds = kinds_of(kind, len(layers))
+    if len(set(kinds)) == 1:
+        return _fault(kinds[0], layers)
+    whole = {each.type_k for each in kinds} & POOLED_KINDS
+    if whole:
+        return f"the cache kind {min(whole)!r} is one of all layers together: {kind} cannot be"
+    faults = (_fault(each, [layer]) for each, layer in zip(kinds, layers, strict=True))
+    return next(filter(None, faults), None)
+
+
+def _fault(kind: Kind, layers: Sequence[KeptLayer]) -> str | None:
     for name in (kind.type_k, kind.type_v):
         if name not in (*TENSOR_KINDS, *WHOLE_KINDS):
             names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
@@ -153,15 +179,8 @@ def token_bytes(kind: Kind, layers: Sequence[KeptLayer]) -> float:
     Beside them a quantised cache holds the last tokens as they were computed, and a sliding layer
     nothing else.
     """
-    positions = POSITION_BYTES * len(layers) if kind.type_k == "static" else 0
-    return positions + sum(
-        each.n_kv_heads
-        * (
-            each.k_head_dim * _number_bytes(kind.type_k, is_key=True)
-            + each.v_head_dim * _number_bytes(kind.type_v, is_key=False)
-        )
-        for each in layers
-    )
+    kinds = kinds_of(kind, len(layers))
+    return sum(_token_bytes(*each) for each in zip(kinds, layers, strict=True))
 
 
 def cache_bytes(kind: Kind, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
@@ -172,7 +191,8 @@ def cache_bytes(kind: Kind, layers: Sequence[KeptLayer], span: CacheSpan) -> int
     """
     if kind.type_k == "paged":
         return round(_pool_blocks(span) * PAGE * token_bytes(kind, layers))
-    nbytes = sum(_layer_bytes(kind, each, span) for each in layers)
+    kinds = kinds_of(kind, len(layers))
+    nbytes = sum(_layer_bytes(*each, span) for each in zip(kinds, layers, strict=True))
     if kind.type_k == "tiered":
         nbytes = round(nbytes * DEVICE_SHARE)
     return nbytes * span.n_sequences
@@ -183,10 +203,12 @@ def read_bytes(kind: Kind, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
 
     None where they lie in the computation's type already: attention reads a view.
     """
-    if kind.type_k == kind.type_v == span.computed or not layers:
-        return 0
-    widest = max(each.n_kv_heads * (each.k_head_dim + each.v_head_dim) for each in layers)
-    return widest * span.n_ctx * FLOAT_BYTES[span.computed]
+    widths = (
+        layer.n_kv_heads * (layer.k_head_dim + layer.v_head_dim)
+        for each, layer in zip(kinds_of(kind, len(layers)), layers, strict=True)
+        if not each.type_k == each.type_v == span.computed
+    )
+    return max(widths, default=0) * span.n_ctx * FLOAT_BYTES[span.computed]
 
 
 def n_pool_blocks(n_ctx: int, n_sequences: int, *, is_shared: bool) -> int:
@@ -207,12 +229,19 @@ def _pool_blocks(span: CacheSpan) -> int:
     return n_pool_blocks(span.n_ctx, span.n_sequences, is_shared=span.is_shared)
 
 
+def _token_bytes(kind: Kind, layer: KeptLayer) -> float:
+    """Bytes that a token takes in one layer."""
+    keys = layer.k_head_dim * _number_bytes(kind.type_k, is_key=True)
+    values = layer.v_head_dim * _number_bytes(kind.type_v, is_key=False)
+    return layer.n_kv_heads * (keys + values)
+
+
 def _layer_bytes(kind: Kind, layer: KeptLayer, span: CacheSpan) -> int:
     """Bytes of one layer of one sequence."""
     is_sliding = kind.type_k == "sliding"
     window = N_SLIDING if is_sliding else layer.window
     if kind.type_k == "static":
-        return round(token_bytes(kind, [layer]) * span.n_ctx) + POSITION_BYTES
+        return round(_token_bytes(kind, layer) * span.n_ctx)
     slides = is_sliding or not span.keeps_windows
     if kind.type_k != "tiered" and window is not None and window < span.n_ctx and slides:
         own = FLOAT_BYTES[STORED if is_sliding else span.computed]
@@ -220,12 +249,12 @@ def _layer_bytes(kind: Kind, layer: KeptLayer, span: CacheSpan) -> int:
         return _rows(layer, types) * min(window + N_BACK, span.n_ctx)
     is_dense = {kind.type_k, kind.type_v} <= FLOAT_BYTES.keys()
     if is_dense or kind.type_k in ("sliding", "tiered"):
-        return round(token_bytes(kind, [layer]) * span.n_ctx)
+        return round(_token_bytes(kind, layer) * span.n_ctx)
     group = math.lcm(_group(kind.type_k, is_key=True), _group(kind.type_v, is_key=False))
     n_coded = max(0, span.n_ctx - N_EXACT) // group * group
     n_tail = min(N_EXACT + N_BACK + group - 1, span.n_ctx)
     tail = _rows(layer, [FLOAT_BYTES[span.computed]] * 2) * n_tail
-    return round(token_bytes(kind, [layer]) * n_coded) + tail
+    return round(_token_bytes(kind, layer) * n_coded) + tail
 
 
 def _rows(layer: KeptLayer, sizes: Sequence[int]) -> int:

@@ -83,8 +83,8 @@ def _of_torch(configuration: Configuration) -> list[str]:
     if configuration.backend != "torch":
         return []
     own = {"dtype": configuration.dtype, "kv_cache": configuration.kv_cache}
-    own["decode_plan"] = configuration.decode_plan
-    said = [f"{name} {value}" for name, value in own.items() if value not in (None, "auto")]
+    own |= {"compile": configuration.compile, "decode_plan": configuration.decode_plan}
+    said = [f"{name} {value}" for name, value in own.items() if value not in (None, "auto", "off")]
     lost = f"{', '.join(said)} stay behind with it, and " if said else ""
     return [
         "backend is torch, which is kvchat's own: the other program computes with its engine; "

@@ -35,7 +35,9 @@ Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
 Size = Annotated[int, Bounds(ge=0, le=2**53)]
 Name = Annotated[str, Bounds(pattern=r"^\P{C}+$", max_length=300)]
 """A line that a terminal shows as it is: without control and format characters."""
-TypeName = Annotated[str, Bounds(pattern=r"^[a-z0-9_]{1,32}$")]
+TYPE_NAME = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}$"
+TypeName = Annotated[str, Bounds(pattern=TYPE_NAME)]
+"""Torch's may begin with what the first layers have: `2xf16+q4_0`."""
 Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{16,64}$")]
 
 

@@ -90,6 +90,7 @@ class LlamaCppBackend:
         self.n_threads = (n_decode, n_prefill)
         self.n_threads_most = max(n_logical, n_decode, n_prefill)
         self.rounds_by_threads = _rounds_by_threads(configuration)
+        self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=n_decode)
         try:
             self._native = _open_context(self._model, threaded, self.n_rows, log)

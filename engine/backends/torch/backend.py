@@ -19,6 +19,7 @@ from engine.backends.torch.caches.kinds import make_caches, make_pool
 from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.recurrent import RecurrentCache
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache
+from engine.backends.torch.compiled import CompiledStep
 from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.device import (
     DTYPES,
@@ -94,6 +95,8 @@ class TorchBackend:
         self._plan = None if plan is None else DecodePlan.named(plan)
         self._device = choose_device(configuration)
         self._dtype = choose_dtype(configuration, self._device)
+        self._compile = configuration.compile
+        self.notes: tuple[str, ...] = ()
         computed = TYPE_NAMES[self._dtype]
         self._kind = kind_named(
             configuration.kv_cache, configuration.type_k, configuration.type_v, computed
@@ -193,11 +196,18 @@ class TorchBackend:
         """Decode a few tokens, so that the first reply waits for nothing that is made once."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
-        sequence = self.open()
+        sequence, step = self.open(), self._live().compiled
         sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch, self.n_ctx))
         sequence.crop(0)
         sequence.decode(token)
+        if step is not None:
+            self.notes = (step.begin(self._compile, lambda: self._again(sequence, token)),)
         sequence.close()
+
+    def _again(self, sequence: TorchSequence, token: int) -> None:
+        """A first token, whatever the sequence holds."""
+        sequence.crop(0)
+        sequence.decode(token)
 
     def abort(self) -> None:
         self._stop.set()
@@ -260,8 +270,15 @@ class TorchBackend:
                 f"{name} with a context of {self.n_ctx} does not fit on {self._device}, where "
                 f"{n_free >> 20} MiB were free: {str(error).partition(chr(10))[0]}"
             ) from error
+        fault = self._unlike_shapes(configuration)
+        if fault is not None and self._compile != "off":
+            if self._compile == "on":
+                raise ModelLoadError(f"{fault}; leave out compile, or what is in its way")
+            self.notes = (fault,)
+        is_compiled = fault is None and self._compile != "off"
         return Context(
             model=transformer,
+            compiled=CompiledStep(transformer, self.n_ctx) if is_compiled else None,
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,
@@ -269,6 +286,17 @@ class TorchBackend:
             shares_cells=self.shares_cells,
             prefixes=prefixes,
             trace=self._traced(configuration.kv_trace),
+        )
+
+    def _unlike_shapes(self, configuration: Configuration) -> str | None:
+        """Why a decode step cannot be compiled."""
+        is_dense = all(isinstance(each, DenseCache) for each in self._caches[0])
+        if is_dense and self._plan is None and configuration.kv_trace is None:
+            return None
+        return (
+            "the decode step cannot be compiled: its shapes are fixed over caches of f32, f16, "
+            "bf16 and static alone, without a trace or a decode plan, sliding windows kept whole "
+            "(swa_full)"
         )
 
     def _make_caches(

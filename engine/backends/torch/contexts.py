@@ -38,7 +38,7 @@ class TorchContexts:
     def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
         configuration = replace(
             self._configuration,
-            kv_cache=f"{kind.type_k}/{kind.type_v}",
+            kv_cache=str(kind),
             n_ctx=shape.n_ctx,
             n_batch=shape.n_batch,
             n_ubatch=shape.n_batch,

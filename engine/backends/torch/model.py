@@ -30,6 +30,8 @@ from engine.backends.torch.hyperparameters import (
 )
 
 LayerCache = KVCache | RecurrentCache
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values of tokens, `[batch, n, heads, head_dim]` each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +108,30 @@ class Rope:
         self._angles = angles if factors is None else angles / factors.to(angles)
 
     def turns(self, positions: Tensor) -> Tensor:
-        """The rotations of positions as complex numbers, `[n, 1, head_dim / 2]` complex64."""
+        """Cosine and sine of each angle at positions, `[n, 1, head_dim / 2, 2]` float32."""
         angles = positions.to("cpu", torch.float64)[:, None, None] * self._angles
-        return torch.polar(torch.ones_like(angles), angles).to(positions.device, torch.complex64)
+        return torch.stack((angles.cos(), angles.sin()), -1).to(positions.device, torch.float32)
 
 
 def rotate(heads: Tensor, turns: Tensor) -> Tensor:
     """Heads `[batch, n, heads, head_dim]` turned by their positions; neighbours are pairs."""
-    pairs = torch.view_as_complex(heads.float().reshape(*heads.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turns).flatten(-2).to(heads.dtype)
+    pairs = heads.float().reshape(*heads.shape[:-1], -1, 2)
+    if torch.compiler.is_compiling():  # which has no complex numbers
+        (x, y), (cos, sin) = pairs.unbind(-1), turns.unbind(-1)
+        turned = torch.stack((x * cos - y * sin, x * sin + y * cos), -1)
+    else:
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.view_as_complex(turns))
+    return turned.flatten(-2).to(heads.dtype)
 
 
 class Forward:
     """What the layers of one forward share: whose tokens are where, and at which positions."""
 
     def __init__(
-        self, lines: Sequence[Line], device: torch.device, plan: DecodePlan | None = None
+        self,
+        lines: Sequence[Line],
+        device: torch.device,
+        plan: DecodePlan | None = None,
     ) -> None:
         self.lines = lines
         self._plan = plan
@@ -140,11 +150,37 @@ class Forward:
         self._masks: dict[tuple[int, int | None], tuple[Tensor, Tensor]] = {}
 
     def turns(self, rope: Rope) -> Tensor:
-        """The rotations of all tokens, `[n, 1, head_dim / 2]`."""
+        """Cosines and sines of all tokens, `[n, 1, head_dim / 2, 2]`."""
         known = self._turns.get(rope)
         if known is None:
             known = self._turns[rope] = rope.turns(torch.cat(self.positions))
         return known
+
+    def attend(self, layer: int, shape: AttentionShape, heads: "Heads") -> Tensor:
+        """What the tokens read of their lines, which hold them from now on.
+
+        Args:
+            layer: Whose caches.
+            shape: Of its attention.
+            heads: Queries, keys and values of all tokens.
+
+        Returns:
+            `[batch, n, n_heads * head_dim]`
+        """
+        queries, keys, values = heads
+        seen = []
+        for index, span in enumerate(self.spans):
+            cache = self.lines[index].caches[layer]
+            assert not isinstance(cache, RecurrentCache)
+            held = self.append(
+                cache, keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2)
+            )
+            seen.append(self.read(index, queries[:, span], held, shape))
+        return seen[0] if len(seen) == 1 else torch.cat(seen, dim=1)
+
+    def append(self, cache: KVCache, keys: Tensor, values: Tensor) -> KVState:
+        """What a line holds with new keys and values, `[batch, n_kv_heads, n, head_dim]`."""
+        return cache.update(keys, values)
 
     def read(self, index: int, queries: Tensor, held: KVState, shape: AttentionShape) -> Tensor:
         """What the queries of a line read, `[batch, n, n_heads * head_dim]`."""
@@ -187,19 +223,12 @@ class Attention:
     q_norm: RMSNorm | None = None
     k_norm: RMSNorm | None = None
 
-    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+    def heads(self, x: Tensor, turns: Tensor) -> Heads:
+        """Queries, keys and values of tokens `[batch, n, d_hidden]`."""
         n_heads, n_kv = self.shape.n_heads, self.shape.cache.n_kv_heads
         heads = self.qkv(x).view(*x.shape[:2], -1, self.shape.cache.k_head_dim)
-        turned = rotate(self._normed(heads[:, :, : n_heads + n_kv]), forward.turns(self.rope))
-        queries, keys = turned[:, :, :n_heads], turned[:, :, n_heads:]
-        values = heads[:, :, n_heads + n_kv :]
-        seen = []
-        for index, span in enumerate(forward.spans):
-            cache = forward.lines[index].caches[layer]
-            assert not isinstance(cache, RecurrentCache)
-            held = cache.update(keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2))
-            seen.append(forward.read(index, queries[:, span], held, self.shape))
-        return self.out(seen[0] if len(seen) == 1 else torch.cat(seen, dim=1))
+        turned = rotate(self._normed(heads[:, :, : n_heads + n_kv]), turns)
+        return turned[:, :, :n_heads], turned[:, :, n_heads:], heads[:, :, n_heads + n_kv :]
 
     def _normed(self, heads: Tensor) -> Tensor:
         if self.q_norm is None or self.k_norm is None:
@@ -268,7 +297,9 @@ class TransformerBlock:
     feed_forward_post_norm: RMSNorm | None = None
 
     def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
-        read = self.attention(self.attention_norm(x), forward, layer)
+        attention = self.attention
+        heads = attention.heads(self.attention_norm(x), forward.turns(attention.rope))
+        read = attention.out(forward.attend(layer, attention.shape, heads))
         x = x + (read if self.attention_post_norm is None else self.attention_post_norm(read))
         made = self.feed_forward(self.feed_forward_norm(x))
         return x + (
@@ -381,16 +412,20 @@ class Transformer:
             Logits `[batch, n_rows, n_vocab]` of the rows that the lines ask for, in the type of the
             weights.
         """
-        forward = Forward(lines, self.device, plan)
+        return self.through(tokens, Forward(lines, self.device, plan))
+
+    def through(self, tokens: Tensor, forward: Forward) -> Tensor:
+        """As `forward`, where it is known already what its layers share."""
         x = functional.embedding(tokens, self.embeddings)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
         for layer, block in enumerate(self.blocks):
-            self.check()
+            if not torch.compiler.is_compiling():
+                self.check()
             x = block(x, forward, layer)
         rows = [
             x[:, span.stop - line.n_rows : span.stop]
-            for line, span in zip(lines, forward.spans, strict=True)
+            for line, span in zip(forward.lines, forward.spans, strict=True)
             if line.n_rows
         ]
         if not rows:

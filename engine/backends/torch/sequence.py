@@ -8,6 +8,7 @@ import torch
 from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
 from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.tracing import CacheTrace
+from engine.backends.torch.compiled import CompiledStep
 from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.device import quickest_products
 from engine.backends.torch.model import LayerCache, Line, Transformer
@@ -38,6 +39,8 @@ class Context:
     prefixes: BlockPrefixes | None = None
     """Beginnings of earlier lines in blocks of the sequences' pool."""
     trace: CacheTrace | None = None
+    compiled: CompiledStep | None = None
+    """Decodes single tokens, where the caches have fixed shapes."""
     open: "dict[int, TorchSequence]" = field(default_factory=dict)
     """The sequences that are open, by their numbers."""
 
@@ -61,7 +64,7 @@ class TorchSequence:
             table: Of its blocks, where they come from a pool.
         """
         self._context = context
-        self._number = number
+        self.number = number
         self._caches = caches
         self._table = table
         self._tokens: list[int] = []
@@ -172,11 +175,11 @@ class TorchSequence:
         )
 
     def close(self) -> None:
-        if self._context.open.get(self._number) is not self:
+        if self._context.open.get(self.number) is not self:
             return
         self._keep_blocks()
         self._forget()
-        del self._context.open[self._number]
+        del self._context.open[self.number]
 
     def _keep_blocks(self) -> None:
         """What it holds may be found again until others need the blocks."""
@@ -221,13 +224,16 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
     if context.shares_cells:
         n_held = sum(len(sequence.tokens) for sequence in context.open.values())
         check_cells(context, n_held, sum(step.n_tokens for step in steps))
-    model = context.model
     lines = [Line(one.caches, step.n_tokens, len(step.tokens)) for step, one in pairs]
     tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
     try:
         with torch.inference_mode(), quickest_products(len(tokens)):
-            at = torch.tensor([tokens], device=model.device)
-            logits = model.forward(at, lines, context.plan)
+            at = torch.tensor([tokens], device=context.model.device)
+            logits = None
+            if context.compiled is not None and len(tokens) == 1:
+                logits = context.compiled.take(at, lines[0], pairs[0][1].number)
+            if logits is None:
+                logits = context.model.forward(at, lines, context.plan)
             rows: Logits = logits[0].float().cpu().numpy()
     except (EngineError, RuntimeError, IndexError) as error:
         for _, sequence in pairs:

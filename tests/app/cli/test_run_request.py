@@ -130,8 +130,10 @@ def test_a_decode_plan_that_is_none_is_refused(
 
 def test_what_is_asked_of_torch_reaches_the_engine(client: ScriptedClient, model: Path) -> None:
     torch = ["--backend", "torch", "--kv-cache", "kivi4", "--decode-plan", "128/512"]
+    torch += ["--compile", "auto"]
     assert main.run(asked("run", model, *torch, "--kv-trace", "trace.jsonl")) == 0
     [loaded] = client.loads
+    assert loaded.compile == "auto"
     assert (loaded.backend, loaded.kv_cache) == ("torch", "kivi4")
     assert (loaded.decode_plan, loaded.kv_trace) == ("128/512", Path("trace.jsonl"))
 

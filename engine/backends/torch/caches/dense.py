@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.torch.caches.base import (
+    NEVER,
     CacheRoom,
     KVState,
     LayerShape,
@@ -26,8 +27,9 @@ class DenseCache:
         self, shape: LayerShape, room: CacheRoom, dtype_k: torch.dtype, dtype_v: torch.dtype
     ) -> None:
         rows = (room.n_batch, shape.n_kv_heads, room.n_ctx)
-        self._keys = torch.empty((*rows, shape.k_head_dim), dtype=dtype_k, device=room.device)
-        self._values = torch.empty((*rows, shape.v_head_dim), dtype=dtype_v, device=room.device)
+        # Zeros: rows that a mask hides are multiplied all the same, and must be numbers.
+        self._keys = torch.zeros((*rows, shape.k_head_dim), dtype=dtype_k, device=room.device)
+        self._values = torch.zeros((*rows, shape.v_head_dim), dtype=dtype_v, device=room.device)
         self._room = room
         self.length = 0
         """Tokens seen."""
@@ -43,10 +45,31 @@ class DenseCache:
         self.length += n_new
         return self.state()
 
+    def put(self, keys: Tensor, values: Tensor, at: Tensor) -> KVState:
+        """Write tokens, and give every row there is: the same shapes however long the line is.
+
+        Nothing is asked of the device, and `length` is left to the caller, so that a graph can have
+        it.
+
+        Args:
+            keys: `[batch, n_kv_heads, n_new, k_head_dim]`
+            values: `[batch, n_kv_heads, n_new, v_head_dim]`
+            at: `[n_new]` int64, their positions, for which there is room.
+        """
+        self._keys.index_copy_(2, at, keys.to(self._keys.dtype))
+        self._values.index_copy_(2, at, values.to(self._values.dtype))
+        return self._state(self._room.n_ctx)
+
     def state(self) -> KVState:
-        keys, values = self._held()
-        positions = torch.arange(self.length, device=self._room.device)
-        return KVState(keys.to(self._room.dtype), values.to(self._room.dtype), positions)
+        return self._state(self.length)
+
+    def _state(self, n_rows: int) -> KVState:
+        dtype = self._room.dtype
+        return KVState(
+            self._keys[:, :, :n_rows].to(dtype),
+            self._values[:, :, :n_rows].to(dtype),
+            torch.arange(n_rows, device=self._room.device),
+        )
 
     def can_crop(self, length: int) -> bool:
         return 0 <= length <= self.length
@@ -75,3 +98,12 @@ class DenseCache:
 
     def _held(self) -> tuple[Tensor, Tensor]:
         return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+
+class StaticCache(DenseCache):
+    """Gives all `n_ctx` rows each time: shapes never change, a mask hides what is not filled."""
+
+    def state(self) -> KVState:
+        state = self._state(self._room.n_ctx)
+        state.positions[self.length :] = NEVER
+        return state

@@ -19,9 +19,8 @@ from engine.backends.torch.caches.codecs import (
     SplitCodec,
     TokenCodec,
 )
-from engine.backends.torch.caches.dense import DenseCache
+from engine.backends.torch.caches.dense import DenseCache, StaticCache
 from engine.backends.torch.caches.paged import BlockPool, BlockTable
-from engine.backends.torch.caches.static import StaticCache
 from engine.backends.torch.caches.tiered import TierManager
 from engine.backends.torch.caches.windowed import WindowedCache
 from engine.errors import ModelLoadError
@@ -38,6 +37,7 @@ from engine.memory.torch_caches import (
     SEMANTIC,
     Kind,
     kind_fault,
+    kinds_of,
     n_pool_blocks,
 )
 from engine.memory.torch_caches import STORED as STORED_NAME
@@ -73,7 +73,8 @@ def make_caches(
         case "tiered":
             return _tiered(layers, room)
         case _:
-            return [_cache(kind, each, room) for each in layers]
+            kinds = kinds_of(kind, len(layers))
+            return [_cache(*each, room) for each in zip(kinds, layers, strict=True)]
 
 
 def make_pool(

@@ -26,7 +26,7 @@ from engine.load_laboratory import LaboratoryRequest, open_laboratory
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
-from engine.memory.torch_caches import KIVI, WHOLE_KINDS, token_bytes
+from engine.memory.torch_caches import KIVI, WHOLE_KINDS, kind_named, token_bytes
 from engine.model.architecture import read_model
 from engine.model.chat_template import ChatTemplate
 from engine.quality.laboratory import Finished as Measured
@@ -38,7 +38,10 @@ from engine.requests import Cancellation, GenerationRequest
 from tests.engine.backends.torch_models import rows_of, settings
 from tests.filled_models import filled_model
 
-KINDS = (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "channel_q8_0", "f16/q4_0")
+KINDS = (
+    *FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "channel_q8_0", "f16/q4_0",
+    "1xf16+q4_0",
+)  # fmt: skip
 EXACT = ("static", "paged", "tiered")
 """Kinds that hold what f16 holds."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
@@ -128,6 +131,22 @@ def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: Na
     whole.close()
 
 
+def test_first_layers_of_another_type_lie_between_both(
+    loaded: TorchBackend, llama: Path, log: NativeLog
+) -> None:
+    exact, far, nbytes = rows_of(loaded, LINE), [], []
+    for name in ("q2_1", "1xf32+q2_1", "f32"):
+        backend = TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
+        far.append(float(np.abs(rows_of(backend, LINE) - exact).mean()))
+        nbytes.append(backend.kv_bytes)
+        backend.close()
+    assert far[0] > far[1] > far[2] == 0
+    assert nbytes[1] * 2 == nbytes[0] + nbytes[2], "one of the two layers has each"
+    for name in ("1xpaged+q4_0", "1xf16+tiered"):
+        with pytest.raises(ModelLoadError, match="one of all layers together"):
+            TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
+
+
 def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
     contexts = TorchContexts(settings(llama))
     shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
@@ -150,7 +169,8 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
 
 
 def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
-    kinds = tuple(CacheKind(name, name) for name in ("q4_0", "kivi2", "paged", "means", "turbo"))
+    names = ("q4_0", "kivi2", "paged", "means", "turbo", "1xf16+q4_0")
+    kinds = tuple(CacheKind(name, name) for name in names)
     request = LaboratoryRequest(
         settings(llama),
         Plan((*kinds, CacheKind("q8_0", "f16")), takes_times=True),
@@ -167,13 +187,13 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
     assert report.subject.settings["backend"] == "torch"
     assert report.subject.build.startswith("torch ")
     found = {str(row.kind): row for row in report.measurements if row.role == "candidate"}
-    assert set(found) == {"q4_0", "kivi2", "paged", "means", "q8_0/f16"}
+    assert set(found) == {"q4_0", "kivi2", "paged", "means", "1xf16+q4_0", "q8_0/f16"}
     losses = {name: row.scores.kl_mean.value for name, row in found.items()}
     assert losses["paged"] < 1e-6 < losses["q8_0/f16"] < losses["q4_0"] < losses["kivi2"]
     layers = [layer.cache for layer in read_hyperparameters(read_model(llama)).layers]
     for name, row in found.items():
         assert row.cost is not None
-        n_ctx, kind = row.cost.n_ctx, row.kind
+        n_ctx, kind = row.cost.n_ctx, kind_named(name, "f16", "f16", "f32")
         assert row.cost.kv_bytes >= (n_ctx - 64) * token_bytes(kind, layers) * 0.99, name
         assert row.cost.deep_tps > 0
 
@@ -300,7 +320,8 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
     kinds: list[str | None] = [None]
-    kinds += ["bf16"] if architecture == "mamba" else ["q4_0", "kivi4/f16", "paged", "sliding"]
+    torchs = ["q4_0", "kivi4/f16", "paged", "sliding", "1xf32+q4_0"]
+    kinds += ["bf16"] if architecture == "mamba" else torchs
     weights = None
     for kind in kinds:
         configuration = settings(path, n_ctx=900, n_slots=n_slots, kv_unified=True, kv_cache=kind)
@@ -317,7 +338,8 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
 
 
 def test_what_torch_alone_has_is_refused_by_llama_cpp(llama: Path, tmp_path: Path) -> None:
-    for change in ({"decode_plan": "auto"}, {"kv_trace": tmp_path / "trace"}):
+    changes = ({"decode_plan": "auto"}, {"kv_trace": tmp_path / "trace"}, {"compile": "on"})
+    for change in changes:
         with pytest.raises(ModelLoadError, match="is the torch backend's"):
             load_session(settings(llama, backend="llama.cpp", **change))
 

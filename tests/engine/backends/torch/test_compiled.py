@@ -1,0 +1,148 @@
+"""The decode step in fixed shapes: what it says, and what happens where nothing can compile."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("gguf")
+
+from engine.backends.llama_cpp.log import NativeLog  # noqa: E402
+from engine.backends.torch.backend import TorchBackend  # noqa: E402
+from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
+from engine.backends.torch.compiled import CompiledStep  # noqa: E402
+from engine.errors import ModelLoadError  # noqa: E402
+from tests.engine.backends.torch_models import settings  # noqa: E402
+from tests.filled_models import filled_model  # noqa: E402
+
+LINE = [int(each) for each in np.random.default_rng(1).integers(3, 259, 120)]
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled_model(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same functions, called as they are: compiling them takes half a minute."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+def tried(path: Path, log: NativeLog, **changes: object) -> TorchBackend:
+    backend = TorchBackend(settings(path, compile="on", **changes), log)
+    backend.try_out()
+    return backend
+
+
+def step_of(backend: TorchBackend) -> CompiledStep:
+    step = backend._live().compiled
+    assert step is not None
+    return step
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "static"])
+def test_a_step_of_fixed_shapes_says_what_any_other_says(
+    tmp_path: Path, log: NativeLog, architecture: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled_model(tmp_path / "model.gguf", architecture)
+    backend = tried(path, log, kv_cache=kind, swa_full=True, n_slots=2)
+    step, n_put = step_of(backend), []
+    put = DenseCache.put
+    monkeypatch.setattr(DenseCache, "put", lambda *given: n_put.append(1) or put(*given))
+    first, second = backend.open(), backend.open()
+    for sequence in (first, second):
+        sequence.prefill(LINE[:50])
+    said = []
+    for step.is_on in (True, False):
+        rows = [first.decode(token).logits.copy() for token in LINE[50:90]]
+        first.crop(60)
+        rows += [first.verify(LINE[60:64]).logits.copy(), first.decode(7).logits.copy()]
+        rows.append(second.decode(LINE[50]).logits.copy())
+        assert list(first.tokens) == [*LINE[:64], 7]
+        first.crop(50)
+        second.crop(50)
+        said.append(np.concatenate(rows))
+    assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()
+    assert len(n_put) == 42 * len(first.caches), "single tokens of both lines, and no others"
+    backend.close()
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_another_number_of_threads_leaves_steps_as_they_are(
+    llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, n_put = tried(llama, log), []
+    put = DenseCache.put
+    monkeypatch.setattr(DenseCache, "put", lambda *given: n_put.append(1) or put(*given))
+    sequence = backend.open()
+    for n_threads, expected in ((1, 2), (2, 2), (1, 4)):
+        backend.set_threads(n_threads)
+        sequence.decode(5)
+        assert len(n_put) == expected
+    backend.close()
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("seconds", "is_kept"), [((1.0, 2.0), True), ((2.0, 2.0), False)])
+def test_auto_keeps_what_takes_less_time_and_says_both(
+    llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch, *,
+    seconds: tuple[float, float], is_kept: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(CompiledStep, "_times", lambda *_: seconds)
+    backend = TorchBackend(settings(llama, compile="auto"), log)
+    backend.try_out()
+    assert step_of(backend).is_on is is_kept
+    [note] = backend.notes
+    assert f"{seconds[0] * 1000:.1f} ms compiled" in note
+    assert "2000.0 ms as it is" in note
+    backend.close()
+
+
+def test_without_a_compiler_it_says_so_and_decodes(
+    llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    backend = tried(llama, log)
+    assert not step_of(backend).is_on
+    [note] = backend.notes
+    assert "there is no C++ compiler (install g++" in note
+    assert backend.open().decode(5).logits.shape == (1, 259)
+    backend.close()
+
+
+@pytest.mark.parametrize("change", [{"kv_cache": "q4_0"}, {"kv_cache": "paged"},
+                                    {"decode_plan": "128"}])  # fmt: skip
+def test_what_has_no_fixed_shapes_is_refused_and_left_alone_by_auto(
+    llama: Path, log: NativeLog, change: dict[str, object]
+) -> None:
+    with pytest.raises(ModelLoadError, match="shapes are fixed over caches of f32"):
+        TorchBackend(settings(llama, compile="on", **change), log)
+    backend = TorchBackend(settings(llama, compile="auto", **change), log)
+    backend.try_out()
+    assert "cannot be compiled" in backend.notes[0]
+    backend.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_compiled_code_says_what_the_model_says(llama: Path, log: NativeLog) -> None:
+    backend = tried(llama, log)
+    assert "is compiled" in backend.notes[0]
+    sequence, step, said = backend.open(), step_of(backend), []
+    for step.is_on in (True, False):
+        said.append(np.concatenate([sequence.decode(each).logits.copy() for each in LINE[:40]]))
+        sequence.crop(0)
+    assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()
+    backend.close()
