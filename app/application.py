@@ -51,6 +51,7 @@ from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
+from engine.model.server_address import kept_server
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -231,10 +232,16 @@ class KvchatApp(App[None]):
             planned = None
         call_if_open(self.chat, self.controller.meters.set_planned, planned)
 
-    def open_model(self, path: Path | None) -> None:
-        """Load a model with the configuration that suits it; None stays with what is there."""
-        if path is not None:
-            self._configure(path)
+    def open_model(self, path: Path | str | None) -> None:
+        """Load a model with the configuration that suits it; None stays with what is there.
+
+        A text may be the address of a server, as `Configuration.address` writes it.
+        """
+        if isinstance(path, str) and (kept := kept_server(path)) is not None:
+            chat = self.services.settings.settings.chat
+            self.load(Configuration.at_server(kept[0], kept[1], chat.sampling()))
+        elif path is not None:
+            self._configure(Path(path))
 
     @work(thread=True, exclusive=True, group="configure")
     def _configure(self, path: Path) -> None:
@@ -266,12 +273,13 @@ class KvchatApp(App[None]):
             self.services.scan,
             self.services.folders,
             self.services.fit_context,
-            loaded.model_path if loaded and loaded.server is None else None,
+            None if loaded is None else loaded.address,
             purpose="load",
+            servers=self.services.servers,
             add=lambda: self._add_model("add a model" if loaded else WELCOME),
             tab=tab,
         )
-        self.push_screen(screen, lambda key: self.open_model(None if key is None else Path(key)))
+        self.push_screen(screen, self.open_model)
 
     def _add_model(self, title: str) -> None:
         """Show where models were looked for, and install the starter if asked to."""
@@ -296,6 +304,8 @@ class KvchatApp(App[None]):
         from app.screens.planner import PlannerScreen
 
         configuration, loaded = self.controller.configuration, self.controller.loaded
+        if configuration is not None and configuration.server is not None:
+            configuration = loaded = None  # what a server holds is its own: any model is planned
         screen = PlannerScreen(
             configuration.model_path if configuration else None,
             configuration,
@@ -360,6 +370,10 @@ class KvchatApp(App[None]):
         configuration = self.controller.configuration
         if configuration is None:
             self.notify("No model is loaded whose cache types could be measured.")
+            return
+        if configuration.server is not None:
+            self.notify("A server's cache has the types that it was started with: open a model of "
+                        "this machine to measure them.")  # fmt: skip
             return
 
         def take(pair: "Pair | None") -> None:

@@ -20,7 +20,7 @@ from engine.configuration import (
 )
 from engine.errors import ModelFileError, PresetError
 from engine.model.library import ModelNotFoundError, find_model, scan
-from engine.model.server_address import kept_server
+from engine.model.server_address import kept_server, shown_origin
 from engine.model.starter import STARTER
 
 if TYPE_CHECKING:
@@ -178,8 +178,10 @@ def _check_server(request: ModelRequest) -> None:
         )
 
 
-def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
+def open_model(request: ModelRequest, settings: Settings, *, servers: bool = True) -> OpenedModel:
     """The named model, else the usual one, as the chat would open it.
+
+    Without `servers` a last chat that was at a server does not count.
 
     Raises:
         EngineError: there is no such model or preset, or they do not go together.
@@ -188,7 +190,9 @@ def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
     chosen = choose_model(request, folders)
     is_named = chosen.path or chosen.server or settings.models.default
     last = None if is_named else last_model()
-    served = chosen.at_server(settings) or last_server(last, chosen.sampling(settings))
+    served = chosen.at_server(settings)
+    if servers and served is None:
+        served = last_server(last, chosen.sampling(settings))
     if served is not None:
         return OpenedModel(served, chosen.system_prompt(settings), settings.chat.max_tokens)
     path = chosen.path or usual_model(settings, folders, last)
@@ -204,6 +208,23 @@ def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
         settings.chat.max_tokens,
         chosen.types_note(configuration, settings),
     )
+
+
+def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedModel:
+    """The model as `open_model` has it, for what needs the model itself on this machine.
+
+    Raises:
+        PresetError: a server was named.
+        EngineError: there is no such model or preset, or they do not go together.
+    """
+    chosen = choose_model(request, paths.model_folders(settings.models.folders))
+    if chosen.server is not None:
+        raise PresetError(
+            f"{what} needs the model on this machine: {shown_origin(chosen.server)} draws its "
+            f"tokens itself, with the drafts and the cache that it was started with. `kvchat load "
+            f"{chosen.server}` measures what it gives; or name a model's file"
+        )
+    return open_model(request, settings, servers=False)
 
 
 def last_server(last: str | None, sampling: SamplingSettings) -> Configuration | None:

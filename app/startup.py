@@ -17,12 +17,15 @@ from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
+from engine.model.server_address import kept_server
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import install_starter
 
 if TYPE_CHECKING:
     from engine.planning.models import FitContext
 
+MOST_CHATS = 500
+"""Chats that are asked which server they were made with."""
 SCREEN_PATIENCE_S = 0.2
 """How long the screen stops for another program that writes the chats, in seconds."""
 
@@ -41,6 +44,8 @@ class Services:
     """The models in the folders."""
     folders: tuple[Path, ...]
     """Folders that are searched for models."""
+    servers: Callable[[], Sequence[str]]
+    """Servers with a model each, as `Configuration.address` writes them: of chats and presets."""
     install_starter: Callable[[Callable[[str], None]], Path]
     """Installs the starter model and says how far it is; raises `EngineError`."""
     presets_dir: Path
@@ -111,6 +116,7 @@ def prepare(request: ModelRequest) -> AppParts:
         scan=LibraryScan(folders, paths.header_cache_path(), _speeds()),
         first_hint=lambda path: _first_hint(path, folders),
         folders=folders,
+        servers=lambda: _servers(store),
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
         presets_dir=paths.presets_dir(),
         settings=live,
@@ -118,6 +124,20 @@ def prepare(request: ModelRequest) -> AppParts:
     )
     problems = filter(None, (live.loaded.problem, no_default))
     return AppParts(store, controller, services, model, (*problems, *store.notices), served)
+
+
+def _servers(store: ChatStore) -> list[str]:
+    """The servers that chats were made with, last used first, and those of presets."""
+    from engine.presets.library import list_presets  # with the list's first showing
+    from engine.presets.preset import read_preset
+
+    used = [chat.model_path or "" for chat in store.list_chats(limit=MOST_CHATS)]
+    found = dict.fromkeys(address for address in used if kept_server(address) is not None)
+    for entry in list_presets(paths.presets_dir()):
+        preset = None if entry.problem is not None else read_preset(entry.path)
+        if preset is not None and preset.server is not None:
+            found[Configuration.at_server(preset.server, preset.model).address] = None
+    return list(found)
 
 
 def _usual_model(

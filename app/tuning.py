@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app import paths
 from app.bench.short import Drafting, DraftingProgress, ShortBenchmark
 from app.config import Settings
-from app.opening import ModelRequest, OpenedModel, choose_model, open_model
+from app.opening import ModelRequest, OpenedModel, choose_model, open_here
 from engine.configuration import (
     Configuration,
     PredictorName,
@@ -280,7 +280,7 @@ def default_name(path: Path) -> str:
 
 def _opened(request: ModelRequest, settings: Settings) -> OpenedModel:
     """The model as the chat opens it; where repacked weights crash here, without them."""
-    opened = open_model(request, settings)
+    opened = open_here(request, settings, "tuning")
     if BuildMemory(paths.build_memory_path()).extra_buffers_crash:
         without = replace(opened.configuration, use_extra_buffers=False)
         return replace(opened, configuration=without)

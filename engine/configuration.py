@@ -35,6 +35,8 @@ MAX_PATTERN = 64
 MAX_BATCH = 65536
 MAX_SLOTS = 256
 MOST_DEVICES = 128
+WORKER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}:[0-9]{1,5}$"
+"""A worker's address; llama.cpp cuts it at its first colon, so an IPv6 address is none."""
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -355,6 +357,11 @@ class EngineSettings:
         tuple[Annotated[float, Bounds(ge=0, le=MOST_COUNT)], ...], Bounds(max_length=MOST_DEVICES)
     ] = ()
     """Share of each GPU in the layers, in any unit; empty shares by free memory."""
+    rpc_workers: Annotated[
+        tuple[Annotated[str, Bounds(pattern=WORKER)], ...], Bounds(max_length=MOST_DEVICES)
+    ] = ()
+    """Workers of llama.cpp that llama-server gives layers to, each as `host:50052`; their GPUs come
+    before those of this machine."""
     tensor_overrides: tuple[TensorOverride, ...] = ()
     """Tensors with a device of their own; the first match wins, before `n_cpu_moe`."""
     mmproj_offload: bool = True

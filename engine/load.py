@@ -135,6 +135,11 @@ def _open_backend(
 
 def _check_not_torch(configuration: Configuration) -> None:
     """Raise `ModelLoadError` where something is asked of llama.cpp that only torch has."""
+    if configuration.rpc_workers:
+        raise ModelLoadError(
+            f"rpc_workers names {', '.join(configuration.rpc_workers)}, which llama-server alone "
+            "gives layers to: `kvchat serve` starts it, or leave them out"
+        )
     if configuration.kv_cache is not None:
         raise ModelLoadError(
             f"the cache kind {configuration.kv_cache} is one of the torch backend: add "

@@ -42,6 +42,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
         planned_bytes=lambda _: PlannedBytes(290 << 20, 100 << 20),
         scan=lambda: models,
         folders=(tmp_path / "models",),
+        servers=tuple,
         install_starter=install,
         presets_dir=tmp_path / "presets",
         settings=UserSettings(tmp_path / "config.toml"),

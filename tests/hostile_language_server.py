@@ -1,6 +1,7 @@
 """A server of a language model on this machine that misbehaves as it is told."""
 
 import json
+import re
 import socket
 import ssl
 import threading
@@ -15,7 +16,7 @@ from typing import Literal
 Misdeed = Literal[
     "none", "cut", "broken json", "ten megabytes", "endless line", "endless text", "silence",
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
-    "gives up", "echoes key", "slow", "too long",
+    "gives up", "echoes key", "slow", "too long", "mixes up",
 ]  # fmt: skip
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
@@ -37,6 +38,8 @@ class LanguageServer:
     """Path, headers and body of each request."""
     n_cut: int = 0
     """Connections that the client ended before the reply was whole."""
+    n_replying: int = 0
+    """Replies that `mixes up` is making now."""
     metrics: str = ""
     is_released: threading.Event = field(default_factory=threading.Event)
     """Lets what hangs end, so that a test leaves nothing behind."""
@@ -72,6 +75,8 @@ def serving(
 
 class _Handler(BaseHTTPRequestHandler):
     told: LanguageServer
+    _asked_by: re.Match[str] | None = None
+    """Number of the user whose chat it is."""
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
@@ -122,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length", 0))
         body = json.loads(self.rfile.read(length) or b"{}")
         self._asked(body)
+        self._asked_by = re.search(r"assistant number (\d+)", json.dumps(body))
         if not self._is_let_in():
             return
         if self.path == "/api/show":
@@ -203,6 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.told.n_cut += 1
 
     def _words(self, misdeed: Misdeed) -> None:
+        if misdeed == "mixes up":
+            self._say_who()
+            return
         for number, word in enumerate(WORDS):
             self._event(self._said(word, number))
             if number == 2 and misdeed != "none":
@@ -212,6 +221,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._event(last)
         if self.told.kind not in ("llama-server", "Ollama"):
             self._write(b"data: [DONE]\n\n")
+
+    def _say_who(self) -> None:
+        """Say at length whose chat it is: beside others the next one's."""
+        self.told.n_replying += 1
+        time.sleep(0.2)
+        number = int(self._asked_by[1]) if self._asked_by else 0
+        number += self.told.n_replying > 1
+        self._event(self._said(f"{number} is the number of this chat, " * 5, 0))
+        time.sleep(0.2)
+        self.told.n_replying -= 1
+        for last in self._ends():
+            self._event(last)
 
     def _misbehave(self, misdeed: Misdeed) -> None:
         if misdeed == "broken json":

@@ -32,7 +32,7 @@ from app.bench.verdict import find_target, noise_warning, recommend, write_polic
 from app.config import Settings
 from app.console import console
 from app.format import counted
-from app.opening import ModelRequest, loaded_engine, open_model
+from app.opening import ModelRequest, loaded_engine, open_here
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError, WorkerError
 from engine.events import Loaded
@@ -109,7 +109,7 @@ def run_benchmark(
     old = read_results(files.resume) if files.resume else None
     _check_is_free(files)
     target = find_target(files.preset, paths.presets_dir()) if files.preset else None
-    configuration = open_model(request, settings).configuration
+    configuration = open_here(request, settings, "a benchmark of drafts").configuration
     benchmark = Benchmark(options, prompts, configuration, files.json or files.resume)
     exit_code = benchmark.run(old)
     if benchmark.results is None or not benchmark.results.prompts:

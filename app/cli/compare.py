@@ -69,10 +69,10 @@ def command(
     """  # noqa: D301  click wants the backspace character itself
     from app.compare.side import read_side, speculative_side
     from app.config import load_settings
-    from app.opening import open_model
+    from app.opening import open_here
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
-    opened = open_model(asked, load_settings().settings)
+    opened = open_here(asked, load_settings().settings, "a comparison of drafts")
     if opened.types_note is not None:
         note(opened.types_note)
     configuration = opened.configuration

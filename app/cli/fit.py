@@ -54,6 +54,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     kvchat fit qwen3-8b --goal context --device 12GiB
     kvchat fit qwen3-30b-a3b --goal speed --card "RTX 3060" --ram 64GiB
     kvchat fit qwen2.5-7b --card "M4 Pro 24GB" --format lm-studio
+    kvchat fit qwen3-32b --device host1:24GiB --device host2:2x24GiB
     """  # noqa: D301  click wants the backspace character itself
     if as_json and format_name is not None:
         raise click.UsageError("--json prints the search and --format an export: leave out one")

@@ -1,7 +1,10 @@
 """`kvchat load`: many users at one server at once, in a closed loop of chats."""
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,15 +12,16 @@ import click
 from app import format as fmt
 from app.cli.console import note, print_json, say
 from app.cli.options import Count
-from engine.model.server_address import parse_server
+from engine.model.server_address import LOOPBACK, origin_of, parse_server
 
 if TYPE_CHECKING:
+    from engine.backends.server.facts import ServerFacts
     from engine.backends.server.many_users import LoadResult
 
 MOST_USERS = 256
-HEADS = ("users", "replies", "failed", "tok/s", "first p50", "p95", "each p50", "p5", "reused",
-         "accepted")  # fmt: skip
-WIDTHS = (5, 7, 6, 7, 9, 7, 8, 7, 7, 8)
+HEADS = ("users", "replies", "tok/s", "plan", "first", "p95", "each", "p5", "reused", "drafts",
+         "alone")  # fmt: skip
+WIDTHS = (5, 7, 6, 6, 7, 7, 6, 6, 6, 6, 6)
 
 
 @click.command(name="load")
@@ -41,6 +45,11 @@ WIDTHS = (5, 7, 6, 7, 9, 7, 8, 7, 7, 8)
     show_default=True,
     help="No question is asked behind this, for each number of users.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Ask each chat alone first, and hold every reply against that.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, each reply too.")
 def command(
     where: str,
@@ -50,18 +59,22 @@ def command(
     max_tokens: int,
     seconds: float,
     *,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Measure what a server gives to several users at once.
 
     Each user talks for some turns: it asks, waits for the reply, and asks again. The table has the
-    speed of all together, the wait for a first token, the speed of one reply, what the server
-    found in its cache and what it drafted, and the number of users where more bring little.
+    speed of all together and the most that the planner foretells of a model that lies here, the
+    wait for a first token, the speed of one reply, what the server found in its cache and which
+    drafts it accepted, and replies that say what the same chat says alone. The last line is the
+    number of users where more bring little.
 
     \b
     kvchat load http://cellar:8080 --users 1,2,4,8
+    kvchat load http://127.0.0.1:8080 --users 1,2 --check
     """  # noqa: D301  click wants the backspace character itself
-    from engine.backends.server.many_users import LoadPlan, knee_of, run_load
+    from engine.backends.server.many_users import LoadPlan, knee_of, run_load, said_alone
     from engine.backends.server.session import ServerSession
     from engine.configuration import Configuration
 
@@ -72,21 +85,52 @@ def command(
     results: list[LoadResult] = []
     try:
         note(session.loaded.notes[0])
+        foretold = _foretold(session.facts, url)
+        alone = said_alone(session, counts[-1], plan) if check else None
         if not as_json:
             say(_row(HEADS))
         for n_users in counts:
-            results.append(run_load(session, n_users, plan))
+            results.append(run_load(session, n_users, plan, alone))
             if not as_json:
-                say(_row(_cells(results[-1])))
+                say(_row(_cells(results[-1], foretold(results[-1]))))
     finally:
         session.close()
     knee = knee_of(results)
     if as_json:
-        rows = [{"users": each.n_users, "tps": each.tps, **asdict(each)} for each in results]
+        rows = [
+            {"users": each.n_users, "tps": each.tps, "planned_tps": foretold(each), **asdict(each)}
+            for each in results
+        ]
         print_json({"results": rows, "knee": knee})
     else:
         _tell(results, knee, session.facts.n_slots)
-    sys.exit(any(result.n_failed for result in results))
+    sys.exit(any(result.n_failed or result.n_mixed_up for result in results))
+
+
+def _foretold(facts: "ServerFacts", url: str) -> "Callable[[LoadResult], float | None]":
+    """The most tokens a second that the planner foretells for so many users.
+
+    None for a model that does not lie on this machine.
+    """
+    from app.planning import user_planner
+    from engine.configuration import Configuration
+    from engine.errors import EngineError
+    from engine.planning.planner import Setup
+
+    path, n_slots = Path(facts.model_path), facts.n_slots or 1
+    bound = None
+    if facts.n_ctx and origin_of(url)[1] in LOOPBACK and path.is_file():
+        now = Configuration(path, n_ctx=facts.n_ctx * n_slots, n_slots=n_slots)
+        with suppress(EngineError):  # it is a help: the server serves what it serves
+            bound = user_planner().plan(Setup(now, "llama-server")).bound
+
+    def most(result: "LoadResult") -> float | None:
+        lengths = [turn.n_prompt + turn.n_tokens / 2 for turn in result.turns if not turn.fault]
+        if bound is None or not lengths:
+            return None
+        return bound.together(min(result.n_users, n_slots), round(sum(lengths) / len(lengths)))
+
+    return most
 
 
 def _address(where: str) -> str:
@@ -116,24 +160,25 @@ def _counts(users: str) -> list[int]:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
 
 
-def _cells(result: "LoadResult") -> tuple[str, ...]:
+def _cells(result: "LoadResult", planned_tps: float | None) -> tuple[str, ...]:
     turns = result.turns
     n_prompt, n_reused = sum(t.n_prompt for t in turns), sum(t.n_reused for t in turns)
     n_drafted, n_accepted = sum(t.n_drafted for t in turns), sum(t.n_accepted for t in turns)
     return (
         str(result.n_users),
-        str(len(turns)),
-        str(result.n_failed),
+        f"{len(turns) - result.n_failed}/{len(turns)}",
         fmt.rate(result.tps),
+        _rate(planned_tps),
         fmt.seconds(result.first_s(0.5)),
         fmt.seconds(result.first_s(0.95)),
         _rate(result.reply_tps(0.5)),
         _rate(result.reply_tps(0.95)),
         fmt.percent(n_reused / n_prompt) if n_prompt else fmt.NO_VALUE,
         fmt.percent(n_accepted / n_drafted) if n_drafted else fmt.NO_VALUE,
+        fmt.NO_VALUE if result.n_own is None else f"{result.n_own}/{len(turns)}",
     )
 
 
@@ -147,6 +192,11 @@ def _tell(results: "list[LoadResult]", knee: int | None, n_slots: int | None) ->
         say(f"more users brought more up to {results[-1].n_users}{slots}")
     else:
         say(f"more than {knee} users bring little{slots}")
+    n_mixed_up = sum(result.n_mixed_up for result in results)
+    if n_mixed_up:
+        say(f"{n_mixed_up} replies are of another chat's prompt or words: the server mixes them up")
+    elif any(result.n_own is not None for result in results):
+        say("every reply is of its own chat's prompt, and none has another chat's words")
     faults = {turn.fault for result in results for turn in result.turns if turn.fault}
     for fault in sorted(faults)[:5]:
         note(fault)

@@ -144,6 +144,15 @@ def _predictor(text: str) -> str:
     return text
 
 
+def _gpu(text: str) -> int | str:
+    from engine.planning.workers import parse_worker
+
+    if ":" in text:
+        parse_worker(text)
+        return text
+    return parse_bytes(text)
+
+
 def _server(text: str) -> str:
     from engine.model.server_address import parse_server
 
@@ -172,6 +181,8 @@ def _decode_plan(text: str) -> str:
 
 ADAPTER = Parsed("FILE[:SCALE]", _adapter)
 """An adapter that is there, with its scale."""
+GPU = Parsed("SIZE|HOST:GPUS", _gpu)
+"""The bytes of a GPU, or the text that names another machine's: `host1:2x24GiB`."""
 AGE = Parsed("AGE", _age)
 """Seconds, written as `30d`."""
 PREDICTOR = Parsed("predictor", _predictor)

@@ -8,6 +8,7 @@ import click
 
 from app.cli.console import SlowReading, print_json
 from app.cli.options import (
+    GPU,
     ADAPTER,
     OPEN_KV_TYPE,
     SHARES,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
 CPUS = get_args(Instructions)
-MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin"})
+MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin", "net"})
 
 
 machine_options = joined(
@@ -42,10 +43,13 @@ machine_options = joined(
         "--vram",
         "--device",
         "vram",
-        type=Size(),
+        type=GPU,
         multiple=True,
-        help="A GPU of this size instead of those found; again for more GPUs.",
+        help="A GPU of this size instead of those found; again for more GPUs. HOST:2x24GiB are "
+        "those of another machine, which computes layers for llama-server.",
     ),
+    click.option("--net", type=click.FloatRange(0.001, 10_000), metavar="GBIT", default=1.0,
+                 show_default=True, help="What the net to other machines carries, in Gbit/s."),
     click.option("--card", "cards", multiple=True, metavar="NAME",
                  help='A GPU by name, as "RTX 3060"; `kvchat models cards` lists them.'),
     click.option("--ram", type=Size(), help="Main memory instead of what is free."),
@@ -153,16 +157,19 @@ def machine_of(options: Mapping[str, object]) -> "PlannedMachine":
     """
     from engine.memory.cards import find_card
     from engine.planning.machine import PlannedMachine
+    from engine.planning.workers import joined_workers, parse_worker
 
-    vram, cards = options["vram"], options["cards"]
+    vram, cards, net = options["vram"], options["cards"], options.get("net")
     assert isinstance(vram, tuple)
     assert isinstance(cards, tuple)
     return PlannedMachine(
-        vram,
+        tuple(each for each in vram if isinstance(each, int)),
         tuple(find_card(card).name for card in cards),
         whole(options["ram"]),
         next((name for name in CPUS if name == options["cpu"]), None),
         has_gpu=not options.get("no_gpu"),
+        workers=joined_workers(tuple(parse_worker(each) for each in vram if isinstance(each, str))),
+        net_gbps=net if isinstance(net, float) else 1.0,
     )
 
 
@@ -234,6 +241,7 @@ def command(
     kvchat plan hf:owner/repository/file.gguf
     kvchat plan qwen3-30b-a3b --vram 12GiB --cpu-moe
     kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0
+    kvchat plan qwen3-32b --device host1:24GiB --device host2:2x24GiB --net 10
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
     from engine.model.hub import parse_repository

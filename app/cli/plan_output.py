@@ -20,7 +20,7 @@ from app.render.plan import (
     warning_section,
 )
 from app.render.plan_changes import effect_lines
-from app.render.plan_lists import configuration_lines, goal_lines
+from app.render.plan_lists import configuration_lines, goal_lines, machine_lines
 from engine.memory.server_log import Compared, compare_log, read_server_log, settings_that_differ
 from engine.planning.comparison import cost_table
 from engine.planning.fit import FitResult
@@ -63,6 +63,7 @@ def print_fit(fit: FitResult) -> None:
     width, symbols, plan = _width(), symbols_for(sys.stdout.encoding), fit.plan
     programs = holders() if fit.request.machine.has_own_gpus else []
     _print_sections(
+        machine_lines(fit, width),
         [heading_line(plan, width)],
         configuration_lines(fit.found.configuration, fit.model, width),
         goal_lines(fit.found, width),

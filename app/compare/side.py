@@ -180,6 +180,9 @@ def obstacle(controller: Conversation) -> str | None:
         return "A reply is under way: esc stops it, then the two can be compared."
     if controller.is_leased:
         return "Another comparison is still ending: try again in a moment."
+    configuration = controller.configuration
+    if configuration is not None and configuration.server is not None:
+        return "A server drafts as it was started: only a model of this machine can be compared."
     match controller.meters.phase:
         case Phase.EMPTY:
             return NO_MODEL

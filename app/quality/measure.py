@@ -20,7 +20,7 @@ from app import paths
 from app.config import Settings, write_atomically
 from app.console import console
 from app.format import counted
-from app.opening import ModelRequest, open_model
+from app.opening import ModelRequest, open_here
 from app.planning import due_plans, keep_report
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
@@ -101,7 +101,7 @@ def run_measurement(
         EngineError: something is wrong before the first text is scored, or the page cannot be
             written.
     """
-    configuration = open_model(request, settings).configuration
+    configuration = open_here(request, settings, "the laboratory").configuration
     if files.resume is None:
         options = _with_due(options, configuration, settings)
     asked = laboratory_request(options, configuration)
@@ -204,7 +204,7 @@ def measure_due(options: Options, settings: Settings) -> int:
         subject, age_days = plan.report.subject, plan.age_days(datetime.now(UTC))
         try:
             request = ModelRequest(subject.model, n_threads=subject.n_threads)
-            configuration = open_model(request, settings).configuration
+            configuration = open_here(request, settings, "the laboratory").configuration
             again = _again(options, plan, configuration)
             kinds = " and ".join(map(str, again.kinds))
             _note(f"{subject.model}: {kinds} measured again, {age_days} days after the last time")

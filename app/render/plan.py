@@ -16,6 +16,7 @@ from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
 from engine.planning.speed import SpeedBound
+from engine.planning.workers import seconds_of, traffic
 from engine.policy.choice import Basis
 from engine.policy.known import Standing
 
@@ -281,7 +282,8 @@ def heading_line(plan: Plan, width: int, note: str = "") -> Line:
 
 
 def command_lines(plan: Plan, width: int) -> list[Line]:
-    """The command of llama-server, a flag and its value never on two lines."""
+    """The command of llama-server, a flag and its value never on two lines, and its workers."""
+    workers = worker_lines(plan, width)
     heading = "as a command of llama-server" if plan.setup.target == "kvchat" else "command"
     lines: list[Line] = [
         (Run(heading, "heading-minor"),),
@@ -293,7 +295,36 @@ def command_lines(plan: Plan, width: int) -> list[Line]:
             lines.append((Run(f"  {current}"), Run(" \\", "muted")))
             current = ""
         current = f"{current} {group}".strip()
-    return [*lines, (Run(f"  {current}"),)]
+    return [*workers, *lines, (Run(f"  {current}"),)]
+
+
+def worker_lines(plan: Plan, width: int) -> list[Line]:
+    """The command of each worker and what goes over the net; nothing where there is no worker."""
+    machine = plan.setup.machine
+    if not machine.workers:
+        return []
+    safe = "on a net that nobody else can reach: a worker asks for no key"
+    lines: list[Line] = [(Run("workers, first ", "heading-minor"), Run(safe, "muted"))]
+    host_width = max(width_of((Run(each.host),)) for each in machine.workers)
+    lines += [
+        (Run(f"  {each.host:<{host_width}}  ", "strong"), Run(each.command()))
+        for each in machine.workers
+    ]
+    sent = traffic(plan.model, plan.estimate)
+    if sent is not None:
+        token_s, gbps = sent.token_s(machine.net_gbps), machine.net_gbps
+        load, prompt = (
+            fmt.short_seconds(seconds_of(nbytes, gbps))
+            for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
+        )
+        text = (
+            f"{fmt.nbytes(sent.token_bytes)} a token: {1000 * token_s:.2g} ms at {gbps:g} Gbit/s "
+            f"and {fmt.counted(sent.n_waits, 'wait')}, at most {fmt.rate(1 / token_s)} tok/s; "
+            f"1,000 tokens of a prompt {fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}), weights "
+            f"{fmt.nbytes(sent.load_bytes)} once ({load})"
+        )
+        lines += hanging((Run("over the net ", "heading-minor"),), (Run(text),), width)
+    return [*(clipped(line, width) for line in lines), EMPTY]
 
 
 def _flags(arguments: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ from engine.errors import EngineError
 from engine.model.architecture import Model
 from engine.model.hub import file_repository, parse_repository
 from engine.model.library import LibraryScan, ModelEntry
+from engine.model.server_address import kept_server, model_title, shown_origin
 from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
     FitContext,
@@ -92,9 +93,10 @@ class ModelsScreen(PickScreen[str]):
         scan: Callable[[], Sequence[ModelEntry]],
         folders: Sequence[Path],
         context: Callable[[], FitContext | None],
-        now: Path | None,
+        now: str | Path | None,
         *,
         purpose: Purpose = "plan",
+        servers: Callable[[], Sequence[str]] = tuple,
         add: Callable[[], None] | None = None,
         tab: int = 0,
     ) -> None:
@@ -106,6 +108,8 @@ class ModelsScreen(PickScreen[str]):
             context: What each is judged by, None where nothing is; called away from the screen.
             now: The model that is loaded or planned.
             purpose: What a chosen model is for.
+            servers: Those that were used, as `Configuration.address` writes them; their rows stand
+                behind the models of this machine.
             add: Leads to where the starter is installed, or a file opened by its path.
             tab: Which list is shown first.
         """
@@ -123,6 +127,7 @@ class ModelsScreen(PickScreen[str]):
         self._fit_context = context
         self._now = now
         self._purpose = purpose
+        self._servers = servers
         self._add = add
         self._quantization = "Q4_K_M"
         self._first_tab = tab
@@ -193,11 +198,15 @@ class ModelsScreen(PickScreen[str]):
         context = self._fit_context()
         if context is not None:
             yield from library_options(entries, facts, context)
-            return
-        for entry, shown in zip(entries, facts, strict=True):
-            yield ModelOption(
-                str(entry.path), entry.name, shown, problem=entry.problem or "", speed=entry.speed
-            )
+        else:
+            for entry, shown in zip(entries, facts, strict=True):
+                yield ModelOption(
+                    str(entry.path), entry.name, shown, problem=entry.problem or "",
+                    speed=entry.speed,
+                )  # fmt: skip
+        for address in self._servers():
+            url = address.partition("#")[0]
+            yield ModelOption(address, model_title(address), ("server", shown_origin(url)))
 
     @work(thread=True, exclusive=True, group="judge")
     def _judge(
@@ -238,7 +247,7 @@ class ModelsScreen(PickScreen[str]):
         ]
         mark = None
         if options and not self._has_moved:
-            mark = now if now in self._entries else options[0].key
+            mark = now if any(option.key == now for option in options) else options[0].key
         self.show_all(rows, note=note, mark=mark)
         self._describe_marked()
 
@@ -264,7 +273,11 @@ class ModelsScreen(PickScreen[str]):
         entry = self._entries.get(key)
         if self._purpose == "load" and entry is not None and entry.problem:
             self.notify(entry.problem, severity="error")
-        elif key in self._entries or (self._purpose == "plan" and parse_repository(key) is None):
+        elif (
+            key in self._entries
+            or kept_server(key)
+            or (self._purpose == "plan" and parse_repository(key) is None)
+        ):
             self.dismiss(key)
         else:
             from app.screens.hub import HubScreen  # with the first question to the hub
@@ -295,7 +308,7 @@ class ModelsScreen(PickScreen[str]):
         entry = self._entries.get(self.marked or "")
         if entry is None:
             return
-        if entry.path == self._now:
+        if str(entry.path) == str(self._now):
             self.notify("This model is loaded: load another before it is deleted.")
             return
         try:

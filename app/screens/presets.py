@@ -195,6 +195,14 @@ class PresetsScreen(Screen[Configuration | None]):
         self.dismiss(None)
 
     def action_load(self) -> None:
+        entry = self._chosen()
+        if entry is not None and entry.problem is None:
+            preset = read_preset(entry.path)
+            if preset.server is not None:
+                self.system_prompt = preset.system_prompt
+                sampling = preset.sampling.settings()
+                self.dismiss(Configuration.at_server(preset.server, preset.model, sampling))
+                return
         self._with_plan(self._load)
 
     def _load(self, plan: Plan) -> None:

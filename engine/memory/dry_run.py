@@ -224,8 +224,10 @@ def device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> st
         return holders[0] if len(holders) == 1 else None
     if buffer.device.startswith(("CPU", "AMX")) or buffer.device.endswith("_Host"):
         return next(d.device.name for d in devices if d.device.kind == "cpu")
-    digits = "".join(character for character in buffer.device if character.isdigit())
-    gpus = [d.device.name for d in devices if d.device.kind == "gpu"]
+    name, _, endpoint = buffer.device.rstrip("]").partition("[")  # a worker's: RPC0[host:50052]
+    digits = "".join(character for character in name if character.isdigit())
+    own = [d.device for d in devices if d.device.kind == "gpu" and d.device.worker == endpoint]
+    gpus = [device.name for device in own]
     return gpus[int(digits or 0)] if int(digits or 0) < len(gpus) else None
 
 

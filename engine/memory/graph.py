@@ -85,7 +85,7 @@ class Graph:
             "architecture": architecture,
             "scan": scan_of(self.model),
             "is_pipelined": _is_pipelined(self.configuration, self.where),
-            "is_offloaded": bool(self.where.gpus) and shape.n_graph_tokens >= LEAST_TOKENS,
+            "is_offloaded": self.visited is not None and shape.n_graph_tokens >= LEAST_TOKENS,
             "attends_on_cpu": leaves_gpus(architecture, shape),
             "is_turned": self.configuration.flash_attention == "auto"
             and architecture.has_flash_attention
@@ -93,6 +93,11 @@ class Graph:
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def visited(self) -> Device | None:
+        """The GPU that weights of main memory visit: the first of this machine, no worker's."""
+        return next((gpu for gpu in self.where.gpus if not gpu.worker), None)
 
     @property
     def n_copies(self) -> int:
@@ -144,7 +149,7 @@ def add_graph(
             _add_buffer(ledger, graph, device, nbytes)
         _add_output_rows(ledger, graph, n_outputs)
         return
-    visited = where.gpus[:1] if graph.is_offloaded else ()
+    visited = (graph.visited,) if graph.visited and graph.is_offloaded else ()
     for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
         layers, crossing = _layers_on_device_bytes(graph, device)
         logits = 0
@@ -188,6 +193,8 @@ def _laid_out(graph: Graph, cpu: Device, n_outputs: int) -> dict[Device, int]:
         n_copies=graph.n_copies,
         attends_on_cpu=graph.attends_on_cpu,
         scans_on_cpu=graph.scan is not None,
+        norms_stay=graph.is_whole and any(gpu.worker for gpu in where.gpus),
+        visited=None if graph.visited is None else numbers[graph.visited],
         moved=tuple((n, numbers[device_named(to, where.gpus, cpu)]) for n, to in moved),
     )
     found = laid_out_bytes(graph.model, graph.shape, devices, n_outputs, is_late=graph.is_turned)
@@ -219,7 +226,7 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
 
     The first GPU also runs the layers of main memory, whose weights visit it.
     """
-    shape, visits = graph.shape, device == graph.where.gpus[0] and graph.is_offloaded
+    shape, visits = graph.shape, device == graph.visited and graph.is_offloaded
     own = graph.layers_on(device)
     visiting = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and visits
                 for i in graph.layers_on(cpu)]  # fmt: skip

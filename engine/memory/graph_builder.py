@@ -37,10 +37,12 @@ class PlacedModel:
     beside: PlacedLayer
     """Weights of the input and, on its device, of the output."""
     n_devices: int
+    visited: int = 0
+    """The device that weights of main memory visit."""
     offloads: bool = False
-    """Whether weights of main memory visit the first GPU."""
+    """Whether they do."""
     offloads_rows: bool = False
-    """Whether they do so for the rows that give logits."""
+    """Whether they do for the rows that give logits."""
     sources: tuple[int, ...] = ()
     """Which layers have the same weights: those of one number."""
     cuts_rows: bool = True
@@ -53,6 +55,8 @@ class PlacedModel:
     """Whether no GPU has a kernel for attention."""
     scans_on_cpu: bool = False
     """Whether no GPU has a kernel for the scan of a state."""
+    norms_stay: bool = False
+    """Whether the norm before a layer is computed where that layer lies (`graph_get_cb`)."""
 
 
 class GraphBuilder:
@@ -138,7 +142,7 @@ class GraphBuilder:
         node.device = weight.device
         is_large = self.model.offloads_rows if self.owner == ROWS else self.model.offloads
         if weight.device == self.cpu and is_large:
-            node.device = 0
+            node.device = self.model.visited
         return node
 
     def product(self, name: str, weight: str, *sources: Tensor) -> Tensor:
@@ -162,6 +166,8 @@ class GraphBuilder:
         tensor.size = self.size(name) if name else tensor.size
         if not self.has(f"{weight}.weight"):
             return tensor
+        if self.index != INPUTS and self.model.norms_stay:
+            tensor.device = self.here.device
         return self.biased(self.scaled(tensor, weight), weight)
 
     def rows(self, tensor: Tensor) -> Tensor:

@@ -115,6 +115,8 @@ class Device:
     """Whether a GPU's memory is a part of main memory, which then holds both."""
     instructions: Instructions = "avx2"
     """What a CPU can: it decides which weights llama.cpp repacks."""
+    worker: str = ""
+    """The `host:port` of the RPC worker that a GPU is reached by; empty for this machine's."""
 
 
 @dataclass(frozen=True, slots=True)

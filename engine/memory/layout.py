@@ -64,6 +64,10 @@ class Devices:
     attends_on_cpu: bool = False
     """Whether no GPU has a kernel for attention."""
     scans_on_cpu: bool = False
+    norms_stay: bool = False
+    """Whether the norm before a layer is computed where that layer lies: so it is on workers."""
+    visited: int | None = 0
+    """The device that weights of main memory visit; None is no device."""
     moved: tuple[tuple[str, int], ...] = ()
     """The devices of tensors that lie on another than their layer's, by name."""
 
@@ -163,12 +167,15 @@ def _plan(
     distinct = list(dict.fromkeys(reversed(sized)))[::-1]
     owners = [distinct.index(each) for each in sized]
     used = [sources[index] for index in chosen]
+    is_visited = cpu > 0 and devices.visited is not None
     outline = PlacedModel(
         tuple(placed[index] for index in chosen),
         _beside(table, devices),
         devices.n_devices,
-        offloads=cpu > 0 and is_large[0],
-        offloads_rows=cpu > 0 and is_large[1],
+        visited=devices.visited or 0,
+        norms_stay=devices.norms_stay,
+        offloads=is_visited and is_large[0],
+        offloads_rows=is_visited and is_large[1],
         sources=tuple(map(used.index, used)),
         cuts_rows=architecture.name not in UNCUT and not architecture.gives_all_logits,
         norms_all=architecture.name in NORMED_WHOLE,

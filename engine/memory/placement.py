@@ -139,9 +139,11 @@ def _place(
 def _is_repacked(weights: Weights, gpus: tuple[Device, ...], cpu: Device) -> bool:
     """Whether the output layer is repacked on the CPU.
 
-    Beside a GPU with pinned memory it is not (`make_cpu_buft_list`); Apple's have none.
+    Beside a GPU with pinned memory it is not (`make_cpu_buft_list`); Apple's have none, nor
+    workers.
     """
-    has_pinned = any(not gpu.is_unified for gpu in gpus) or (gpus and cpu.instructions != "arm")
+    own = [gpu for gpu in gpus if not gpu.worker]
+    has_pinned = any(not gpu.is_unified for gpu in own) or (own and cpu.instructions != "arm")
     return cpu.instructions in weights.repacked_by and not has_pinned
 
 

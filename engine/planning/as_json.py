@@ -11,6 +11,7 @@ from engine.planning.models import ModelOption
 from engine.planning.planner import Plan, Planner, Verdict, warnings_of
 from engine.planning.speed import SpeedBound
 from engine.planning.what_if import Effect, what_ifs
+from engine.planning.workers import traffic
 from engine.policy.known import Standing
 
 MAX_CONTEXTS = 16
@@ -39,6 +40,7 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "what_ifs": list(map(_effect, effects)),
         "warnings": list(warnings_of(plan)),
         "args": plan.arguments,
+        "workers": _workers(plan),
     }
 
 
@@ -157,7 +159,29 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "warnings": list(warnings_of(plan)),
         "args": plan.arguments,
         "command": plan.command_line,
+        "workers": _workers(plan),
+        "machines": [
+            {
+                "title": each.title,
+                "configuration": None
+                if each.found is None
+                else _configuration(each.found.configuration),
+                "refusal": each.refusal,
+            }
+            for each in fit.machines
+        ],
     }
+
+
+def _workers(plan: Plan) -> dict[str, object] | None:
+    """The workers of a plan and what goes over the net; null where it has none."""
+    machine = plan.setup.machine
+    sent = traffic(plan.model, plan.estimate) if machine.workers else None
+    if sent is None:
+        return None
+    commands = {each.endpoint: each.command() for each in machine.workers}
+    token_s = sent.token_s(machine.net_gbps)
+    return {"commands": commands, "net_gbps": machine.net_gbps, "token_s": token_s, **asdict(sent)}
 
 
 def _configuration(configuration: Configuration) -> dict[str, object]:

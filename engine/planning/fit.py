@@ -1,17 +1,22 @@
 """A search as a user asks for it: models by name, a machine by sizes or cards, a goal."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from engine.configuration import Configuration
-from engine.memory.estimate import estimator, max_n_ctx
+from engine.errors import PresetError
+from engine.memory.estimate import DoesNotFitError, estimator, max_n_ctx
 from engine.memory.hardware import Device
+from engine.memory.kv_cache import KV_TYPES
 from engine.memory.terms import Target, TermKind
 from engine.model.architecture import Model
-from engine.planning.goals import Goal, Limits
+from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup, n_ctx_limit
 from engine.planning.request import Progress, take_model
 from engine.planning.search import SearchResult, search
+from engine.planning.workers import with_workers
 from engine.presets.preset import SamplingRules
 
 GOAL_TEXTS = {
@@ -20,6 +25,8 @@ GOAL_TEXTS = {
     Goal.SPEED: "a draft model, the finest cache, then the fastest layers",
     Goal.BALANCED: "32k tokens, a fine cache, and speed, weighed",
 }
+MOST_COMBINED = 5
+"""Workers of which every choice is tried; of more, each alone and all together."""
 FILE_TERMS = (TermKind.PROJECTOR, TermKind.ADAPTERS)
 """Parts that a search does not place: their memory is taken off before it begins."""
 
@@ -47,22 +54,49 @@ class FitResult:
     found: SearchResult
     plan: Plan
     """The same as a plan, for what takes one, such as an export."""
+    machines: tuple["MachineChoice", ...] = ()
+    """Every choice of machines, where there are several; the one that was taken first."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineChoice:
+    """Some of the machines, and what they make of a model."""
+
+    title: str
+    """`here`, `host1 alone`, `host1 and host2`."""
+    request: FitRequest
+    found: SearchResult | None
+    """None where nothing fits them."""
+    refusal: str = ""
 
 
 def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = None) -> FitResult:
-    """The best configuration for a request.
+    """The best configuration for a request; of several machines, on those that it runs best on.
 
     Raises:
         ModelFileError: a model is not there or cannot be read.
         HardwareError: the machine cannot be.
         DoesNotFitError: nothing that is allowed fits it.
     """
-    devices = planner.devices(request.machine)
     model = planner.model(take_model(request.model, planner, progress))
     draft = None
     if request.draft is not None:
         draft = planner.model(take_model(request.draft, planner, progress))
+    machines: tuple[MachineChoice, ...] = ()
+    if request.machine.workers:
+        machines = _on_each(request, planner, model, draft)
+        request = machines[0].request
+    found = machines[0].found if machines else None
+    found = found or _found(request, planner, model, draft)
     known = planner.known(model.file.path, request.machine)
+    plan = replace(_plan_of(request, model, draft, found), known=known)
+    return FitResult(request, model, found, plan, machines)
+
+
+def _found(
+    request: FitRequest, planner: Planner, model: Model, draft: Model | None
+) -> SearchResult:
+    devices = planner.devices(request.machine)
     found = search(
         model,
         devices,
@@ -77,24 +111,88 @@ def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = No
             sampling=SamplingRules().settings(),
         ),
         limits=request.limits,
-        known=known,
+        known=planner.known(model.file.path, request.machine),
     )
+    now = found.configuration
     if not any(device.kind == "gpu" for device in devices):
-        found = replace(found, configuration=_off_the_gpu(found.configuration))
-    plan = replace(_plan_of(request, model, draft, found), known=known)
-    return FitResult(request, model, found, plan)
+        return replace(found, configuration=_off_the_gpu(now))
+    if request.machine.workers:
+        return replace(found, configuration=with_workers(now, model, devices))
+    return found
+
+
+def _on_each(
+    request: FitRequest, planner: Planner, model: Model, draft: Model | None
+) -> tuple[MachineChoice, ...]:
+    """What each choice of machines comes to, the best first.
+
+    Layers on GPUs come before layers in main memory; then counts what the goal is about, a context
+    or the finest cache; then the fewest machines, whose net takes the least time.
+
+    Raises:
+        DoesNotFitError: no choice fits.
+    """
+    found = []
+    for title, asked in _choices(request, planner):
+        try:
+            found.append(MachineChoice(title, asked, _found(asked, planner, model, draft)))
+        except PresetError as error:
+            found.append(MachineChoice(title, asked, None, str(error)))
+    found.sort(key=_order)
+    if found[0].found is None:
+        raise DoesNotFitError("\n".join(f"{each.title}: {each.refusal}" for each in found))
+    return tuple(found)
+
+
+def _choices(request: FitRequest, planner: Planner) -> Iterator[tuple[str, FitRequest]]:
+    """Each machine alone, then those together that make sense; `here` runs llama-server then."""
+    machine = request.machine
+    alone = replace(machine, workers=())
+    has_gpu = any(device.kind == "gpu" for device in planner.devices(alone))
+    yield "here alone", replace(request, machine=alone, target="llama-server")
+    for worker in machine.workers:
+        # What its main memory holds is not known, so that only its GPUs are laid out.
+        there = PlannedMachine(worker.vram_bytes, worker.cards, cpu=machine.cpu)
+        limits = replace(request.limits, offload=Offload.NONE)
+        asked = replace(request, machine=there, limits=limits, target="llama-server")
+        yield f"{worker.host} alone", asked
+    workers = machine.workers
+    most = len(workers) if len(workers) <= MOST_COMBINED else 0
+    counts = {*range(1 if has_gpu else 2, most + 1), len(workers)}
+    for count in sorted(counts):
+        for chosen in combinations(workers, count):
+            names = [*(["here"] if has_gpu else []), *(worker.host for worker in chosen)]
+            together = replace(machine, workers=chosen)
+            title = " and ".join(names) if len(names) > 1 else f"{names[0]} from here"
+            yield title, replace(request, machine=together, target="llama-server")
+
+
+def _order(choice: MachineChoice) -> tuple[float, ...]:
+    if choice.found is None:
+        return (1.0,)
+    now = choice.found.configuration
+    is_whole = now.n_gpu_layers < 0 and not now.n_cpu_moe
+    n_machines = len(choice.request.machine.workers)
+    bits = -(KV_TYPES[now.type_k].bits + KV_TYPES[now.type_v].bits)
+    wanted = (bits, -now.n_ctx) if choice.request.goal is not Goal.CONTEXT else (-now.n_ctx, bits)
+    if choice.request.goal is Goal.SPEED:
+        return (0.0, not is_whole, n_machines, *wanted)
+    return (0.0, not is_whole, *wanted, n_machines)
 
 
 def _plan_of(request: FitRequest, model: Model, draft: Model | None, found: SearchResult) -> Plan:
     now, margin = found.configuration, request.margin_bytes
     devices = tuple(device.device for device in found.estimate.devices)
     sizes = tuple(device.free_bytes for device in devices if device.kind == "gpu")
-    machine = PlannedMachine(sizes, cpu=request.machine.cpu)
+    machine = request.machine
+    if not machine.workers:
+        machine = PlannedMachine(sizes, cpu=machine.cpu)
     setup = Setup(now, request.target, machine, margin)
     cost = estimator(model, devices, target=request.target, draft=draft)
     largest = max_n_ctx(now, cost, n_ctx_limit=n_ctx_limit(model, setup), margin_bytes=margin)
     used = draft if now.draft is not None else None
-    return Plan(setup, model, found.estimate, max(largest or 0, now.n_ctx), used)
+    cost_now = cost(now) if machine.workers else found.estimate
+    return Plan(setup, model, cost_now, max(largest or 0, now.n_ctx), used)
 
 
 def _off_the_gpu(configuration: Configuration) -> Configuration:

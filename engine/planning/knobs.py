@@ -19,7 +19,7 @@ from engine.configuration import (
 )
 from engine.memory.estimate import with_n_ctx
 from engine.memory.kv_cache import KV_TYPES, is_quantized
-from engine.memory.terms import TARGETS
+from engine.memory.terms import TARGETS, Target
 from engine.memory.units import format_bytes
 from engine.planning.knob import Knob, choice, files, number
 from engine.planning.machine import (
@@ -205,12 +205,14 @@ def _one_slot(setup: Setup, facts: Facts) -> str:
 
 def with_machine(setup: Setup, machine: PlannedMachine) -> Setup:
     """The setup for another machine; a split or a main GPU that no longer suits its GPUs goes."""
-    now, n_gpus = setup.configuration, machine.n_named_gpus
+    now, n_gpus = setup.configuration, machine.n_gpus
+    now = replace(now, rpc_workers=tuple(worker.endpoint for worker in machine.workers))
     if n_gpus and len(now.tensor_split) != n_gpus:
         now = replace(now, tensor_split=())
     if n_gpus and now.main_gpu >= n_gpus:
         now = replace(now, main_gpu=0)
-    return replace(setup, configuration=now, machine=machine)
+    target: Target = "llama-server" if machine.workers else setup.target
+    return replace(setup, configuration=now, machine=machine, target=target)
 
 
 def _with_ram(setup: Setup, ram_bytes: int | None) -> Setup:
@@ -319,8 +321,8 @@ KNOBS: tuple[Knob, ...] = (
            "Whether the slots share their cells: a common start is held once, and neighbours "
            "change each other's rounding.",
            {"no": False, "yes": True}, disabled_reason=_one_slot),
-    Knob("vram", "GPUs", "Those found, or others to plan for: type 8GiB, 2x24GiB or a card's "
-         "name; d lists cards.",
+    Knob("vram", "GPUs", "Those found, or others to plan for: type 8GiB, 2x24GiB, a card's "
+         "name, or host1:24GiB for a worker's; d lists cards.",
          lambda setup: format_gpus(setup.machine),
          lambda setup, facts, step: with_machine(
              setup, step_gpus(setup.machine, facts.gpus, step)),

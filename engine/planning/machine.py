@@ -1,5 +1,6 @@
 """The machine to plan for: what was found here, sizes that were typed, or cards by name."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from engine.errors import HardwareError
@@ -17,6 +18,7 @@ from engine.planning.values import (
     split_list,
     step_among,
 )
+from engine.planning.workers import Worker, joined_workers, parse_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class PlannedMachine:
     """What the processor can; None is what that of a named machine can, or this one's."""
     has_gpu: bool = True
     """False leaves out the GPUs that were found."""
+    workers: tuple[Worker, ...] = ()
+    """Other machines that compute some of the layers for llama-server."""
+    net_gbps: float = 1.0
+    """What the net between them carries, in 10^9 bits a second."""
 
     @property
     def is_here(self) -> bool:
@@ -42,7 +48,7 @@ class PlannedMachine:
     @property
     def has_own_gpus(self) -> bool:
         """Whether its GPUs are those of this machine."""
-        return self.has_gpu and not self.vram_bytes and not self.cards
+        return self.has_gpu and not (self.vram_bytes or self.cards or self.workers)
 
     @property
     def n_named_gpus(self) -> int:
@@ -50,36 +56,45 @@ class PlannedMachine:
         return len(self.vram_bytes) + len(self.cards)
 
     @property
+    def n_gpus(self) -> int:
+        """How many GPUs were named here and on workers; 0 leaves them to what is found."""
+        return self.n_named_gpus + sum(worker.n_gpus for worker in self.workers)
+
+    @property
     def unified_card(self) -> str | None:
         """The card that is a whole machine, whose GPU shares the main memory."""
         return next((card for card in self.cards if find_card(card).is_unified), None)
 
     def devices(self) -> tuple[Device, ...]:
-        """Its devices.
+        """Its devices: those of workers come first, as llama.cpp counts them.
 
         Raises:
             HardwareError: a card is not known, or the parts make no machine.
         """
-        return planned_devices(
+        own = planned_devices(
             vram_bytes=self.vram_bytes,
             cards=self.cards,
             ram_bytes=self.ram_bytes,
             has_gpu=self.has_gpu,
             instructions=self.cpu,
         )
+        return (*(device for worker in self.workers for device in worker.devices()), *own)
 
 
 def format_gpus(machine: PlannedMachine) -> str:
-    """The GPUs as they can be typed: `found`, `8 GiB`, `2x24 GiB`, `GeForce RTX 4090`."""
-    counts: dict[str, int] = {}
-    for name in (*map(_format_size, machine.vram_bytes), *machine.cards):
-        counts[name] = counts.get(name, 0) + 1
-    parts = [name if count == 1 else f"{count}x{name}" for name, count in counts.items()]
+    """The GPUs as they can be typed: `found`, `8 GiB`, `2x24 GiB`, `RTX 4090`, `host1:24 GiB`."""
+    groups = [("", machine.vram_bytes, machine.cards)]
+    groups += [(f"{each.endpoint}:", each.vram_bytes, each.cards) for each in machine.workers]
+    parts = []
+    for host, sizes, cards in groups:
+        counts = Counter((*map(_format_size, sizes), *cards))
+        for name, count in counts.items():
+            parts.append(host + (name if count == 1 else f"{count}x{name}"))
     return " + ".join(parts) or FOUND
 
 
 def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
-    """The machine with typed sizes and names of cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`.
+    """The machine with typed sizes and cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`, `host1:24GiB`.
 
     Raises:
         KnobError: one of them is neither, or they make no machine.
@@ -88,7 +103,11 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
         return with_gpus(machine, ())
     sizes: list[int] = []
     cards: list[str] = []
+    workers: list[Worker] = []
     for part in split_list(text):
+        if ":" in part:
+            workers.append(_worker(part))
+            continue
         count, name = counted(part)
         if not name:
             raise KnobError(f"{text.strip()!r} has a gap: write a size or a card there")
@@ -98,12 +117,13 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
             cards += [_card_name(name)] * count
     if len(sizes) + len(cards) > MAX_GPUS:
         raise KnobError(f"more than the {MAX_GPUS} GPUs that llama.cpp takes were typed")
-    return with_gpus(machine, tuple(sizes), tuple(cards))
+    found = with_gpus(machine, tuple(sizes), tuple(cards))
+    return replace(found, workers=joined_workers(tuple(workers)))
 
 
 def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> PlannedMachine:
     """The machine with the next common size for its one GPU; then with those that were found."""
-    if machine.n_named_gpus > 1:
+    if machine.n_gpus > 1 or machine.workers:
         return with_gpus(machine, ())
     now = gpus[0].total_bytes if machine.n_named_gpus else 0
     stop = step_among((0, *GPU_SIZES), now, step)
@@ -118,7 +138,7 @@ def with_gpus(
     Raises:
         KnobError: a machine with one memory has other parts.
     """
-    changed = replace(machine, vram_bytes=vram_bytes, cards=cards)
+    changed = replace(machine, vram_bytes=vram_bytes, cards=cards, workers=())
     if changed.unified_card is None:
         return changed
     if changed.n_named_gpus > 1:
@@ -148,6 +168,13 @@ def parse_ram(text: str) -> int | None:
 def step_ram(machine: PlannedMachine, step: int) -> int | None:
     """The next common size; below the least is what was found."""
     return step_among((0, *RAM_SIZES), machine.ram_bytes or 0, step) or None
+
+
+def _worker(text: str) -> Worker:
+    try:
+        return parse_worker(text)
+    except HardwareError as error:
+        raise KnobError(str(error)) from error
 
 
 def _card_name(text: str) -> str:

@@ -410,6 +410,12 @@ def _absences(plan: Plan) -> list[str]:
     """Which files the commands of a plan name that are not on this machine."""
     file, draft = plan.model.file, plan.setup.configuration.draft
     absent = []
+    if plan.setup.configuration.rpc_workers and not plan.setup.machine.workers:
+        named = ", ".join(plan.setup.configuration.rpc_workers)
+        absent.append(
+            f"what the workers {named} hold is not planned: say their GPUs, as --device "
+            f"{plan.setup.configuration.rpc_workers[0]}:24GiB"
+        )
     if file.origin is not None:
         absent.append(
             f"{file.path} is not on this machine, its header is that of {file.origin}: where it "

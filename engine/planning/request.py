@@ -18,6 +18,7 @@ from engine.model.remote_address import is_remote
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import LEAST_N_CTX, Machine, resolve
+from engine.planning.workers import with_workers
 from engine.policy.known import Known
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
@@ -67,14 +68,18 @@ def setup_of(
     machine = request.machine
     if rules.vram_gib is not None and not machine.n_named_gpus:
         machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
+    target: Target = "llama-server" if machine.workers else request.target
+    model, devices = planner.model(model_path), planner.devices(machine)
     configuration = _resolved(
         rules,
-        planner.model(model_path),
-        Machine(planner.devices(machine), request.target),
+        model,
+        Machine(devices, target),
         None if draft_path is None else planner.model(draft_path),
         planner.known(model_path, machine),
     )
-    return Setup(configuration, request.target, machine, round(rules.margin_gib * GIB))
+    if machine.workers:
+        configuration = with_workers(configuration, model, devices)
+    return Setup(configuration, target, machine, round(rules.margin_gib * GIB))
 
 
 def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
@@ -124,6 +129,11 @@ def _resolved(
 
 def _model_name(rules: Preset, request: PlanRequest) -> str:
     name = request.model or rules.model
+    if request.model is None and rules.server is not None:
+        raise PresetError(
+            f"the preset {rules.name!r} is for the server {rules.server}, which holds what it was "
+            "started with: name a model's file to plan it with the other settings"
+        )
     if name is None:
         raise PresetError(
             f"the preset {rules.name!r} names no model: say which one, a path or a name from "

@@ -61,6 +61,14 @@ class SpeedBound:
         share = min(n_tokens / max(self.n_ctx, 1), 1.0)
         return 1.0 / sum(each.seconds(share) for each in self.reads)
 
+    def together(self, n_chats: int, n_tokens: int) -> float:
+        """Of so many chats that decode in one batch, each behind so many tokens.
+
+        The weights are read once for all, each cache for its own.
+        """
+        share = n_chats * min(n_tokens / max(self.n_ctx, 1), 1.0)
+        return n_chats / sum(each.seconds(share) for each in self.reads)
+
     @property
     def weight_bytes(self) -> int:
         """Weights that a token reads, of all devices."""

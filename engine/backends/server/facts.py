@@ -20,6 +20,7 @@ Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 """`OpenAI` is any other that answers at `/v1/chat/completions`."""
 LOOK_AGAIN_S = 0.5
 MOST_MODELS = 10_000
+MOST_PATH = 4096
 PRODUCERS: Mapping[str, Program] = {
     "llamacpp": "llama-server",
     "vllm": "vLLM",
@@ -44,6 +45,8 @@ class ServerFacts:
     n_ctx: int | None = None
     """Tokens that a reply and its prompt may have."""
     n_ctx_train: int | None = None
+    model_path: str = ""
+    """Where the server has the model's file."""
     n_slots: int | None = None
     """Replies that it makes at once."""
     has_template: bool = True
@@ -184,6 +187,7 @@ def _llama_server(
         n_vocab=_count(meta.get("n_vocab")),
         n_ctx=_count(settings.get("n_ctx")),
         n_ctx_train=_count(meta.get("n_ctx_train")),
+        model_path=_word(props.get("model_path"), most=MOST_PATH),
         n_slots=_count(props.get("total_slots")),
         has_template=bool(props.get("chat_template")),
         has_slots=bool(slots),
@@ -259,5 +263,5 @@ def _count(value: object) -> int | None:
     return value if is_count and isinstance(value, int) else None
 
 
-def _word(value: object) -> str:
-    return value[:80] if isinstance(value, str) else ""
+def _word(value: object, *, most: int = 80) -> str:
+    return value[:most] if isinstance(value, str) else ""

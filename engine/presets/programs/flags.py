@@ -143,6 +143,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("split_mode", "--split-mode -sm LLAMA_ARG_SPLIT_MODE"),
     _flag("main_gpu", "--main-gpu -mg LLAMA_ARG_MAIN_GPU"),
     _flag("tensor_split", "--tensor-split -ts LLAMA_ARG_TENSOR_SPLIT"),
+    _flag("rpc_workers", "--rpc LLAMA_ARG_RPC"),
     _flag("tensor_overrides", "--override-tensor -ot LLAMA_ARG_OVERRIDE_TENSOR"),
     _flag("cpu_moe", "--cpu-moe -cmoe LLAMA_ARG_CPU_MOE", takes="switch"),
     _flag("n_cpu_moe", "--n-cpu-moe -ncmoe LLAMA_ARG_N_CPU_MOE"),

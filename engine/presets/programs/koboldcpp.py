@@ -62,6 +62,7 @@ _SAMPLING: Mapping[str, str] = {
 """Defaults of its API by the names that a preset has for them."""
 _NO_NEWS = frozenset({"skiplauncher"})
 _CONSEQUENCES = {
+    "rpc_workers": "and this machine computes all layers",
     "n_slots": "it answers one request after the other",
     "kv_unified": "and has one slot",
     "use_extra_buffers": "and weights may be repacked",

@@ -51,6 +51,7 @@ _PLAIN = (
 """Settings that are written as a preset has them; none where the value is None."""
 _NO_NEWS = frozenset({"model_alias", "logits_all", "chat_format"})
 _CONSEQUENCES = {
+    "rpc_workers": "and this machine computes all layers",
     "n_slots": "it answers one request after the other",
     "kv_unified": "and has one slot",
     "n_mtp_draft": "and leaves the model's own head unused",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 
-from engine.configuration import Adapter, Configuration, SamplingSettings, TensorOverride
+from engine.configuration import WORKER, Adapter, Configuration, SamplingSettings, TensorOverride
 from engine.grammar.source import LARK_SUFFIX
 from engine.model.architecture import Model
 from engine.presets.programs.base import (
@@ -231,6 +231,8 @@ def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
     yield "fit", "off"
     if configuration.tensor_split:
         yield "tensor_split", ",".join(map(number, configuration.tensor_split))
+    if configuration.rpc_workers:
+        yield "rpc_workers", ",".join(configuration.rpc_workers)
     if configuration.tensor_overrides:
         yield "tensor_overrides", ",".join(map(_override, configuration.tensor_overrides))
     if configuration.n_cpu_moe < 0:
@@ -298,6 +300,11 @@ def _csv_field(path: str) -> str:
 def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
     yield from _flag_remarks(configuration, flags)
     yield from draft_remarks(configuration, model, flags)
+    if configuration.rpc_workers:
+        yield (
+            f"the workers {', '.join(configuration.rpc_workers)} must run first, and llama-server "
+            "must be built with -DGGML_RPC=ON: `kvchat plan` says how each is started"
+        )
     if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
         yield (
             "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
@@ -425,6 +432,8 @@ def _read_placement(reading: Reading) -> None:
         data["main_gpu"] = main_gpu
     if split := reading.text("tensor_split"):
         data["tensor_split"] = _shares(split, reading)
+    if workers := reading.text("rpc_workers"):
+        data["rpc_workers"] = _workers(workers, reading)
     mode = reading.text("load_mode")
     data["use_mmap"] = is_on(reading.text("use_mmap") or "on") and mode != UNMAPPED
     if mode not in (None, *LOAD_MODES):
@@ -450,6 +459,13 @@ def _shares(written: str, reading: Reading) -> list[float]:
         reading.left_out.append(f"--tensor-split {written} (not numbers)")
         return []
     return numbers
+
+
+def _workers(written: str, reading: Reading) -> list[str]:
+    found = [each.strip() for each in written.split(",")]
+    bad = [each for each in found if re.fullmatch(WORKER, each) is None]
+    reading.left_out += [f"--rpc {each} (no host:port)" for each in bad]
+    return [each for each in found if each not in bad]
 
 
 def _read_companions(reading: Reading) -> None:

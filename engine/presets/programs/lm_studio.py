@@ -85,6 +85,7 @@ _LENGTHS: Mapping[str, str] = {
 _BY_MODEL, _BY_HEAD = f"{_DRAFT}draftSimple", f"{_DRAFT}draftMtp"
 _DRAFT_MODEL, _DRAFT_MAX = f"{_DRAFT}draftModel", f"{_DRAFT}draftMaxTokens"
 _CONSEQUENCES = {
+    "rpc_workers": "and this machine computes all layers",
     "swa_full": "and layers with a sliding window keep their window only",
     "tensor_overrides": "and every tensor lies with its layer",
     "mmproj_path": "it takes the projector that lies beside the model",

@@ -67,6 +67,7 @@ _SAMPLING: Mapping[str, str] = {
 _KV_TYPE, _FLASH = "OLLAMA_KV_CACHE_TYPE", "OLLAMA_FLASH_ATTENTION"
 _SLOTS, _MARGIN = "OLLAMA_NUM_PARALLEL", "OLLAMA_GPU_OVERHEAD"
 _CONSEQUENCES = {
+    "rpc_workers": "and this machine computes all layers",
     "kv_unified": "each slot has num_ctx tokens of its own",
     "swa_full": "and layers with a sliding window keep their window only",
     "offload_kqv": "and the cache lies with its layers",

@@ -1,6 +1,7 @@
 """Commands at a server: what it is, one answer, several users."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,40 @@ def test_load_counts_every_reply_of_every_user(capsys: pytest.CaptureFixture[str
     found = json.loads(capsys.readouterr().out)
     assert [len(each["turns"]) for each in found["results"]] == [2, 6]
     assert all(not turn["fault"] for each in found["results"] for turn in each["turns"])
+
+
+def test_load_checks_that_each_reply_is_its_own_chats(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving("llama-server") as server:
+        assert run(["load", server.url, "--users", "2", "--turns", "2", "--check"]) == 0
+        assert "4/4" in (shown := capsys.readouterr().out)
+        assert "every reply is of its own chat's prompt" in shown
+        server.misdeed = "mixes up"
+        assert run(["load", server.url, "--users", "2", "--turns", "1", "--check"]) == 1
+    assert "the server mixes them up" in capsys.readouterr().out
+
+
+@pytest.fixture
+def served_preset(tmp_path: Path) -> Path:
+    path = tmp_path / "cellar.toml"
+    path.write_text('name = "cellar"\nserver = "http://127.0.0.1:9"\nmodel = "tiny"\n')
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", [["bench"], ["compare", "any", "Hello"], ["tune"], ["cache-quality", "any"]]
+)
+def test_what_needs_the_model_here_says_so_for_a_server(
+    command: list[str], served_preset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--preset", str(served_preset)]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "needs the model on this machine" in said
+    assert "kvchat load http://127.0.0.1:9" in said
+
+
+def test_a_plan_of_a_server_preset_asks_for_a_file(
+    served_preset: Path, starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", "--preset", str(served_preset)]) == 1
+    assert "name a model's file" in " ".join(capsys.readouterr().err.split())
+    assert run(["export", str(starter_path), "--preset", str(served_preset)]) == 0

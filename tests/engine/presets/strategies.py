@@ -36,6 +36,7 @@ ADAPTERS = st.builds(
     ),  # llama-server cuts a scale off there
     st.sampled_from([1.0, 1.0, 0.5, -0.25]),
 )
+WORKERS = st.sampled_from(["host1:50052", "10.0.0.2:1", "my-host.lan:65535"])
 OVERRIDES = st.builds(TensorOverride, PATTERNS, st.sampled_from(["CPU", "GPU 0", "GPU 3"]))
 
 
@@ -71,6 +72,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
         split_mode=draw(st.sampled_from(["layer", "none"])),
         main_gpu=draw(st.integers(0, 3)),
         tensor_split=tuple(draw(st.lists(SHARES, max_size=4))),
+        rpc_workers=tuple(draw(st.lists(WORKERS, max_size=2))),
         n_cpu_moe=draw(LAYERS),
         tensor_overrides=tuple(draw(st.lists(OVERRIDES, max_size=2))),
         mmproj_path=draw(st.none() | PATHS),

@@ -1,18 +1,32 @@
 """A real llama-server, where there is one (`LLAMA_SERVER`, or in the path)."""
 
+import os
 import re
+import shutil
+import socket
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from engine.backends.server.facts import slots_of
-from engine.backends.server.many_users import LoadPlan, run_load
+from engine.backends.server.many_users import LoadPlan, run_load, said_alone
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.errors import ServerError
 from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
+from engine.memory.server_log import compare_log, read_server_log
+from engine.memory.terms import TermKind
+from engine.memory.units import GIB
+from engine.planning.exporting import export_request
+from engine.planning.machine import PlannedMachine
+from engine.planning.planner import Planner
+from engine.planning.request import PlanRequest, setup_of
+from engine.planning.workers import PROGRAM, parse_worker
+from engine.presets.programs.llama_server import serving
 from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
 from engine.process.server_process import ServerProcess, find_llama_server, free_port
@@ -151,9 +165,11 @@ def test_a_stopped_reply_frees_its_slot_and_can_be_gone_on_with(started: Started
 @pytest.mark.parametrize("n_users", [1, 3])
 def test_users_at_once_get_what_each_gets_alone(started: Started, n_users: int) -> None:
     session = ServerSession(Configuration.at_server(started.url))
-    result = run_load(session, n_users, LoadPlan(n_turns=2, max_tokens=12, limit_s=100))
+    plan = LoadPlan(n_turns=2, max_tokens=12, limit_s=100)
+    result = run_load(session, n_users, plan, said_alone(session, n_users, plan))
     session.close()
-    assert result.n_failed == 0
+    assert (result.n_failed, result.n_mixed_up) == (0, 0)
+    assert result.n_own == len(result.turns), "rows of one token round as they do alone"
     assert len(result.turns) == 2 * n_users
     assert {turn.user for turn in result.turns} == set(range(n_users))
     assert all(turn.n_tokens for turn in result.turns)
@@ -199,3 +215,53 @@ def test_a_killed_server_is_started_again_and_answers(starter_path: Path, tmp_pa
     finally:
         process.end()
     assert "started again" in told[0]
+
+
+def test_a_chat_runs_over_two_workers_that_hold_what_was_planned(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    worker = shutil.which(os.environ.get("LLAMA_RPC_SERVER") or PROGRAM)
+    if worker is None or not os.environ.get("LLAMA_SERVER"):
+        pytest.skip("no workers: name a llama-server with RPC in LLAMA_SERVER, LLAMA_RPC_SERVER")
+    ports = [free_port("127.0.0.1") for _ in range(3)]
+    machine = PlannedMachine(
+        ram_bytes=16 * GIB,
+        workers=tuple(parse_worker(f"127.0.0.1:{port}:4GiB") for port in ports[:2]),
+    )
+    planner = Planner()
+    asked = PlanRequest(str(starter_path), machine=machine, rules={"n_ctx": 4096})
+    plan = planner.plan(setup_of(asked, planner))
+    logs = [tmp_path / f"worker{port}" for port in ports[:2]]
+    with ExitStack() as running:
+        for port, log in zip(ports, logs, strict=False):
+            process = subprocess.Popen(
+                [worker, "--host", "127.0.0.1", "--port", str(port), "--threads", "1"],
+                env={**os.environ, "GGML_RPC_DEBUG": "1"},
+                stdout=running.enter_context(log.open("wb")),
+                stderr=subprocess.STDOUT,
+            )
+            running.callback(process.wait)
+            running.callback(process.kill)
+            wait_until(lambda port=port: _listens(port))
+        url = f"http://127.0.0.1:{ports[2]}"
+        server = ServerProcess(
+            [*serving(export_request(plan, port=ports[2], server=str(find_llama_server(None)))),
+             "--log-verbosity", "4"],
+            url=url, log_path=tmp_path / "server", tell=lambda _: None,
+        )  # fmt: skip
+        running.callback(server.end)
+        server.start(loading_s=120)
+        replies = chat_with(Configuration.at_server(url), tmp_path / "engine.log")
+        assert all(len(finished.text) > 20 for finished, _ in replies)
+        compared = compare_log(plan.estimate, read_server_log(tmp_path / "server"))
+    for device, log in zip(plan.estimate.devices, logs, strict=False):
+        sizes = re.findall(rb"\[alloc_buffer\] device: 0, size: (\d+)", log.read_bytes())
+        planned = device.total_bytes - device.term(TermKind.OVERHEAD).nbytes
+        assert planned == pytest.approx(sum(map(int, sizes)), rel=0.03)
+        told = sum(row.measured_bytes for row in compared if row.device == device.device.name)
+        assert planned == pytest.approx(told, rel=0.03)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

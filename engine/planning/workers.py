@@ -1,0 +1,201 @@
+"""Other machines that compute layers for llama-server: workers of llama.cpp's RPC.
+
+A worker is `ggml-rpc-server` of llama.cpp 0c1e57098 (`tools/rpc`); what goes over the net is what
+its client sends (`ggml/src/ggml-rpc/ggml-rpc.cpp`): all of it passes the machine with llama-server,
+and what one worker hands to another passes it twice.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from engine.configuration import WORKER, Configuration
+from engine.errors import HardwareError
+from engine.memory.cards import find_card, planned_devices
+from engine.memory.estimate import Estimate, shape_for
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import CacheShape
+from engine.memory.placement import Placement, place
+from engine.memory.terms import TermKind
+from engine.memory.units import parse_bytes
+from engine.memory.weights import weights_of
+from engine.model.architecture import Model
+
+PROGRAM = "ggml-rpc-server"
+DEFAULT_PORT = 50052
+MOST_GPUS = 16
+FLOAT_BYTES, HALF_BYTES, PLACE_BYTES = 4, 2, 8
+MESSAGE_BYTES = 320
+"""A tensor's description with its command: 296 bytes of `rpc_tensor` and some lengths."""
+N_INPUTS = 5
+"""Small inputs that each device is sent for a step: places, cells, mask, rows of output."""
+_ADDRESSED = re.compile(r"(?P<host>[^:\s]+)(?::(?P<port>\d{1,5}))?:(?P<gpus>[^:]+)")
+_COUNTED = re.compile(r"(?:(\d{1,2})\s*[x×]\s*)?(\S.*)")  # noqa: RUF001  as people type it
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A machine that computes layers for another one's llama-server."""
+
+    endpoint: str
+    """`host:port`."""
+    vram_bytes: tuple[int, ...] = ()
+    """Memory of each of its GPUs; of one without GPU, what it may use of its main memory."""
+    cards: tuple[str, ...] = ()
+    """Its GPUs by name, behind those."""
+
+    @property
+    def host(self) -> str:
+        """Its name without the port."""
+        return self.endpoint.rpartition(":")[0]
+
+    @property
+    def n_gpus(self) -> int:
+        """How many GPUs it has."""
+        return len(self.vram_bytes) + len(self.cards)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Its GPUs, named by its host.
+
+        Raises:
+            HardwareError: a card is not known, or is a whole machine among others.
+        """
+        found = planned_devices(vram_bytes=self.vram_bytes, cards=self.cards)[:-1]
+        return tuple(
+            replace(gpu, name=self._title(gpu, index), is_unified=False, worker=self.endpoint)
+            for index, gpu in enumerate(found)
+        )
+
+    def command(self) -> str:
+        """How it is started there, for whoever can reach its port."""
+        _, _, port = self.endpoint.rpartition(":")
+        return shlex.join([PROGRAM, "--host", "0.0.0.0", "--port", port, "--cache"])
+
+    def _title(self, gpu: Device, index: int) -> str:
+        card = gpu.name.rpartition("· ")[2] if index >= len(self.vram_bytes) else ""
+        number = f"GPU {index}" if self.n_gpus > 1 else ""
+        return " · ".join(filter(None, (" ".join(filter(None, (self.host, number))), card)))
+
+
+def parse_worker(text: str) -> Worker:
+    """A machine with its GPUs: `host1:24GiB`, `host2:2x24GiB`, `host3:50053:RTX 3060`.
+
+    Raises:
+        HardwareError: it is none.
+    """
+    match = _ADDRESSED.fullmatch(text.strip())
+    if match is None or (counted := _COUNTED.fullmatch(match["gpus"].strip())) is None:
+        raise HardwareError(f"{text!r} is no machine with GPUs: write it as host1:2x24GiB")
+    endpoint = f"{match['host']}:{match['port'] or DEFAULT_PORT}"
+    if re.fullmatch(WORKER, endpoint) is None or not 0 < int(endpoint.rpartition(":")[2]) < 65536:
+        raise HardwareError(f"{endpoint!r} is no address of a worker: write a name and a port")
+    count, named = int(counted[1] or 1), counted[2]
+    if not 0 < count <= MOST_GPUS:
+        raise HardwareError(f"{text!r} has {count} GPUs: a machine has 1 to {MOST_GPUS}")
+    try:
+        return Worker(endpoint, (parse_bytes(named),) * count)
+    except HardwareError:
+        if named.replace(".", "").isdecimal():
+            raise
+        return Worker(endpoint, cards=(find_card(named).name,) * count)
+
+
+def joined_workers(found: tuple[Worker, ...]) -> tuple[Worker, ...]:
+    """The workers with what was said of one machine in several parts put together."""
+    by_endpoint: dict[str, Worker] = {}
+    for each in found:
+        before = by_endpoint.get(each.endpoint, Worker(each.endpoint))
+        vram, cards = (*before.vram_bytes, *each.vram_bytes), (*before.cards, *each.cards)
+        by_endpoint[each.endpoint] = replace(before, vram_bytes=vram, cards=cards)
+    return tuple(by_endpoint.values())
+
+
+def with_workers(
+    configuration: Configuration, model: Model, devices: tuple[Device, ...]
+) -> Configuration:
+    """The configuration with the workers among some devices, and the layers of each GPU said.
+
+    A share that is said does not change with what else a worker holds when llama-server starts.
+    """
+    where = _placement(model, configuration, devices)
+    lying = [*where.layer_devices, where.output_device]
+    split = configuration.tensor_split
+    if not split and len(where.gpus) > 1 and any(gpu in lying for gpu in where.gpus):
+        split = tuple(float(lying.count(gpu)) for gpu in where.gpus)
+    endpoints = tuple(dict.fromkeys(gpu.worker for gpu in where.gpus if gpu.worker))
+    return replace(configuration, tensor_split=split, rpc_workers=endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What goes over the net of the machine with llama-server, in bytes."""
+
+    load_bytes: int
+    """Weights, once: a worker keeps those that it was sent with `--cache`."""
+    token_bytes: int
+    """Each token that is decoded, behind a full context."""
+    prompt_bytes: int
+    """Each token of a prompt."""
+    n_waits: int
+    """Answers of workers that a token waits for: each costs the delay of the net."""
+
+    def token_s(self, gbps: float) -> float:
+        """The time of a token on a net of so many 10^9 bits a second, its delay left out."""
+        return seconds_of(self.token_bytes, gbps)
+
+
+def seconds_of(nbytes: int, gbps: float) -> float:
+    """How long bytes take on a net of so many 10^9 bits a second."""
+    return nbytes * 8 / (gbps * 1e9)
+
+
+def traffic(model: Model, cost: Estimate) -> Traffic | None:
+    """What a plan sends over the net; None where no worker has a part of it."""
+    now, devices = cost.configuration, tuple(each.device for each in cost.devices)
+    held = {each.device: each.term(TermKind.WEIGHTS).nbytes for each in cost.devices}
+    load_bytes = sum(nbytes for device, nbytes in held.items() if device.worker)
+    if not load_bytes:
+        return None
+    where = _placement(model, now, devices)
+    shape = shape_for(model.architecture, now, cost.target, devices)
+    crossings = list(_crossings(where, devices[-1]))
+    n_passes = sum(_times(before, after) for before, after in crossings)
+    crossed = n_passes * model.architecture.d_hidden * FLOAT_BYTES
+    n_far = sum(bool(device.worker) for device in where.distinct_devices)
+    row = n_far * _input_bytes(shape, now)
+    described = MESSAGE_BYTES * (N_INPUTS * n_far + n_passes)
+    answers = bool(where.output_device.worker)
+    logits = answers * (model.architecture.n_vocab * FLOAT_BYTES + MESSAGE_BYTES)
+    return Traffic(
+        load_bytes,
+        crossed + row + described + logits,
+        crossed + row + described // max(shape.n_graph_tokens, 1),
+        sum(bool(before.worker) for before, _ in crossings) + answers,
+    )
+
+
+def _placement(model: Model, now: Configuration, devices: tuple[Device, ...]) -> Placement:
+    gpus = tuple(device for device in devices if device.kind == "gpu")
+    weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
+    return place(weights, now, gpus, devices[-1])
+
+
+def _crossings(where: Placement, cpu: Device) -> Iterator[tuple[Device, Device]]:
+    """Where hidden states go from one device to another."""
+    path = [cpu, *(device for _, _, device in where.spans), where.output_device]
+    return ((before, after) for before, after in pairwise(path) if before != after)
+
+
+def _times(before: Device, after: Device) -> int:
+    """How often what goes from one device to another passes the net."""
+    if before.worker == after.worker:
+        return 0  # a worker copies among its own GPUs
+    return bool(before.worker) + bool(after.worker)
+
+
+def _input_bytes(shape: CacheShape, now: Configuration) -> int:
+    """A token's inputs to one device: its row of the mask behind a full context, and its places."""
+    mask = HALF_BYTES if now.flash_attention != "off" else FLOAT_BYTES
+    return shape.n_cells * mask + FLOAT_BYTES + 2 * PLACE_BYTES

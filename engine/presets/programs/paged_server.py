@@ -1,0 +1,209 @@
+"""What vLLM and SGLang have in common: GPUs that share a model, and a cache in pages on each.
+
+Tensor parallelism cuts every layer among the GPUs of one machine, pipeline parallelism gives each
+machine a run of layers (vLLM's `docs/serving/parallelism_scaling.md`). Each GPU keeps its part of
+the keys and values, whole heads, so those of fewer heads than GPUs are kept several times.
+"""
+
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from engine.configuration import Configuration
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import kv_type
+from engine.memory.units import GIB, format_bytes
+from engine.model.architecture import Architecture, Model
+from engine.presets.programs.base import ExportRequest, slug, writable
+from engine.presets.programs.remarks import left_behind, no_scales
+
+HALF_BYTES, QUARTER_BYTES = 2, 1
+"""Bytes of a cached number in 16 and in 8 bits."""
+MOST_UTILIZATION = 0.95
+"""Of a GPU's memory; the rest is the driver's."""
+TIER_SHARE = 0.5
+"""Of the free main memory, for a second tier of the cache."""
+LEAST_TIER_BYTES = 4 * GIB
+CONSEQUENCES = {
+    "kv_unified": "and pages of the cache are all users' anyway",
+    "swa_full": "and layers with a sliding window keep their window only",
+    "offload_kqv": "and the cache lies on the GPUs",
+    "n_cpu_moe": "and experts lie on the GPUs",
+    "tensor_overrides": "and every tensor lies with its layer",
+    "tensor_split": "and all GPUs get equal parts",
+    "split_mode": "and all GPUs get equal parts",
+    "main_gpu": "and all GPUs get equal parts",
+    "rpc_workers": "and its own processes run on the other machines instead",
+    "mmproj_path": "and takes the vision part of the original weights",
+    "n_threads": "and its processors only prepare the work",
+    "n_threads_batch": "and its processors only prepare the work",
+    "use_mmap": "and the weights lie on the GPUs",
+    "use_extra_buffers": "and nothing is repacked",
+}
+_HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with its GPUs."""
+
+    host: str
+    gpus: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a model and its cache lie on the GPUs."""
+
+    nodes: tuple[Node, ...]
+    n_tensor: int
+    """GPUs that share each layer."""
+    n_pipeline: int
+    """Runs of layers, one behind the other."""
+    weight_bytes: int
+    """Weights on each GPU, about."""
+    token_bytes: int
+    """Keys and values of one token on each GPU."""
+    page_tokens: int
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs that work together."""
+        return self.n_tensor * self.n_pipeline
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all machines have as many GPUs."""
+        return len({len(node.gpus) for node in self.nodes}) == 1
+
+    def pages(self, n_tokens: int) -> int:
+        """Pages that so many tokens take."""
+        return -(-n_tokens // self.page_tokens)
+
+    def cache_bytes(self, n_tokens: int) -> int:
+        """The cache of so many tokens on each GPU."""
+        return self.pages(n_tokens) * self.page_tokens * self.token_bytes
+
+
+def spread_of(request: ExportRequest, page_tokens: int) -> Spread:
+    """How the model of a request lies on its GPUs; on one where none is known."""
+    gpus = request.gpus or (Device("GPU", "gpu", 0, 0),)
+    hosts = sorted(dict.fromkeys(gpu.worker for gpu in gpus), key=bool)  # this machine first
+    nodes = tuple(
+        Node(
+            host.rpartition(":")[0] or platform.node(),
+            tuple(gpu for gpu in gpus if gpu.worker == host),
+        )
+        for host in hosts
+    )
+    n_heads = None if request.model is None else request.model.architecture.n_heads
+    n_tensor = gcd(*(len(node.gpus) for node in nodes))
+    while n_heads and n_heads % n_tensor:
+        n_tensor -= 1  # whole heads; the GPUs that are left make further runs of layers
+        n_tensor = gcd(n_tensor, *(len(node.gpus) for node in nodes))
+    n_pipeline = len(gpus) // n_tensor
+    model = request.model
+    weights = 0 if model is None else sum(tensor.nbytes for tensor in model.file.tensors)
+    per_token = 0 if model is None else _token_bytes(
+        model.architecture, number_bytes(request.configuration), n_tensor, n_pipeline
+    )  # fmt: skip
+    return Spread(nodes, n_tensor, n_pipeline, weights // len(gpus), per_token, page_tokens)
+
+
+def number_bytes(configuration: Configuration) -> int:
+    """Bytes of a cached number: 1 where 8 bits or less were planned for keys and values."""
+    widest = max(kv_type(each).bits for each in (configuration.type_k, configuration.type_v))
+    return QUARTER_BYTES if widest <= kv_type("q8_0").bits else HALF_BYTES
+
+
+def _token_bytes(architecture: Architecture, number: int, n_tensor: int, n_pipeline: int) -> int:
+    """Of the GPU with the most layers; heads that are fewer than GPUs are on several."""
+    layers = list(architecture.layers.values())
+    n_most = -(-len(layers) // n_pipeline)
+    rows = [
+        max(-(-layer.n_kv_heads // n_tensor), 1) * (layer.k_head_dim + layer.v_head_dim)
+        for layer in layers
+    ]
+    return number * sum(sorted(rows)[-n_most:])
+
+
+def n_ctx_of_chat(configuration: Configuration) -> int:
+    """Tokens of one chat."""
+    return max(configuration.n_ctx // configuration.n_slots, 1)
+
+
+def utilization(request: ExportRequest) -> float:
+    """The share of the smallest GPU that may be used: what is free of it without the margin."""
+    shares = [
+        (gpu.free_bytes - request.margin_bytes) / gpu.total_bytes
+        for gpu in request.gpus
+        if gpu.total_bytes
+    ]
+    return max(int(100 * min([*shares, MOST_UTILIZATION])) / 100, 0.05)
+
+
+def tier_gib(request: ExportRequest) -> int:
+    """GiB of main memory for a second tier of the cache; 0 where too little is known or free."""
+    nbytes = TIER_SHARE * request.ram_free_bytes
+    return int(nbytes // GIB) if nbytes >= LEAST_TIER_BYTES else 0
+
+
+def tokenizer_of(model: Model | None) -> str | None:
+    """The repository of the original weights, where the file's header names it."""
+    keys = ("general.base_model.0.repo_url", "general.repo_url", "general.source.repo_url")
+    for key in keys:
+        url = None if model is None else model.file.text(key)
+        if match := _HUB.match(url or ""):
+            return match[1]
+    return None
+
+
+def named_adapters(configuration: Configuration) -> list[str]:
+    """Each adapter as `NAME=PATH`.
+
+    Raises:
+        ExportError: a path that cannot be written.
+    """
+    return [f"{slug(each.path.stem)}={writable(str(each.path))}" for each in configuration.adapters]
+
+
+def sizes_text(request: ExportRequest, spread: Spread, pages: str) -> Iterator[str]:
+    """What lies on each GPU, and how many pages the plan needs."""
+    configuration = request.configuration
+    if not spread.token_bytes:
+        return
+    n_tokens = n_ctx_of_chat(configuration) * configuration.n_slots
+    yield (
+        f"each of {spread.n_gpus} GPUs holds about {format_bytes(spread.weight_bytes)} of weights "
+        f"and {format_bytes(spread.cache_bytes(n_tokens))} of keys and values: "
+        f"{spread.pages(n_tokens):,} {pages} of {spread.page_tokens} tokens, "
+        f"{spread.token_bytes:,} bytes a token"
+    )
+
+
+def lost(request: ExportRequest, spread: Spread, program: str) -> Iterator[str]:
+    """What a plan loses on its way to either program."""
+    configuration = request.configuration
+    yield from left_behind(configuration, program, CONSEQUENCES)
+    yield from no_scales(configuration, program)
+    types = {configuration.type_k, configuration.type_v}
+    if types - {"f16", "bf16"}:
+        k, v, bits = configuration.type_k, configuration.type_v, 8 * number_bytes(configuration)
+        yield f"type_k is {k} and type_v is {v}: {program} keeps both in {bits} bits"
+    if not request.uses_gpu or 0 <= configuration.n_gpu_layers < (request.n_layers or 0):
+        yield f"{program} lays all layers on GPUs: none in main memory, as the plan has it"
+    if request.model is not None and tokenizer_of(request.model) is None:
+        yield "the file does not name its original weights: say their tokenizer with --tokenizer"
+    sampling = configuration.sampling
+    yield (
+        f"{program} takes temperature {sampling.temperature:g} and the other sampling with each "
+        "request; kvchat sends it"
+    )
+    if len(spread.nodes) > 1:
+        hosts = " and ".join(node.host for node in spread.nodes)
+        yield (
+            f"{hosts} each need the program in the same version and the model at the same path, on "
+            "a net that nobody else can reach: their connections are neither encrypted nor checked"
+        )

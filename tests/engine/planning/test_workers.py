@@ -1,0 +1,139 @@
+"""Machines that compute layers for llama-server: their names, what they cost, who is best."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.errors import HardwareError
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+from engine.model.catalog import find_entry
+from engine.planning.fit import FitRequest, fit
+from engine.planning.goals import Goal
+from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
+from engine.planning.planner import Planner
+from engine.planning.request import PlanRequest, setup_of
+from engine.planning.workers import Worker, joined_workers, parse_worker, traffic, with_workers
+
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "worker"),
+    [
+        ("host1:24GiB", Worker("host1:50052", (24 * GIB,))),
+        ("host2:2x24", Worker("host2:50052", (24 * GIB, 24 * GIB))),
+        ("10.0.0.2:7000:8 GiB", Worker("10.0.0.2:7000", (8 * GIB,))),
+        ("h:2x RTX 3060", Worker("h:50052", cards=("GeForce RTX 3060",) * 2)),
+    ],
+)
+def test_a_worker_is_a_host_with_gpus(text: str, worker: Worker) -> None:
+    assert parse_worker(text) == worker
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["host1:", ":24GiB", "host 1:24GiB", "host1:0x24GiB", "host1:0", "host1:99999:8GiB",
+     "[::1]:8GiB", "host1:0:8GiB", "h:17x1GiB", "h:no card", "--rpc:8GiB", "a;b:8GiB"],
+)  # fmt: skip
+def test_what_is_no_worker_is_refused(text: str) -> None:
+    with pytest.raises(HardwareError):
+        parse_worker(text)
+
+
+def test_parts_of_one_machine_are_put_together_and_come_back_as_they_are_typed() -> None:
+    found = joined_workers(tuple(map(parse_worker, ["a:24GiB", "b:8GiB", "a:RTX 3060"])))
+    assert [worker.n_gpus for worker in found] == [2, 1]
+    assert [device.name for device in found[0].devices()] == [
+        "a GPU 0",
+        "a GPU 1 · GeForce RTX 3060",
+    ]
+    machine = PlannedMachine(workers=found)
+    assert parse_gpus(PlannedMachine(), format_gpus(machine)).workers == found
+
+
+def machine(*workers: str, **own: object) -> PlannedMachine:
+    parsed = joined_workers(tuple(map(parse_worker, workers)))
+    return replace(PlannedMachine(ram_bytes=64 * GIB, workers=parsed), **own)  # type: ignore[arg-type]
+
+
+def test_devices_of_workers_come_before_those_of_this_machine() -> None:
+    found = machine("a:24GiB", "b:2x8GiB", vram_bytes=(4 * GIB,)).devices()
+    assert [device.worker for device in found] == ["a:50052", "b:50052", "b:50052", "", ""]
+    assert found[-1].kind == "cpu"
+
+
+def test_a_plan_over_workers_names_them_and_their_layers_for_llama_server() -> None:
+    asked = PlanRequest("qwen3-32b", machine=machine("a:24GiB", "b:2x24GiB"))
+    planner = Planner()
+    plan = planner.plan(setup_of(asked, planner))
+    assert plan.setup.target == "llama-server"
+    words = plan.arguments
+    assert words[words.index("--rpc") + 1] == "a:50052,b:50052"
+    split = [int(part) for part in words[words.index("--tensor-split") + 1].split(",")]
+    assert len(split) == 3
+    assert sum(split) == plan.model.architecture.n_layers + 1
+    assert plan.fits
+
+
+def test_weights_of_main_memory_visit_no_worker() -> None:
+    model = find_entry("qwen3-8b").model("Q4_K_M")
+    now = Configuration(Path("m.gguf"), 8192, n_gpu_layers=20)
+    far = Device("a", "gpu", 24 * GIB, 24 * GIB, worker="a:50052")
+    near = Device("a", "gpu", 24 * GIB, 24 * GIB)
+    costs = [
+        estimate(model, now, (gpu, CPU), target="llama-server").devices[0] for gpu in (far, near)
+    ]
+    compute = [
+        next(t.nbytes for kind, t in each.terms.items() if kind == "compute") for each in costs
+    ]
+    assert compute[0] < compute[1], "a GPU here holds copies of the largest matrix"
+
+
+def test_what_crosses_the_net_grows_with_machines_and_not_with_gpus() -> None:
+    model = find_entry("qwen3-8b").model("Q4_K_M")
+    now = Configuration(Path("m.gguf"), 8192)
+
+    def sent(*endpoints: str) -> int:
+        gpus = tuple(
+            Device(f"{i}", "gpu", 24 * GIB, 24 * GIB, worker=each)
+            for i, each in enumerate(endpoints)
+        )
+        found = traffic(model, estimate(model, now, (*gpus, CPU), target="llama-server"))
+        assert found is not None
+        return found.token_bytes
+
+    one, two_gpus, two = sent("a:1"), sent("a:1", "a:1"), sent("a:1", "b:1")
+    logits = model.architecture.n_vocab * 4
+    assert logits < one < two
+    assert two_gpus - one < model.architecture.d_hidden * 4 + 8192 * 2 + 10_000
+    assert two - one >= 2 * model.architecture.d_hidden * 4, "hidden states pass twice"
+    assert traffic(model, estimate(model, now, (CPU,), target="llama-server")) is None
+
+
+def test_workers_that_are_named_alone_are_said_to_be_unplanned() -> None:
+    model = find_entry("qwen3-8b").model("Q4_K_M")
+    gpu = Device("a", "gpu", 24 * GIB, 24 * GIB, worker="a:50052")
+    now = with_workers(Configuration(Path("m.gguf"), 8192), model, (gpu, CPU))
+    assert (now.rpc_workers, now.tensor_split) == (("a:50052",), ())
+
+
+@pytest.mark.parametrize(
+    ("model", "best"),
+    [("qwen3-4b", "here alone"), ("qwen3-32b", "b alone"), ("llama-3.3-70b", "a and b")],
+)
+def test_fit_takes_the_fewest_machines_that_hold_the_model(model: str, best: str) -> None:
+    asked = machine("a:24GiB", "b:2x24GiB", has_gpu=False)
+    if best == "here alone":
+        asked = replace(
+            asked, workers=(parse_worker("a:2GiB"),), vram_bytes=(24 * GIB,), has_gpu=True
+        )
+    found = fit(FitRequest(model, Goal.BALANCED, asked), Planner())
+    assert found.machines[0].title == best
+    alone = [each.title for each in found.machines]
+    assert "here alone" in alone
+    assert len(alone) == len(set(alone))
+    assert bool(found.plan.setup.configuration.rpc_workers) == (" and " in best)
