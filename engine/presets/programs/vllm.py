@@ -1,6 +1,6 @@
 """vLLM's launch: `vllm serve` for each machine, with the cache's size and a second tier.
 
-Checked with the sources of 0.33.0: `vllm/config` and `vllm/engine/arg_utils.py`. It reads GGUF by a
+Checked with the sources of 0.32.0: `vllm/config` and `vllm/engine/arg_utils.py`. It reads GGUF by a
 package of its own since 0.26 (`vllm-gguf-plugin`).
 """
 
@@ -51,7 +51,7 @@ def render(request: ExportRequest) -> Exported:
     placed = with_absolute_paths(request)
     spread = spread_of(placed, PAGE_TOKENS)
     remarks = tuple(_remarks(placed, spread))
-    heading = (f"{request.name}, planned by kvchat for vLLM 0.33", *remarks, *request.warnings)
+    heading = (f"{request.name}, planned by kvchat for vLLM 0.32", *remarks, *request.warnings)
     scripts = [_script(placed, spread, rank) for rank in range(_n_scripts(spread))]
     others = tuple(
         Companion(
@@ -92,6 +92,7 @@ def _words(request: ExportRequest, spread: Spread, rank: int) -> list[str]:
         words += ["--speculative-config", json.dumps(drafts)]
     if configuration.adapters:
         words += ["--enable-lora", "--lora-modules", *named_adapters(configuration)]
+    words.append("--enable-prompt-tokens-details")  # without it replies do not tell what was reused
     return [*words, "--host", writable(request.host), "--port", str(request.port)]
 
 
