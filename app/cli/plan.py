@@ -8,8 +8,8 @@ import click
 
 from app.cli.console import SlowReading, print_json
 from app.cli.options import (
-    GPU,
     ADAPTER,
+    GPU,
     OPEN_KV_TYPE,
     SHARES,
     Count,
