@@ -68,7 +68,7 @@ ALWAYS_SAID = (
 """What stands in a command though it is as usual: llama-server's own default may be another."""
 OTHER_WORDS = (
     "n_gpu_layers", "tensor_split", "tensor_overrides", "n_cpu_moe", "use_mmap", "mmproj_offload",
-    "cpu_moe",
+    "cpu_moe", "rpc_workers",
 )  # fmt: skip
 """Settings that one option cannot say with the value that a preset has."""
 AS_THEY_ARE = [flag for flag in FLAGS if flag.key not in OTHER_WORDS]
