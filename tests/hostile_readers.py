@@ -13,15 +13,20 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 
 import click
+import httpx
 import numpy as np
 
+from app.batch import read_requests
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
+from app.bindings import Action, read_keymap
+from app.chat.attachments import attached_to, read_file
 from app.chat_files import read_chats
 from app.chat_files.jsonl import jsonl_of
 from app.chat_files.markdown import markdown_of
 from app.cli.options import AGE
 from app.config import load_settings
+from app.library import Favourites
 from app.paths import builtin_themes_dir
 from app.store.chats import ChatStore
 from app.store.database import connect
@@ -35,11 +40,14 @@ from engine.backends.llama_cpp.slot_file import (
     SLOT_VERSION,
     read_slot_file,
 )
+from engine.backends.server.facts import ask_facts
+from engine.backends.server.http import Http, Limits
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.grammar.source import read_grammar
 from engine.manifest import read_manifest
 from engine.memory.calibration import (
     Calibration,
@@ -54,8 +62,10 @@ from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.header_cache import HeaderCache
 from engine.model.http_ranges import Version
+from engine.model.ollama import stored_models
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.remote_address import parse_address
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.resolve import Machine, resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
 from engine.policy.choice import Wish, choose
@@ -71,8 +81,10 @@ from engine.quality import row_store
 from engine.quality.metrics import ROW
 from engine.quality.records import CacheKind, read_report, report_json
 from engine.quality.row_store import RowKey, RowStore
+from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
 from engine.speculation.costs import CostProfile
+from engine.tuning.outcome import TuningRecord, read_record, write_record
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.presets.programs import test_imported_files as imports
@@ -82,23 +94,31 @@ from tests.gguf_files import header, llama_values, write
 from tests.hostile_seeds import (
     AMOUNTS,
     ANSWER,
+    ATTACHED,
+    BATCH,
     CHUNKED,
     COMMAND,
     ENVIRONMENT,
+    GRAMMAR,
     KOBOLD,
     LM_STUDIO,
     MANIFEST,
+    MODELS,
+    OLLAMA,
     PRESET,
     PRESETS,
     PROMPTS,
     REDIRECT,
+    SCHEMA,
     SETTINGS,
+    STREAM,
     TREE,
     URL,
 )
 from tests.hostile_texts import damaged_texts
 from tests.measured_reader import Reader
 
+ACTIONS = [Action("reply-stop", ("escape",), "Stop", "end the reply", frozenset())]
 LOGS = Path(__file__).parent / "engine" / "memory" / "logs"
 KEY = "0123"
 ROWS_HEAD_BYTES = 65
@@ -146,7 +166,10 @@ def _preset(data: bytes) -> Iterator[str]:
 
 
 def _settings(data: bytes) -> Iterator[str]:
-    yield load_settings(_file(data, "config.toml")).problem or ""
+    """The settings, and the keys that they give to an action."""
+    found = load_settings(_file(data, "config.toml"))
+    yield found.problem or ""
+    yield from read_keymap(found.settings.keys, ACTIONS).problems
 
 
 def _theme(data: bytes) -> Iterator[str]:
@@ -285,7 +308,57 @@ def _quality_rows_seed() -> bytes:
     return path.read_bytes()[row_store.PRELUDE.size + row_store.DIGEST_BYTES :]
 
 
+def _batch(data: bytes) -> Iterator[str]:
+    requests, broken = read_requests(_file(data, "batch.jsonl"), GenerationRequest(), "Be terse.")
+    yield from (f"{each.name}{each.request}" for each in requests)
+    yield from (each.reason for each in broken)
+
+
+def _attachment(data: bytes) -> Iterator[str]:
+    """A file that goes with a message, and the files of a message that was kept."""
+    yield read_file(_file(data, "notes.md").name, _folder()).text
+    text, files = attached_to(data.decode("utf-8", "replace"))
+    yield from (text, *(file.name for file in files))
+
+
+def _schema(data: bytes) -> Iterator[str]:
+    yield read_grammar(_file(data, "s.json"), is_schema=True).name
+
+
+def _grammar(data: bytes) -> Iterator[str]:
+    yield read_grammar(_file(data, "g.gbnf"), is_schema=False).name
+
+
 # --- what kvchat keeps ---
+
+
+def _measured(data: bytes) -> Iterator[str]:
+    """What was measured on this machine, and marked by the user."""
+    path = _file(data, "measured.json")
+    yield str(Speeds(path).of("identity"))
+    yield str(read_record(path))
+    yield from Favourites(path).all()
+
+
+def _measured_seeds() -> list[bytes]:
+    path = _folder() / "measured-seed.json"
+    path.unlink(missing_ok=True)
+    Speeds(path).keep("identity", ModelSpeed(9.5, 8.5, 2048, 90.0, "", "2026-01-01"))
+    Favourites(path.with_name("favourites-seed.json")).mark("identity", is_favourite=True)
+    write_record(path.with_name("tuning-seed.json"), TuningRecord())
+    names = ("measured-seed.json", "favourites-seed.json", "tuning-seed.json")
+    return [(_folder() / name).read_bytes() for name in names]
+
+
+def _seed(index: int) -> Callable[[], bytes]:
+    return lambda: _measured_seeds()[index]
+
+
+def _ollama(data: bytes) -> Iterator[str]:
+    folder = _folder() / "ollama" / "manifests" / "registry.ollama.ai" / "library" / "qwen3"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "8b").write_bytes(data)
+    yield from (f"{path}{name}" for path, name in stored_models(_folder() / "ollama"))
 
 
 @cache
@@ -451,6 +524,23 @@ def _answer(server: socket.socket, data: bytes) -> None:
             connection.sendall(data)
 
 
+def _served(data: bytes) -> Iterator[str]:
+    """One answer to all that a language server is asked, and as the stream of a reply."""
+    http = Http("http://127.0.0.1:9", Limits(loading_s=0, pauses_s=()))
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, content=iter([data])))
+    http._client = httpx.Client(transport=answer)  # no socket: how one breaks is tried elsewhere
+    try:
+        yield str(ask_facts(http, None))
+    except EngineError as error:
+        yield str(error)
+    for is_sse in (True, False):
+        try:
+            yield from map(str, http.stream("/x", {}, Cancellation(), is_sse=is_sse))
+        except EngineError as error:
+            yield str(error)
+    http.close()
+
+
 ENTRIES = (
     "llama-3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "gemma-3-1b", "gemma-3n-e4b",
     "gemma-4-e4b", "deepseek-v2-lite", "granite-4.0-h-tiny", "lfm2-1.2b", "mamba-2.8b",
@@ -518,6 +608,11 @@ READERS = [
     _texts("amounts, addresses", _amounts, *AMOUNTS),
     _texts("chats: JSON lines, kept", _history, _jsonl),
     _texts("chats: Markdown, kept", _history, _markdown),
+    _texts("requests of a batch", _batch, BATCH),
+    _texts("file that goes with a message", _attachment, ATTACHED),
+    _texts("schema of replies", _schema, SCHEMA, share=0.3),
+    _texts("grammar of replies", _grammar, GRAMMAR, share=0.3),
+    _texts("manifest of Ollama's store", _ollama, OLLAMA),
     _texts("database of chats", _store, _store_seed, share=0.1),
     _texts("prompts of a benchmark", _prompts, PROMPTS),
     _texts("results of a benchmark", _results, _results_seed),
@@ -525,6 +620,7 @@ READERS = [
     _texts("rows of cache quality", _quality_rows, _quality_rows_seed),
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
+    _texts("measured speeds, tuning, favourites", _measured, *map(_seed, range(3))),
     _texts("calibrations", _calibrations, _calibrations_seed),
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
@@ -532,5 +628,6 @@ READERS = [
     _texts("description of a kept state", _snapshots, lambda: _snapshot()[0]),
     _texts("slot file of llama-server", _slot, _slot_seed),
     _texts("index of kept states", _index, _index_seed, share=0.1),
+    _texts("answers of a language server", _served, MODELS, STREAM, share=0.3),
     _texts("answer of a server", _answered, ANSWER, REDIRECT, CHUNKED, share=0.3),
 ]

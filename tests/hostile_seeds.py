@@ -120,6 +120,39 @@ PROMPTS = b"""{"id": 1, "prompt": "one"}
 {"conversations": [{"from": "human", "value": "three"}]}
 {"messages": [{"role": "user", "content": [{"type": "text", "text": "four"}]}]}
 """
+BATCH = b"""{"id": "a", "prompt": "one", "max_tokens": 9, "seed": 3, "temperature": 0.5}
+{"id": 2, "messages": [{"role": "user", "content": "two"}], "stop": ["END"], "lora": ["a.gguf:0.5"]}
+{"prompt": "three", "json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+"""
+ATTACHED = b"""Read this.
+
+Attached file notes.md:
+```
+a line
+```
+"""
+SCHEMA = b"""{"type": "object", "properties": {"name": {"type": "string", "maxLength": 9},
+"of": {"enum": ["a", "b"]}, "many": {"type": "array", "items": {"$ref": "#/$defs/n"}}},
+"required": ["name"], "$defs": {"n": {"type": "integer", "minimum": 0}}}"""
+GRAMMAR = b"""root ::= item (", " item)* "\\n"
+item ::= [a-z]{1,8} | "\\"" [^"]* "\\""
+"""
+OLLAMA = (
+    b'{"schemaVersion": 2, "layers": [{"mediaType": "application/vnd.ollama.image.model", '
+    b'"digest": "sha256:' + b"ab" * 32 + b'", "size": 9}]}'
+)
+MODELS = b"""{"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "llamacpp",
+"max_model_len": 4096, "meta": {"n_ctx_train": 4096, "n_vocab": 32000}}], "version": "0.11",
+"default_generation_settings": {"n_ctx": 4096}, "total_slots": 2, "model_path": "/m.gguf"}"""
+STREAM = b"""data: {"content": "a", "tokens": [5], "stop": false, "id_slot": 0}
+
+: keep
+data: {"choices": [{"delta": {"content": "b"}, "finish_reason": "stop"}]}
+
+{"message": {"content": "c"}, "done": true}
+data: [DONE]
+
+"""
 AMOUNTS = (
     b"8GiB",
     b"7.5 GB",
