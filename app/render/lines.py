@@ -27,11 +27,6 @@ LABEL_WIDTH = 7
 """Cells of a label before what it names."""
 
 
-def line(*parts: str | Run) -> Line:
-    """A line of the given parts; a plain string has no style."""
-    return tuple(Run(part) if isinstance(part, str) else part for part in parts)
-
-
 def plain(runs: Line) -> str:
     """The text of a line."""
     return "".join(run.text for run in runs)

@@ -14,7 +14,7 @@ from app.bench.benchmark import write_recommendation
 from app.bench.results import read_results
 from engine.presets.preset import read_preset
 from tests.app.bench.made_results import record, results
-from tests.app.cli.conftest import spawned
+from tests.app.cli.conftest import kvchat, spawned
 from tests.fakes_client import CONFIGURATION
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -137,7 +137,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
 def test_bad_input_is_one_clear_message_before_a_model_loads(
     arguments: tuple[str, ...], message: str
 ) -> None:
-    done = spawned("bench", *arguments)
+    done = kvchat("bench", *arguments)
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -30,7 +30,7 @@ from engine.policy.plans import PlanStore, SavedPlan, read_plan
 from engine.quality.laboratory import Finished
 from engine.quality.records import CacheKind, Report, TextFacts
 from engine.quality.texts import own_texts
-from tests.app.cli.conftest import spawned
+from tests.app.cli.conftest import kvchat, spawned
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
 MIXED: Pair = ("q8_0", "q5_1")
@@ -329,7 +329,7 @@ def test_each_gate_is_a_setting(starter_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
-    done = spawned("run", "Hi", "--kv", "q9")
+    done = kvchat("run", "Hi", "--kv", "q9")
     assert done.returncode == 2
     assert "'q9' is no cache type" in done.stderr
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.cli.conftest import spawned
+from tests.app.cli.conftest import kvchat, spawned
 
 PROMPT = "Write this line three times: the quick brown fox jumps over the lazy dog"
 
@@ -65,6 +65,6 @@ def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) ->
 
 
 def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> None:
-    done = spawned("compare", str(starter_path), "Hello", "--second", "lookop")
+    done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1
     assert "there is no predictor 'lookop': there are off, lookup" in done.stderr

@@ -1,26 +1,23 @@
 """What a shell is told when a command line is half written."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from app import paths
 from app.cli.main import COMMANDS
-from tests.app.cli.conftest import MAIN, kvchat
+from tests.app.cli.conftest import kvchat
 
 
 def completed(*words: str) -> list[str]:
     """What bash is offered for the last of some words."""
     asked = {"_KVCHAT_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words)),
              "COMP_WORDS": " ".join(("kvchat", *words))}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN], env=os.environ | asked, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    assert done.stderr == ""
+    with patch.dict(os.environ, asked):
+        done = kvchat()
+    assert (done.returncode, done.stderr) == (0, "")
     return [line.split(",", 1)[1] for line in done.stdout.splitlines() if line]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app import doctor as llama_cpp
 from app.cli import main
-from tests.app.cli.conftest import spawned
+from tests.app.cli.conftest import kvchat, spawned
 
 
 def test_doctor_reports_every_area_and_ends_with_0(
@@ -45,7 +45,7 @@ def test_doctor_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[st
 
 def test_where_lists_places_and_scanned_folders(home: Path) -> None:
     (home / "models").mkdir()
-    done = spawned("where")
+    done = kvchat("where")
     assert done.returncode == 0
     for part in ("settings", "chats.db", "presets", "themes", "logs", "KVCHAT_MODELS"):
         assert part in done.stdout
@@ -56,7 +56,7 @@ def test_where_lists_places_and_scanned_folders(home: Path) -> None:
 
 def test_where_gives_json(home: Path) -> None:
     (home / "models").mkdir()
-    answer = json.loads(spawned("where", "--json").stdout)
+    answer = json.loads(kvchat("where", "--json").stdout)
     assert set(answer["places"]) == {
         "settings", "presets", "themes", "chats", "models", "logs", "cache", "states",
     }  # fmt: skip

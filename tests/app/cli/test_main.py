@@ -10,7 +10,7 @@ from app import __version__, paths
 from app.cli import main
 from app.store.errors import StoreError
 from engine.errors import ModelFileError
-from tests.app.cli.conftest import MAIN, spawned
+from tests.app.cli.conftest import MAIN, kvchat
 
 
 def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -45,7 +45,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--theme", "nord"], ["chat"]])
 def test_without_a_terminal_the_chat_names_kvchat_run(arguments: list[str]) -> None:
-    done = spawned(*arguments)
+    done = kvchat(*arguments)
     assert done.returncode == 1
     assert "No terminal" in done.stderr
     assert 'kvchat run "prompt"' in done.stderr
@@ -109,7 +109,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_a_mistyped_command_without_a_terminal_is_told_with_the_nearest() -> None:
-    done = spawned("modles")
+    done = kvchat("modles")
     assert done.returncode == 1
     assert done.stderr.startswith("No such model: no file and no model is called 'modles'")
     assert "Did you mean the command `kvchat models`?" in done.stderr

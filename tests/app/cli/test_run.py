@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from app.store.chats import ChatStore
+from tests.app.cli.conftest import kvchat
 from tests.plugins import install_predictor
 
 pytestmark = pytest.mark.model
@@ -97,7 +99,8 @@ def test_bad_input_is_one_clear_message(
 ) -> None:
     has_model = "--model" in arguments
     model = [] if has_model else ["--model", str(starter_path)]
-    done = run([*arguments, *model, "--max-tokens", "2"], environment)
+    with patch.dict(os.environ, environment):
+        done = kvchat("run", *arguments, *model, "--max-tokens", "2")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -200,6 +203,7 @@ def test_a_predictor_that_is_not_installed_is_told_and_the_answer_is_plain(
 
 
 def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> None:
-    done = run(["Count.", "--predictor", "mtp"], environment)
+    with patch.dict(os.environ, environment):
+        done = kvchat("run", "Count.", "--predictor", "mtp")
     assert done.returncode == 2
     assert "hidden states" in done.stderr

@@ -1,11 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.render.lines import Run, clipped, folded, line, padded, plain, spread, width_of, wrapped
+from app.render.lines import Line, Run, clipped, folded, padded, plain, spread, width_of, wrapped
 
 PIECES = ["a", "b", " ", "  ", "é", "漢", "👩\u200d💻", "e\u0301", "-"]
 TEXT = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 WIDTHS = st.integers(2, 20)
+
+
+def line(*parts: str | Run) -> Line:
+    return tuple(Run(part) if isinstance(part, str) else part for part in parts)
 
 
 @given(TEXT, WIDTHS)
