@@ -20,6 +20,7 @@ from app.cli.options import (
     Count,
     Layers,
     answer_options,
+    joined,
     opening_options,
     refuse_typed,
     sampling,
@@ -67,126 +68,76 @@ USAGE = 'kvchat run "..."'
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 
 
+run_options = joined(
+    click.option("--model", "-m", metavar="MODEL",
+                 help="Path or name of the model. [the settings' model, else the one used last]",
+                 shell_complete=completion.models),
+    server_option,
+    opening_options,
+    click.option("--type-k", type=KV_TYPE, help="Type of the cached keys."),
+    click.option("--type-v", type=KV_TYPE, help="Type of the cached values."),
+    click.option("--dtype", type=click.Choice(get_args(ComputeType)),
+                 help="What the torch backend computes in. [auto: the shortest that the device "
+                 "multiplies]"),
+    click.option("--lora", type=ADAPTER, multiple=True,
+                 help="An adapter beside the model, and how strongly it works; may be repeated."),
+    click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU."),
+    click.option("--predictor", type=PREDICTOR,
+                 metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
+                 help="What guesses the next tokens."),
+    click.option("--controller", type=click.Choice(["fixed", "band", "auto"]),
+                 help="What decides how many tokens are drafted."),
+    click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted in a round."),
+    click.option("--verification", type=VERIFICATIONS, help="How drafted tokens are accepted."),
+    click.option("--bonus-token/--no-bonus-token", default=None,
+                 help="One more token after a draft that was accepted whole."),
+    click.option("--strict/--no-strict", default=None,
+                 help="Draft only where the text stays that of plain decoding."),
+    click.option("--temperature", type=sampling("temperature"),
+                 help="Randomness of the choice; 0 always takes the likeliest token."),
+    click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all."),
+    click.option("--top-p", type=sampling("top_p"),
+                 help="Keep the fewest tokens that reach this probability."),
+    click.option("--min-p", type=sampling("min_p"),
+                 help="Drop tokens below this share of the likeliest one's probability."),
+    click.option("--repetition-penalty", type=sampling("repetition_penalty"),
+                 help="Above 1, makes recent tokens less likely; 1 is off."),
+    system_option,
+    click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template."),
+    click.option("--tokens", metavar="IDS|FILE",
+                 help="The prompt as token ids of the model: 1,2,3 or a file of them; - is the "
+                 "input."),
+    answer_options,
+    click.option("--preload", is_flag=True,
+                 help="Load the model and read the system prompt while the input is typed."),
+    click.option("--stop", multiple=True, help="End the reply at this text; may be repeated."),
+    click.option("--max-tokens", type=Count(), help="Most tokens of the reply, such as 2k."),
+    click.option("--seed", type=SEED, help="Seed of the sampling. [a new one each time]"),
+    click.option("--manifest", "manifest_path", type=FILE,
+                 help="Make a written run again, token for token; its model is checked by its "
+                 "hash."),
+    click.option("--write-manifest", "written_path", type=FILE,
+                 help="Write all that this run is made of, and its tokens; drafts are then "
+                 "--strict."),
+    click.option("--batch", "batch_path", type=FILE,
+                 help="Answer the prompts of this file, a JSON line each."),
+    click.option("--out", "out_path", type=FILE, help="Where a batch's results are appended."),
+    click.option("--parallel", type=Count(1, MAX_SLOTS),
+                 help=f"Replies of a batch that are made at once. [{PARALLEL}]"),
+    click.option("--metrics", "metrics_path", type=FILE,
+                 help="Write counts and times for Prometheus."),
+    click.option("--plain", "is_plain", is_flag=True,
+                 help="Chat line by line, for screen readers: nothing is drawn, numbers are "
+                 "words."),
+    click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON."),
+    click.option("--verbose", "is_verbose", is_flag=True,
+                 help="Say what of the prompt was reused, what was read again, and why."),
+)  # fmt: skip
+
+
 @click.command(name="run")
 @click.argument("prompt", required=False)
-@click.option(
-    "--model",
-    "-m",
-    metavar="MODEL",
-    help="Path or name of the model. [the settings' model, else the one used last]",
-    shell_complete=completion.models,
-)
-@server_option
-@opening_options
-@click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
-@click.option("--type-v", type=KV_TYPE, help="Type of the cached values.")
-@click.option(
-    "--dtype",
-    type=click.Choice(get_args(ComputeType)),
-    help="What the torch backend computes in. [auto: the shortest that the device multiplies]",
-)
-@click.option(
-    "--lora",
-    type=ADAPTER,
-    multiple=True,
-    help="An adapter beside the model, and how strongly it works; may be repeated.",
-)
-@click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
-@click.option(
-    "--predictor",
-    type=PREDICTOR,
-    metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
-    help="What guesses the next tokens.",
-)
-@click.option(
-    "--controller",
-    type=click.Choice(["fixed", "band", "auto"]),
-    help="What decides how many tokens are drafted.",
-)
-@click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted in a round.")
-@click.option("--verification", type=VERIFICATIONS, help="How drafted tokens are accepted.")
-@click.option(
-    "--bonus-token/--no-bonus-token",
-    default=None,
-    help="One more token after a draft that was accepted whole.",
-)
-@click.option(
-    "--strict/--no-strict",
-    default=None,
-    help="Draft only where the text stays that of plain decoding.",
-)
-@click.option(
-    "--temperature",
-    type=sampling("temperature"),
-    help="Randomness of the choice; 0 always takes the likeliest token.",
-)
-@click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all.")
-@click.option(
-    "--top-p",
-    type=sampling("top_p"),
-    help="Keep the fewest tokens that reach this probability.",
-)
-@click.option(
-    "--min-p",
-    type=sampling("min_p"),
-    help="Drop tokens below this share of the likeliest one's probability.",
-)
-@click.option(
-    "--repetition-penalty",
-    type=sampling("repetition_penalty"),
-    help="Above 1, makes recent tokens less likely; 1 is off.",
-)
-@system_option
-@click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template.")
-@click.option(
-    "--tokens",
-    metavar="IDS|FILE",
-    help="The prompt as token ids of the model: 1,2,3 or a file of them; - is the input.",
-)
-@answer_options
-@click.option(
-    "--preload",
-    is_flag=True,
-    help="Load the model and read the system prompt while the input is typed.",
-)
-@click.option("--stop", multiple=True, help="End the reply at this text; may be repeated.")
-@click.option("--max-tokens", type=Count(), help="Most tokens of the reply, such as 2k.")
-@click.option("--seed", type=SEED, help="Seed of the sampling. [a new one each time]")
-@click.option(
-    "--manifest",
-    "manifest_path",
-    type=FILE,
-    help="Make a written run again, token for token; its model is checked by its hash.",
-)
-@click.option(
-    "--write-manifest",
-    "written_path",
-    type=FILE,
-    help="Write all that this run is made of, and its tokens; drafts are then --strict.",
-)
-@click.option(
-    "--batch", "batch_path", type=FILE, help="Answer the prompts of this file, a JSON line each."
-)
-@click.option("--out", "out_path", type=FILE, help="Where a batch's results are appended.")
-@click.option(
-    "--parallel",
-    type=Count(1, MAX_SLOTS),
-    help=f"Replies of a batch that are made at once. [{PARALLEL}]",
-)
-@click.option("--metrics", "metrics_path", type=FILE, help="Write counts and times for Prometheus.")
-@click.option(
-    "--plain",
-    "is_plain",
-    is_flag=True,
-    help="Chat line by line, for screen readers: nothing is drawn, numbers are words.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
-@click.option(
-    "--verbose",
-    "is_verbose",
-    is_flag=True,
-    help="Say what of the prompt was reused, what was read again, and why.",
-)
+@run_options
 def command(
     asked: "ModelRequest",
     prompt: str | None,
