@@ -1,5 +1,6 @@
 """What a model's layers keep, by llama.cpp's rules for each architecture."""
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -115,14 +116,43 @@ class Model:
     architecture: Architecture
 
 
+MOST_KEPT = 8
+"""Models that are not read again while their files stay as they are."""
+SETTLED_NS = 2_000_000_000
+"""Age from which another time of change shows that a file was changed again: clocks are coarse."""
+Stamp = tuple[int, ...]
+_kept: dict[Path, tuple[tuple[Stamp, ...], Model]] = {}
+
+
 def read_model(path: Path) -> Model:
-    """Read header and architecture of a model file.
+    """Header and architecture of a model file; of one that did not change the same object again.
+
+    What is computed from a header is kept by the header, so that a new object for each question
+    would fill those caches with equal ones.
 
     Raises:
         ModelFileError: the file cannot be read, or lacks a key that its architecture needs.
     """
+    stamps, model = _kept.get(path, ((), None))
+    if model is not None and stamps == _stamps(model.file.paths):
+        return model
     file = read_gguf(path)
-    return Model(file, architecture_of(file))
+    model = Model(file, architecture_of(file))
+    stamps = _stamps(file.paths)
+    if stamps and max(stamps)[0] < time.time_ns() - SETTLED_NS:
+        for other in list(_kept)[: max(len(_kept) + 1 - MOST_KEPT, 0)]:
+            _kept.pop(other, None)
+        _kept[path] = (stamps, model)
+    return model
+
+
+def _stamps(paths: tuple[Path, ...]) -> tuple[Stamp, ...]:
+    """What of each file changes with it; empty where one is gone."""
+    try:
+        found = [path.stat() for path in paths]
+    except OSError:
+        return ()
+    return tuple((each.st_mtime_ns, each.st_size, each.st_dev, each.st_ino) for each in found)
 
 
 def architecture_of(file: GgufFile) -> Architecture:

@@ -1,10 +1,11 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from engine.errors import ModelFileError
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
-from engine.model.architecture import Architecture, read_model
+from engine.model.architecture import MOST_KEPT, Architecture, read_model
 from engine.model.layers import StateRow
 from tests.gguf_files import header, llama_values, write
 
@@ -211,3 +212,25 @@ def test_compressed_caches_stand_beside_a_window_in_every_layer(tmp_path: Path) 
     assert [layer.indexer_k_width for layer in found.layers.values()] == [0, 32, 0, 0]
     assert {layer.v_head_dim for layer in found.layers.values()} == {0}
     assert found.states == {1: StateRow(0, 2 * 8 * 2 * (64 + 32)), 2: StateRow(0, 2 * 128 * 64)}
+
+
+def test_a_model_is_the_same_object_until_its_file_changes(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", header(llama_values()))
+    assert read_model(path) is not read_model(path)  # just written: it may be written again
+    os.utime(path, (1, 1))
+    found = read_model(path)
+    assert read_model(path) is found
+    write(path, header(llama_values(**{"llama.block_count": 3})))
+    assert read_model(path).architecture.n_layers == 3
+    path.unlink()
+    with pytest.raises(ModelFileError):
+        read_model(path)
+
+
+def test_only_a_few_models_are_kept(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.gguf", header(llama_values())) for i in range(MOST_KEPT + 1)]
+    for path in paths:
+        os.utime(path, (1, 1))
+    models = [read_model(path) for path in paths]
+    assert read_model(paths[-1]) is models[-1]
+    assert read_model(paths[0]) is not models[0]
