@@ -271,7 +271,7 @@ class QualityTable:
         self._kept = {
             candidate.measured.kind: not candidate.objections
             for candidate in candidates
-            if candidate.measured is not None
+            if candidate.measured is not None and candidate.measured.is_complete
         }
         self._titles = titles
         self._cells = [(*main_row(row), *_cost_row(row)[1:])[: len(titles)] for row in self.rows]
@@ -418,7 +418,7 @@ def verdict_text(report: Report | None, kept: str) -> str:
         return ""
     if not report.allows_verdict:
         return no_verdict(report)
-    return f"{kept.rstrip('.')}." if kept else "The verdict comes with the last text."
+    return f"{kept.rstrip('.')}." if kept else "The verdict comes when all is measured."
 
 
 def begin_lines(why_not: str | None, n_kinds: int, width: int) -> list[Line]:

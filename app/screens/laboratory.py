@@ -1,7 +1,7 @@
 """The cache types of a model, measured: the table while it grows, charts, and the verdict."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar, Literal
@@ -37,7 +37,7 @@ from engine.model.architecture import read_model
 from engine.model.ollama import model_name
 from engine.policy.choice import Candidate, judged
 from engine.policy.gates import PolicySettings
-from engine.policy.pairs import Pair, pair_of
+from engine.policy.pairs import Pair, kind_of, pair_of
 from engine.policy.sentence import verdict
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
@@ -53,6 +53,18 @@ READ_CHATS = (
     "Measure on your own chats? kvchat reads them now. Figures and counts of tokens are kept of "
     "them, no words, and nothing leaves this machine."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a report says to run with."""
+
+    text: str = ""
+    """The sentence; empty before there is one."""
+    kind: CacheKind | None = None
+
+
+NO_VERDICT = Verdict()
 
 
 class LaboratoryScreen(Screen[Pair | None]):
@@ -93,7 +105,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         self._texts: Texts = "own"
         self._report: Report | None = None
         self._candidates: tuple[Candidate, ...] = ()
-        self._verdict = ""
+        self._verdict = NO_VERDICT
         self._notes: list[str] = []
         self._problem = ""
         self._status = ""
@@ -130,9 +142,9 @@ class LaboratoryScreen(Screen[Pair | None]):
         try:
             why = why_not(self._configuration)
             found = None if why else earlier_report(self._path("own"))
-            said = "" if found is None else self._choice(found)
+            said = NO_VERDICT if found is None else self._choice(found)
         except EngineError as error:
-            why, found, said = str(error), None, ""
+            why, found, said = str(error), None, NO_VERDICT
         call_if_open(self, self._take_look, why, found, said)
 
     @work(thread=True, exclusive=True, group="measure")
@@ -140,7 +152,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         self, run: MeasurementRun, options: Options, shown: Report | None, *, is_anew: bool
     ) -> None:
         """Follow a measurement to its end; whatever ends it, what was measured is kept."""
-        problem, said = "", ""
+        problem, said = "", NO_VERDICT
         try:
             with run:
                 if is_anew and run.path is not None:
@@ -159,30 +171,33 @@ class LaboratoryScreen(Screen[Pair | None]):
             problem = problem or f"{error.title}: {error}"
         call_if_open(self, self._take_end, run, said, problem)
 
-    def _keep(self, found: Report) -> str:
+    def _keep(self, found: Report) -> Verdict:
         """The verdict of a report, which is kept as the model's plan where it has one."""
         if not found.allows_verdict or not any(row.is_complete for row in found.candidates):
-            return ""
+            return NO_VERDICT
         model = read_model(self._configuration.model_path)
-        return keep_report(found, self._configuration, model, _policy()).sentence
+        plan = keep_report(found, self._configuration, model, _policy())
+        return Verdict(plan.sentence, plan.kind)
 
-    def _choice(self, found: Report) -> str:
+    def _choice(self, found: Report) -> Verdict:
         """The verdict of a report that was kept before."""
         if not found.allows_verdict or not any(row.is_complete for row in found.candidates):
-            return ""
+            return NO_VERDICT
         model = read_model(self._configuration.model_path)
-        return verdict(found, usual_choice(found, self._configuration, model, _policy()))
+        choice = usual_choice(found, self._configuration, model, _policy())
+        return Verdict(verdict(found, choice), kind_of(choice.pair))
 
     def _path(self, texts: Texts) -> Path:
         return report_path(self._configuration.model_path, texts)
 
     # --- what comes ---
 
-    def _take_look(self, why: str | None, found: Report | None, said: str) -> None:
+    def _take_look(self, why: str | None, found: Report | None, said: Verdict) -> None:
         if self.is_measuring:
             return
         self._why_not, self._verdict = why, said
         self._show(found)
+        self._mark_chosen()
 
     def _take_event(self, event: LaboratoryEvent) -> None:
         match event:
@@ -196,7 +211,7 @@ class LaboratoryScreen(Screen[Pair | None]):
             case ReportChanged(found) | Finished(found):
                 self._show(found)
 
-    def _take_end(self, run: MeasurementRun, said: str, problem: str) -> None:
+    def _take_end(self, run: MeasurementRun, said: Verdict, problem: str) -> None:
         self._under_way, self._verdict = None, said
         if run.report is not None:
             self._report = run.report
@@ -209,8 +224,17 @@ class LaboratoryScreen(Screen[Pair | None]):
             self._status = "failed: what was measured is kept" if has_rows else "failed"
         elif run.is_complete:
             self.notify("The measurement is complete, and kept as this model's plan."
-                        if said else "The measurement is complete.")  # fmt: skip
+                        if said.text else "The measurement is complete.")  # fmt: skip
         self._show(self._report)
+        self._mark_chosen()
+
+    def _mark_chosen(self) -> None:
+        """Mark the type that the verdict names, unless the user has marked one: enter takes it."""
+        kinds, chosen = self.query_one("#kinds", SelectList), self._verdict.kind
+        if self._report is None or chosen is None or kinds.index:
+            return
+        is_reference = chosen == self._report.subject.reference
+        kinds.mark(("reference" if is_reference else "candidate", chosen))
 
     # --- showing ---
 
@@ -251,7 +275,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         return begin_lines(self._why_not, len(USUAL.kinds), width)
 
     def _present_verdict(self) -> None:
-        said, problem = verdict_text(self._report, self._verdict), self._problem
+        said, problem = verdict_text(self._report, self._verdict.text), self._problem
         notes = tuple(self._notes)
 
         def lines(width: int) -> list[Line]:
@@ -259,7 +283,7 @@ class LaboratoryScreen(Screen[Pair | None]):
             if problem:
                 made += wrapped((Run("✗ ", "bad"), Run(visible(problem))), width)
             if said:
-                made += wrapped((Run(said, "strong" if self._verdict else "muted"),), width)
+                made += wrapped((Run(said, "strong" if self._verdict.text else "muted"),), width)
             for note in notes:
                 made += wrapped((Run("! ", "warn"), Run(visible(note))), width)
             return made
@@ -343,7 +367,7 @@ class LaboratoryScreen(Screen[Pair | None]):
             return
         if is_anew or texts != self._texts:
             self._report = None
-        self._texts, self._verdict, self._status = texts, "", LOADING
+        self._texts, self._verdict, self._status = texts, NO_VERDICT, LOADING
         self._notes.clear()
         self._problem = ""
         self._began_at = time.monotonic()

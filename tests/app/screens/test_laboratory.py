@@ -23,6 +23,8 @@ from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest
+from engine.policy.choice import judged
+from engine.policy.gates import Gates
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
 from engine.quality.records import (
     CacheKind,
@@ -144,7 +146,7 @@ async def test_the_table_grows_and_ends_in_one_sentence(
         assert "left" in title_of(screen)
         partial = replace(REPORT, measurements=REPORT.measurements[:3])
         scripted.tell(ReportChanged(partial))
-        await says(pilot, screen, "q8_0", "comes with the last text")
+        await says(pilot, screen, "q8_0", "comes when all is measured")
         assert "q8_0/q4_0" not in text_of(screen)
         scripted.tell(Finished(REPORT, is_complete=True))
         await says(pilot, screen, "q8_0/q4_0", "q8_0: 2.0x smaller, same top token 99.9 %")
@@ -350,3 +352,31 @@ async def test_a_model_that_another_kvchat_measures_is_said_and_the_last_figures
 def test_the_screen_measures_what_the_command_measures_by_itself() -> None:
     assert ",".join(map(str, USUAL.kinds)) == DEFAULT_KINDS
     assert USUAL.n_tokens == MOST_TOKENS
+
+
+def test_a_kind_is_judged_when_it_was_measured_to_the_end() -> None:
+    half = replace(
+        REPORT, measurements=tuple(replace(e, is_complete=False) for e in REPORT.measurements)
+    )
+    for report, signs in ((REPORT, ["✓ ", "✗ "]), (half, ["  ", "  "])):
+        table = QualityTable(report, judged(report, Gates()))
+        assert [table.line(index, 100)[0].text for index in (2, 3)] == signs
+
+
+async def test_the_type_of_the_verdict_is_marked_so_that_one_key_takes_it(
+    model: Path, scripted: Scripted
+) -> None:
+    screen = screen_of(model, scripted)
+    host = Host(screen)  # type: ignore[arg-type]  # it keeps whatever is given
+    async with host.run_test(size=WIDE) as pilot:
+        await run(pilot, screen)
+        scripted.tell(Finished(REPORT, is_complete=True))
+        await wait_until(pilot, lambda: not screen.is_measuring)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: host.given == [("q8_0", "q8_0")])  # type: ignore[comparison-overlap]
+    again = screen_of(model, scripted)
+    host = Host(again)  # type: ignore[arg-type]  # it keeps whatever is given
+    async with host.run_test(size=WIDE) as pilot:
+        await says(pilot, again, "q8_0: 2.0x smaller")
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: host.given == [("q8_0", "q4_0")])  # type: ignore[comparison-overlap]
