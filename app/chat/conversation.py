@@ -5,25 +5,23 @@ No Textual here: the screen calls `poll` once a frame and shows what the `ChatUp
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Literal, Protocol
 
 from app.cache import owner_of
 from app.chat.entries import (
     CUT_BY_CLOSE,
     CUT_BY_CRASH,
     Entry,
-    is_out_of_room,
     prompt_messages,
 )
-from app.chat.history import ChatHistory
+from app.chat.history import ChatHistory, RestoreRule
 from app.chat.meters import Meters
 from app.chat.replies import LEASED, Replies, can_have_a_larger_context
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.chat.token_counts import TokenCounts
-from app.chat.trimming import Summariser, n_tokens_of
-from app.chat.update import ChatUpdate, Notice, Severity, UpdateBuilder
+from app.chat.trimming import Summariser, TokenCounts, n_tokens_of
+from app.chat.update import ChatUpdate, EngineLease, Notice, Severity, UpdateBuilder
 from app.config import ChatDefaults
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
@@ -33,7 +31,6 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.errors import ContextFullError
 from engine.events import (
     CacheChanged,
     Event,
@@ -49,29 +46,11 @@ from engine.events import (
 from engine.process.protocol import CacheAction, EngineClient
 from engine.requests import GenerationRequest
 
-RestoreRule = Literal["cut", "last", "never"]
 LOCK_RETRY_S = 2.0
 """How often the lock of a chat that another kvchat writes is tried again, in seconds."""
 READ_AHEAD = -1
 """Instead of the number of a message: what a new chat begins with is read, and nothing is said."""
 WITHOUT_ENGINE = "ctrl+r tries once more, ctrl+o opens another model."
-
-
-class EngineLease(Protocol):
-    """Uses the engine for replies of its own while the conversation waits."""
-
-    @property
-    def is_running(self) -> bool:
-        """A reply of its own is under way."""
-        ...
-
-    def revoke(self, why: str) -> None:
-        """End it: no event of its replies comes any more."""
-        ...
-
-    def take(self, event: Event) -> bool:
-        """Handle an event; False for one that the conversation should have."""
-        ...
 
 
 class Conversation:
@@ -281,37 +260,6 @@ class Conversation:
         """
         self.replies.edit(self.history, message_id, text)
 
-    def ask_in(self, chat_id: int | None, text: str, edited: int | None = None) -> int:
-        """Ask in a chat that is not shown.
-
-        Args:
-            chat_id: The chat; None begins one.
-            text: The question.
-            edited: The earlier message that it replaces.
-
-        Returns:
-            The number of the chat.
-
-        Raises:
-            StoreError: If the chat is gone or written by another kvchat, or saving failed.
-            ContextFullError: If the reply before had no room.
-        """
-        other = self.history.of_another(chat_id)
-        try:
-            last = other.unfinished()
-            if other.is_read_only:
-                raise StoreError(f"another kvchat writes “{other.title}”: close it there first")
-            if last is not None and is_out_of_room(last):
-                raise ContextFullError(f"“{other.title}” has no room to continue: open it (ctrl+l)")
-            if edited is None:
-                reply = self.replies.ask(other, text, parent_id=other.head_id)
-            else:
-                reply = self.replies.edit(other, edited, text)
-            reply.lock = other.take_lock()
-            return reply.chat_id
-        finally:
-            other.close()
-
     def regenerate(self, message_id: int | None = None) -> bool:
         """Answer once more, beside the reply that is there; False if nothing was asked.
 
@@ -390,23 +338,13 @@ class Conversation:
         Raises:
             StoreError: If the chats cannot be read.
         """
-        chat = next(iter(self._store.list_chats(limit=1)), None)
-        if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
+        chat = self.history.to_reopen(rule)
+        if chat is None:
             return
-        try:
+        with suppress(StoreError):  # another kvchat deleted it just now: the empty chat stays
             self.open_chat(chat.id)
-        except StoreError:
-            # Another kvchat deleted it just now: the empty chat stays.
-            return
         if self.history.is_read_only:
             self.new_chat()
-
-    def _was_cut(self, chat: Chat) -> bool:
-        """Whether kvchat or its engine ended before the chat's last question was answered."""
-        if chat.head_id is None:
-            return False
-        last = self._store.message(chat.head_id)
-        return last.role == "user" or last.finish_reason in (None, CUT_BY_CLOSE, CUT_BY_CRASH)
 
     def show_message(self, message_id: int) -> bool:
         """Show the branch of the shown chat that a message is on; False where it must stay hidden.

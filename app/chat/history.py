@@ -1,8 +1,11 @@
 """The chat that is shown: its path through the tree of messages, its settings, its lock."""
 
 from dataclasses import replace
+from typing import Literal
 
 from app.chat.entries import (
+    CUT_BY_CLOSE,
+    CUT_BY_CRASH,
     ChatNotes,
     Entry,
     Speaker,
@@ -22,6 +25,8 @@ from engine.files import FileLock
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
+RestoreRule = Literal["cut", "last", "never"]
+"""Which chat a start shows: one whose reply was cut, the last in any case, or a new one."""
 
 
 def title_of(text: str) -> str:
@@ -76,6 +81,24 @@ class ChatHistory:
         self.is_read_only = self._lock is None
         self.chat = chat
         self.refresh()
+
+    def to_reopen(self, rule: RestoreRule) -> Chat | None:
+        """The chat used last, where a start is to show it.
+
+        Raises:
+            StoreError: If the chats cannot be read.
+        """
+        chat = next(iter(self.store.list_chats(limit=1)), None)
+        if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
+            return None
+        return chat
+
+    def _was_cut(self, chat: Chat) -> bool:
+        """Whether kvchat or its engine ended before the chat's last question was answered."""
+        if chat.head_id is None:
+            return False
+        last = self.store.message(chat.head_id)
+        return last.role == "user" or last.finish_reason in (None, CUT_BY_CLOSE, CUT_BY_CRASH)
 
     def of_another(self, chat_id: int | None) -> "ChatHistory":
         """A chat that is written without being shown; None is a new one.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.cache import owner_of
-from app.chat.entries import FAILED, Entry, Speaker
+from app.chat.entries import FAILED, Entry, Speaker, is_out_of_room
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
 from app.chat.reply import RunningReply
@@ -150,6 +150,37 @@ class Replies:
             self._store.write_partial(message.id, start.content, ())
         self._begin(history, reply)
         return reply
+
+    def ask_in(self, chat_id: int | None, text: str, edited: int | None = None) -> int:
+        """Ask in a chat that is not shown.
+
+        Args:
+            chat_id: The chat; None begins one.
+            text: The question.
+            edited: The earlier message that it replaces.
+
+        Returns:
+            The number of the chat.
+
+        Raises:
+            StoreError: If the chat is gone or written by another kvchat, or saving failed.
+            ContextFullError: If the reply before had no room.
+        """
+        other = self._history.of_another(chat_id)
+        try:
+            last = other.unfinished()
+            if other.is_read_only:
+                raise StoreError(f"another kvchat writes “{other.title}”: close it there first")
+            if last is not None and is_out_of_room(last):
+                raise ContextFullError(f"“{other.title}” has no room to continue: open it (ctrl+l)")
+            if edited is None:
+                reply = self.ask(other, text, parent_id=other.head_id)
+            else:
+                reply = self.edit(other, edited, text)
+            reply.lock = other.take_lock()
+            return reply.chat_id
+        finally:
+            other.close()
 
     def edit(self, history: ChatHistory, message_id: int, text: str) -> RunningReply:
         """Ask a question in another way, or go on behind a reply that reads otherwise now.

@@ -1,11 +1,11 @@
-"""What one look at the engine changed, for the screen to show."""
+"""What one look at the engine changed, for the screen to show; and who else may look."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from app.chat.spans import TokenSpan
 from app.store.errors import StoreError
-from engine.events import Loaded
+from engine.events import Event, Loaded
 
 Severity = Literal["information", "warning", "error"]
 
@@ -69,3 +69,20 @@ class UpdateBuilder:
         self.text, self.spans, self.notices, self.is_rebuilt = [], [], [], False
         self.draft = self.loaded = self.context_full = None
         return update
+
+
+class EngineLease(Protocol):
+    """Uses the engine for replies of its own while the conversation waits."""
+
+    @property
+    def is_running(self) -> bool:
+        """A reply of its own is under way."""
+        ...
+
+    def revoke(self, why: str) -> None:
+        """End it: no event of its replies comes any more."""
+        ...
+
+    def take(self, event: Event) -> bool:
+        """Handle an event; False for one that the conversation should have."""
+        ...

@@ -269,7 +269,7 @@ class Asking:
         draft = request.draft
         try:
             message = self._message(draft)
-            chat_id = conversation.ask_in(request.chat_id, message, draft.edited)
+            chat_id = conversation.replies.ask_in(request.chat_id, message, draft.edited)
         except EngineError as error:
             report(self._screen, error)
             return False
