@@ -67,6 +67,8 @@ class CacheScreen(Screen[None]):
                 tooltip="Read the files of what is marked and compare their checksums"),
         Binding("c", "clear", "Clear all", id="cache-clear",
                 tooltip="Drop every state of the loaded model and settings"),
+        Binding("w", "why", "Why read", id="cache-why", show=False,
+                tooltip="Scroll why the last prompt was read again, behind its end to its start"),
         Binding("f6", "leave", "Back", id="cache-back-too", show=False, priority=True,
                 tooltip="Back to the chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="cache-down", show=False,
@@ -97,7 +99,7 @@ class CacheScreen(Screen[None]):
         with Horizontal(id="cache-main"):
             with Vertical(id="cache-lists"):
                 yield SelectList(note=LEGEND, id="kept")
-                yield LinesView(title="last prompt of this chat", id="cache-prompt")
+                yield LinesView(title="last prompt of this chat", below=": w", id="cache-prompt")
             with Vertical(id="cache-side"):
                 yield Panel("cache")
                 yield LinesView(title="marked", below="", id="cache-detail")
@@ -181,6 +183,14 @@ class CacheScreen(Screen[None]):
         return self._rows[index] if index < len(self._rows) else None
 
     # --- what is done ---
+
+    def action_why(self) -> None:
+        """Scroll the lines of the last prompt; behind their end, to their start."""
+        lines = self.query_one("#cache-prompt", LinesView)
+        if lines.is_vertical_scroll_end:
+            lines.scroll_home(animate=False)
+        else:
+            lines.page(1)
 
     def action_leave(self) -> None:
         """Go back to the chat."""

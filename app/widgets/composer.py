@@ -59,13 +59,16 @@ class Composer(TextArea):
         A priority binding would overtake letters that still wait for this widget, and a message
         that is typed fast or pasted would be sent without its end.
         """
-        if event.is_printable:
+        is_alt = event.key.startswith("alt+")
+        if event.is_printable and not is_alt:
             return
         active = self.screen.active_bindings.get(event.key)
         if active is not None and active.node is self and active.binding.id in COMPOSER_IDS:
             event.stop()
             event.prevent_default()
             await self.run_action(active.binding.action)
+        elif is_alt:
+            event.prevent_default()  # a terminal sends its letter too, which is no text here
 
     # --- pastes ---
 
