@@ -78,7 +78,8 @@ CHAT_KEYS: list[BindingType] = [
          "Show the next variant of the selected message, or of the last that has some"),
     _key("ctrl+b", "sidebar", "Sidebar", "chat-sidebar",
          "Show the chats beside the transcript, or hide them; on a narrow screen, list them"),
-    _key("alt+s,alt+f", "find", "Find", "chat-find", "Find in this chat and go from place to place"),
+    _key("alt+s,alt+f", "find", "Find", "chat-find",
+         "Find in this chat and go from place to place"),
     _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Start the engine again"),
 ]  # fmt: skip
 
