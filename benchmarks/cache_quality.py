@@ -42,7 +42,11 @@ from engine.quality.records import (
 from engine.quality.texts import Document
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "cache-quality.md"
+PAGES = {
+    "llama.cpp": ROOT / "docs" / "cache-quality.md",
+    "torch": ROOT / "docs" / "torch-caches.md",
+}
+"""By the backend that a report is of."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
 FIGURES = {
@@ -88,7 +92,7 @@ def main() -> None:
         case "decode":
             decode(options)
         case "page":
-            write_page([read_report(path) for path in options.reports])
+            write_pages([read_report(path) for path in options.reports])
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -370,27 +374,30 @@ def _kind(name: str) -> CacheKind:
 # --- the page ---
 
 
-def write_page(reports: Sequence[Report]) -> None:
-    """Put the tables of reports into the page, those of one model together."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    by_model: dict[str, list[Report]] = {}
+def write_pages(reports: Sequence[Report]) -> None:
+    """Put the tables of reports into the page of their backend, those of one model together."""
+    by_page: dict[Path, dict[str, list[Report]]] = {}
     for report in reports:
-        by_model.setdefault(report.subject.model, []).append(report)
-    lines = [line for same in by_model.values() for line in _model_lines(same)]
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}")
+        page = PAGES[report.subject.settings.get("backend", "llama.cpp")]
+        by_page.setdefault(page, {}).setdefault(report.subject.model, []).append(report)
+    for page, by_model in by_page.items():
+        before, rest = page.read_text().split(BEGIN)
+        after = rest.split(END)[1]
+        lines = [line for same in by_model.values() for line in _model_lines(same)]
+        page.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def _model_lines(reports: Sequence[Report]) -> Iterator[str]:
     first = reports[0]
     subject = first.subject
+    build = subject.build.partition("@")[0]
+    program = build if build.startswith("torch") else f"llama-cpp-python {build}"
     chunks = ", ".join(dict.fromkeys(str(each.subject.n_chunk) for each in reports))
     yield f"### {subject.model}\n"
     yield (
-        f"{subject.device}, {counted(subject.n_threads, 'thread')}, llama-cpp-python "
-        f"{subject.build.partition('@')[0]}; {first.n_tokens:,} tokens of {len(first.texts)} "
-        f"texts in contexts of {subject.n_ctx:,}, batches of {chunks}; reference "
+        f"{subject.device}, {counted(subject.n_threads, 'thread')}, {program}; "
+        f"{first.n_tokens:,} tokens of {len(first.texts)} texts "
+        f"in contexts of {subject.n_ctx:,}, batches of {chunks}; reference "
         f"{subject.reference}. Runs stand one below the other.\n"
     )
     yield (

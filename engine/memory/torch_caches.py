@@ -135,6 +135,8 @@ def kinds_of(kind: Kind, n_layers: int) -> list[Kind]:
 
 def kind_fault(kind: Kind, layers: Sequence[KeptLayer]) -> str | None:
     """Why there is no such kind, or why the layers cannot have it."""
+    if isinstance(kind, KindName) and kind.n_first >= max(1, len(layers)):
+        return f"{kind} is of the first {kind.n_first} layers, and there are {len(layers)} in all"
     kinds = kinds_of(kind, len(layers))
     if len(set(kinds)) == 1:
         return _fault(kinds[0], layers)

@@ -295,8 +295,8 @@ class TorchBackend:
             return None
         return (
             "the decode step cannot be compiled: its shapes are fixed over caches of f32, f16, "
-            "bf16 and static alone, without a trace or a decode plan, sliding windows kept whole "
-            "(swa_full)"
+            "bf16 and static alone, in layers with attention, without a trace or a decode plan, "
+            "sliding windows kept whole (swa_full)"
         )
 
     def _make_caches(

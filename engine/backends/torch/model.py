@@ -238,7 +238,7 @@ class Attention:
         return torch.cat((self.q_norm(queries), self.k_norm(keys)), dim=2)
 
 
-def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float) -> Tensor:
+def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float | Tensor) -> Tensor:
     """What queries read of the values that they see.
 
     Queries that share a key head stand one behind the other as if they were more tokens, so that
@@ -248,12 +248,14 @@ def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float) ->
         queries: `[batch, n, n_heads, head_dim]`
         held: Keys and values.
         mask: `[n, n_held]` bool, None where all is seen.
-        scale: What scores are multiplied by.
+        scale: What scores are multiplied by; `[head_dim]` where parts of a key have their own.
 
     Returns:
         `[batch, n, n_heads * head_dim]`
     """
     batch, n, n_heads, head_dim = queries.shape
+    if isinstance(scale, Tensor):
+        queries, scale = queries * scale, 1.0
     n_kv = held.keys.shape[1]
     shared = n_heads // n_kv
     rows = queries.view(batch, n, n_kv, shared, head_dim).permute(0, 2, 3, 1, 4)

@@ -224,6 +224,22 @@ def test_states_of_recurrent_layers_are_kept_in_the_type_that_is_named(
         TorchBackend(settings(path, kv_cache="q4_0"), log)
 
 
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"kv_trace": Path("trace.jsonl")}, "a trace of caches is of layers with attention"),
+        ({"decode_plan": "128"}, "a decode plan is of layers with attention"),
+        ({"compile": "on"}, "cannot be compiled.*layers with attention"),
+    ],
+)
+def test_what_is_of_attention_is_refused_for_a_state_space(
+    tmp_path: Path, log: NativeLog, change: dict[str, object], fault: str
+) -> None:
+    path = filled_model(tmp_path / "mamba.gguf", "mamba")
+    with pytest.raises(ModelLoadError, match=fault):
+        TorchBackend(settings(path, **change), log)
+
+
 def test_torch_that_is_not_installed_is_told_with_the_command_that_installs_it(
     tmp_path: Path,
 ) -> None:

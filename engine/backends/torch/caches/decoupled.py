@@ -1,16 +1,17 @@
 """Keys in two parts, what a token is and where it stands, each of a size and type of its own.
 
 Decoupled bottleneck attention: the score of a query is the sum of a semantic product without
-positions and a geometric one with rotary positions, each over the root of its own width.
+positions and a geometric one with rotary positions, each over the root of its own width. It is
+`attend` with the scales that `DecoupledShape.scales` gives; the kind `decoupled` keeps the keys of
+usual models in two parts, which have one scale.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from engine.backends.torch.caches.base import CacheRoom, KVState, LayerShape
+from engine.backends.torch.caches.base import CacheRoom, LayerShape
 from engine.backends.torch.caches.codecs import Codec, SplitCodec
 from engine.backends.torch.caches.windowed import WindowedCache
 
@@ -23,6 +24,11 @@ class DecoupledShape:
     semantic_dim: int
     geometric_dim: int
     v_head_dim: int
+
+    def scales(self) -> Tensor:
+        """What each element of a query is multiplied by, `[semantic_dim + geometric_dim]`."""
+        dims = (self.semantic_dim, self.geometric_dim)
+        return torch.cat([torch.full((dim,), dim**-0.5) for dim in dims])
 
     def layer(self) -> LayerShape:
         """The layer as a cache sees it: both parts of a key side by side."""
@@ -57,27 +63,3 @@ def decoupled_cache(
 def decoupled_keys(semantic: Tensor, geometric: Tensor) -> Tensor:
     """`[batch, heads, n, semantic_dim + geometric_dim]`, as the cache takes them."""
     return torch.cat((semantic, geometric), -1)
-
-
-def decoupled_attention(
-    semantic: Tensor, geometric: Tensor, state: KVState, positions: Tensor
-) -> Tensor:
-    """What queries of both parts read, `[batch, n_heads, n, v_head_dim]`.
-
-    Both products are one over rows side by side, once each part of the queries carries its scale.
-
-    Args:
-        semantic: Queries, `[batch, n_heads, n, semantic_dim]`, without positions.
-        geometric: Queries, `[batch, n_heads, n, geometric_dim]`, rotated.
-        state: What the cache gave.
-        positions: `[n]` int64 of the queries.
-    """
-    parts = (semantic / semantic.shape[-1] ** 0.5, geometric / geometric.shape[-1] ** 0.5)
-    return scaled_dot_product_attention(
-        torch.cat(parts, -1),
-        state.keys,
-        state.values,
-        attn_mask=state.mask(positions),
-        scale=1.0,
-        enable_gqa=semantic.shape[1] != state.keys.shape[1],
-    )

@@ -142,8 +142,13 @@ def test_first_layers_of_another_type_lie_between_both(
         backend.close()
     assert far[0] > far[1] > far[2] == 0
     assert nbytes[1] * 2 == nbytes[0] + nbytes[2], "one of the two layers has each"
-    for name in ("1xpaged+q4_0", "1xf16+tiered"):
-        with pytest.raises(ModelLoadError, match="one of all layers together"):
+    for name, fault in (
+        ("1xpaged+q4_0", "one of all layers together"),
+        ("1xf16+tiered", "one of all layers together"),
+        ("2xf16+q4_0", "first 2 layers, and there are 2 in all"),
+        ("1xturbo+q4_0", "no cache kind 'turbo'"),
+    ):
+        with pytest.raises(ModelLoadError, match=fault):
             TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
 
 

@@ -10,10 +10,10 @@ from engine.backends.torch.caches.codecs import FloatCodec, TokenCodec  # noqa: 
 from engine.backends.torch.caches.decoupled import (  # noqa: E402
     DecoupledCodecs,
     DecoupledShape,
-    decoupled_attention,
     decoupled_cache,
     decoupled_keys,
 )
+from engine.backends.torch.model import attend  # noqa: E402
 
 ROOM = CacheRoom(256, torch.float32, torch.device("cpu"))
 SHAPE = DecoupledShape(n_kv_heads=2, semantic_dim=32, geometric_dim=64, v_head_dim=32)
@@ -25,8 +25,10 @@ def test_scores_are_sums_of_a_semantic_and_a_geometric_product() -> None:
     semantic, geometric, values = (torch.randn(1, 2, 9, dim) for dim in (32, 64, 32))
     state = cache.update(decoupled_keys(semantic, geometric), values)
     asks_what, asks_where = torch.randn(1, 4, 3, 32), torch.randn(1, 4, 3, 64)
-    found = decoupled_attention(asks_what, asks_where, state, torch.arange(6, 9))
-    assert found.shape == (1, 4, 3, 32)
+    queries = decoupled_keys(asks_what, asks_where).transpose(1, 2)
+    read = attend(queries, state, state.mask(torch.arange(6, 9)), SHAPE.scales())
+    assert read.shape == (1, 3, 4 * 32)
+    found = read.view(1, 3, 4, 32).transpose(1, 2)
     for head in range(4):
         for row in range(3):
             kv, n_seen = head // 2, 7 + row
