@@ -156,6 +156,13 @@ def test_bytes_that_are_no_text_are_named(path: Path) -> None:
     assert "not valid TOML" in (load_settings(path).problem or "")
 
 
+def test_a_key_is_taken_out_and_the_rest_stays_as_it_was(path: Path) -> None:
+    text = "# mine\n[chat]\nmin_p = 0.1  # kept\n"
+    written(path, text.replace("min_p", "temperature = 0.5\nmin_p"))
+    save_setting("chat", "temperature", None, path)
+    assert path.read_text(encoding="utf-8") == text
+
+
 def test_saving_one_key_keeps_comments_and_what_else_is_there(path: Path) -> None:
     written(path, '# mine\n[ui]\ntheme = "old" # why\nodd = 1\n\n[keys]\na = "f8"\n')
     save_setting("ui", "theme", "nord", path)
