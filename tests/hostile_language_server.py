@@ -106,8 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
                 "/slots": [{"id": 0, "speculative": True, "is_processing": False}],
             },
             "Ollama": {"/api/version": {"version": "0.12.0"}, "/api/ps": {"models": []}},
-            "vLLM": {"/version": {"version": "0.11.0"}},
-            "SGLang": {"/get_server_info": {"version": "0.5.3"}},
+            "vLLM": {"/version": {"version": "0.32.0"}},
+            "SGLang": {"/server_info": {"version": "0.5.23"}},
             "OpenAI": {},
         }
         if told.misdeed == "no json":

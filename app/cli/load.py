@@ -85,14 +85,14 @@ def command(
     results: list[LoadResult] = []
     try:
         note(session.loaded.notes[0])
-        foretold = _foretold(session.facts, url)
+        foretold = foretold_by(session.facts, url)
         alone = said_alone(session, counts[-1], plan) if check else None
         if not as_json:
             say(_row(HEADS))
         for n_users in counts:
             results.append(run_load(session, n_users, plan, alone))
             if not as_json:
-                say(_row(_cells(results[-1], foretold(results[-1]))))
+                say(_row(cells_of(results[-1], foretold(results[-1]))))
     finally:
         session.close()
     knee = knee_of(results)
@@ -107,7 +107,7 @@ def command(
     sys.exit(any(result.n_failed or result.n_mixed_up for result in results))
 
 
-def _foretold(facts: "ServerFacts", url: str) -> "Callable[[LoadResult], float | None]":
+def foretold_by(facts: "ServerFacts", url: str) -> "Callable[[LoadResult], float | None]":
     """The most tokens a second that the planner foretells for so many users.
 
     None for a model that does not lie on this machine.
@@ -163,7 +163,8 @@ def _row(cells: tuple[str, ...]) -> str:
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
 
 
-def _cells(result: "LoadResult", planned_tps: float | None) -> tuple[str, ...]:
+def cells_of(result: "LoadResult", planned_tps: float | None) -> tuple[str, ...]:
+    """A row of the table, under `HEADS`."""
     turns = result.turns
     n_prompt, n_reused = sum(t.n_prompt for t in turns), sum(t.n_reused for t in turns)
     n_drafted, n_accepted = sum(t.n_drafted for t in turns), sum(t.n_accepted for t in turns)

@@ -1,7 +1,8 @@
 """A server's own counters, as lines of the panels, and what it does not tell.
 
-Names are those of llama-server 0c1e570, vLLM 0.11 (`vllm/v1/metrics/loggers.py`; 0.6 to 0.9 called
-the use of the cache `gpu_cache_usage_perc`) and SGLang 0.5 (`metrics/collector.py`).
+Names are those of llama-server 0c1e570, vLLM 0.32.0 (`vllm/v1/metrics/loggers.py`; 0.6 to 0.9
+called the use of the cache `gpu_cache_usage_perc`) and SGLang 0.5.23
+(`observability/metrics_collector.py`).
 """
 
 import math

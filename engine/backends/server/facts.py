@@ -27,7 +27,8 @@ PRODUCERS: Mapping[str, Program] = {
     "sglang": "SGLang",
     "library": "Ollama",
 }
-"""Who owns the models at `/v1/models`: llama-server 0c1e570, vLLM 0.11, SGLang 0.5, Ollama 0.12."""
+"""Who owns the models at `/v1/models` (llama-server 0c1e570, vLLM 0.32, SGLang 0.5, Ollama fb30760).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,8 @@ def _program(http: Http, entry: Mapping[str, object]) -> Program:
     own: tuple[tuple[str, str, Program], ...] = (
         ("/props", "default_generation_settings", "llama-server"),
         ("/api/version", "version", "Ollama"),
-        ("/get_model_info", "model_path", "SGLang"),
+        ("/model_info", "model_path", "SGLang"),
+        ("/get_model_info", "model_path", "SGLang"),  # its name before
     )
     for path, key, program in own:
         with suppress(ServerError):
@@ -240,10 +242,14 @@ def _loaded_context(http: Http, model: str) -> int | None:
 
 def _version(http: Http, program: Program) -> str:
     """The version that a program tells at an address of its own."""
-    path = {"Ollama": "/api/version", "vLLM": "/version", "SGLang": "/get_server_info"}
-    with suppress(ServerError):
-        if program in path:
-            return _word(http.get_json(path[program]).get("version"))
+    paths: Mapping[Program, tuple[str, ...]] = {
+        "Ollama": ("/api/version",),
+        "vLLM": ("/version",),
+        "SGLang": ("/server_info", "/get_server_info"),  # the name of today, and the one before
+    }
+    for path in paths.get(program, ()):
+        with suppress(ServerError):
+            return _word(http.get_json(path).get("version"))
     return ""
 
 

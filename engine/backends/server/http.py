@@ -3,7 +3,7 @@
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,6 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from engine.backends.server.lines import TooLongError, events, lines
 from engine.errors import ContextFullError, ServerError
 from engine.model.server_address import KEY_VARIABLE, key_of, origin_of, shown_origin
 from engine.parsing import parse_json
@@ -30,7 +29,11 @@ READ_EVERY_S = 0.02
 """How often a running stream is read: what came meanwhile is read at once, so that a quick server
 wakes this process no more often than a slow one."""
 CONTEXT_WORDS = ("exceed_context_size", "context_length_exceeded", "maximum context length")
-"""How servers say that a prompt is too long: llama-server 0c1e570, OpenAI, vLLM 0.11."""
+"""How servers say that a prompt is too long: llama-server 0c1e570, OpenAI, vLLM 0.32."""
+
+
+class TooLongError(ValueError):
+    """A line or an event that does not end within its bound."""
 
 
 class ServerUnreachableError(ServerError):
@@ -359,3 +362,55 @@ def _said_in(found: object) -> str:
         if isinstance(found, dict) and found.get(name):
             return _said_in(found[name])
     return found if isinstance(found, str) else ""
+
+
+def lines(chunks: Iterable[bytes], *, limit: int) -> Iterator[bytes]:
+    """The lines of a stream as they become whole, without their ends; the last may have none.
+
+    Args:
+        chunks: The stream.
+        limit: Most bytes of a line.
+
+    Raises:
+        TooLongError: a line is longer.
+    """
+    held = bytearray()
+    for chunk in chunks:
+        held += chunk
+        *whole, rest = held.split(b"\n")
+        if any(len(line) > limit for line in whole) or len(rest) > limit:
+            raise TooLongError(f"more than {limit:,} bytes")
+        for line in whole:
+            yield bytes(line.removesuffix(b"\r"))
+        held = rest
+    if held:
+        yield bytes(held.removesuffix(b"\r"))
+
+
+def events(read: Iterable[bytes], *, limit: int = 1 << 22) -> Iterator[bytes]:
+    """The data of each event (WHATWG HTML §9.2.6); empty for a comment, which keeps a stream open.
+
+    An event that the end of the stream cuts off is none.
+
+    Args:
+        read: The lines of the stream.
+        limit: Most bytes of an event.
+
+    Raises:
+        TooLongError: an event is longer.
+    """
+    data: list[bytes] = []
+    n_bytes = 0
+    for line in read:
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+            n_bytes += len(data[-1]) + len(b"\n")  # empty lines count too
+            if n_bytes > limit:
+                raise TooLongError(f"more than {limit:,} bytes")
+        elif not line:
+            if data:
+                yield b"\n".join(data)
+            data.clear()
+            n_bytes = 0
+        else:
+            yield b""

@@ -1,6 +1,6 @@
 import pytest
 
-from engine.backends.server.lines import TooLongError, events
+from engine.backends.server.http import TooLongError, events
 
 
 def test_an_event_of_empty_lines_without_end_is_too_long() -> None:
