@@ -27,7 +27,8 @@ PRODUCERS: Mapping[str, Program] = {
     "sglang": "SGLang",
     "library": "Ollama",
 }
-"""Who owns the models at `/v1/models` (llama-server 0c1e570, vLLM 0.32, SGLang 0.5, Ollama fb30760).
+"""Who owns the models at `/v1/models`: llama-server 0c1e570, vLLM 0.32, SGLang 0.5, Ollama
+fb30760.
 """
 
 
