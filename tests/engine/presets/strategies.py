@@ -40,83 +40,88 @@ WORKERS = st.sampled_from(["host1:50052", "10.0.0.2:1", "my-host.lan:65535"])
 OVERRIDES = st.builds(TensorOverride, PATTERNS, st.sampled_from(["CPU", "GPU 0", "GPU 3"]))
 
 
-@st.composite
-def configurations(draw: st.DrawFn) -> Configuration:
-    """A configuration that every field of a preset can hold."""
-    n_batch = draw(st.integers(1, 4096))
-    predictor = draw(st.sampled_from(PredictorName))
-    n_ctx = draw(st.integers(256, 2**20))
-    draft = draw(
-        st.builds(
-            DraftConfiguration,
-            PATHS,
-            st.just(n_ctx),
-            n_gpu_layers=LAYERS,
-            type_k=KV_TYPES,
-            type_v=KV_TYPES,
-        )
-    )
-    return Configuration(
-        model_path=draw(PATHS),
-        n_ctx=n_ctx,
-        n_batch=n_batch,
-        n_ubatch=draw(st.integers(1, n_batch)),
-        type_k=draw(KV_TYPES),
-        type_v=draw(KV_TYPES),
-        flash_attention=draw(st.sampled_from(["auto", "on", "off"])),
-        n_gpu_layers=draw(LAYERS),
-        n_slots=draw(st.integers(1, 8)),
-        kv_unified=draw(st.booleans()),
-        swa_full=draw(st.booleans()),
-        offload_kqv=draw(st.booleans()),
-        split_mode=draw(st.sampled_from(["layer", "none"])),
-        main_gpu=draw(st.integers(0, 3)),
-        tensor_split=tuple(draw(st.lists(SHARES, max_size=4))),
-        rpc_workers=tuple(draw(st.lists(WORKERS, max_size=2))),
-        n_cpu_moe=draw(LAYERS),
-        tensor_overrides=tuple(draw(st.lists(OVERRIDES, max_size=2))),
-        mmproj_path=draw(st.none() | PATHS),
-        adapters=tuple(draw(st.lists(ADAPTERS, max_size=2))),
-        n_threads=draw(st.none() | st.integers(1, 64)),
-        n_threads_batch=draw(st.none() | st.integers(1, 64)),
-        use_mmap=draw(st.booleans()),
-        n_mtp_draft=draw(st.just(0) | st.integers(0, 16)),
-        use_extra_buffers=draw(st.booleans()),
-        draft=draft if predictor is PredictorName.DRAFT else None,
-        speculation=draw(_speculations(predictor)),
-        sampling=draw(_samplings()),
-    )
+LENGTHS = st.integers(1, 16)
+THREADS = st.none() | st.integers(1, 64)
 
 
-def _speculations(predictor: PredictorName) -> st.SearchStrategy[SpeculationSettings]:
-    lengths = st.integers(1, 16)
+def _rounded(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high).map(lambda value: round(value, 9))
+
+
+SAMPLINGS = st.builds(
+    SamplingSettings,
+    repetition_penalty=_rounded(0.5, 2),
+    repetition_window=st.integers(0, 512),
+    temperature=_rounded(0, 2),
+    top_k=st.integers(0, 200),
+    top_p=_rounded(0.01, 1),
+    min_p=_rounded(0, 0.9),
+    json_schema=st.sampled_from(["", "/models/an answer.json"]),
+    grammar=st.sampled_from(["", "/models/it's.gbnf"]),
+    stop_tokens=st.sampled_from([(), (2,), (0, 7)]),
+)
+DRAFTS = st.builds(
+    DraftConfiguration,
+    PATHS,
+    st.just(0),  # the target's, once that is known
+    n_gpu_layers=LAYERS,
+    type_k=KV_TYPES,
+    type_v=KV_TYPES,
+)
+
+
+def _with_predictor(predictor: PredictorName) -> st.SearchStrategy[Configuration]:
     return st.builds(
-        SpeculationSettings,
-        predictor=st.just(predictor),
-        custom_predictor=st.just("mine" if predictor is PredictorName.CUSTOM else ""),
-        controller=st.sampled_from(ControllerName),
-        n_draft=lengths,
-        n_draft_max=lengths,
-        lookup_pattern_min=lengths,
-        suffix_min_confidence=SHARES,
-        draft_min_tokens=st.integers(0, 16),
-        draft_min_confidence=SHARES,
+        Configuration,
+        model_path=PATHS,
+        n_ctx=st.integers(256, 2**20),
+        n_batch=st.integers(1, 4096),
+        n_ubatch=st.integers(1, 4096),
+        type_k=KV_TYPES,
+        type_v=KV_TYPES,
+        flash_attention=st.sampled_from(["auto", "on", "off"]),
+        n_gpu_layers=LAYERS,
+        n_slots=st.integers(1, 8),
+        kv_unified=st.booleans(),
+        swa_full=st.booleans(),
+        offload_kqv=st.booleans(),
+        split_mode=st.sampled_from(["layer", "none"]),
+        main_gpu=st.integers(0, 3),
+        tensor_split=st.lists(SHARES, max_size=4).map(tuple),
+        rpc_workers=st.lists(WORKERS, max_size=2).map(tuple),
+        n_cpu_moe=LAYERS,
+        tensor_overrides=st.lists(OVERRIDES, max_size=2).map(tuple),
+        mmproj_path=st.none() | PATHS,
+        adapters=st.lists(ADAPTERS, max_size=2).map(tuple),
+        n_threads=THREADS,
+        n_threads_batch=THREADS,
+        use_mmap=st.booleans(),
+        n_mtp_draft=st.just(0) | st.integers(0, 16),
+        use_extra_buffers=st.booleans(),
+        draft=DRAFTS if predictor is PredictorName.DRAFT else st.none(),
+        speculation=st.builds(
+            SpeculationSettings,
+            predictor=st.just(predictor),
+            custom_predictor=st.just("mine" if predictor is PredictorName.CUSTOM else ""),
+            controller=st.sampled_from(ControllerName),
+            n_draft=LENGTHS,
+            n_draft_max=LENGTHS,
+            lookup_pattern_min=LENGTHS,
+            suffix_min_confidence=SHARES,
+            draft_min_tokens=st.integers(0, 16),
+            draft_min_confidence=SHARES,
+        ),
+        sampling=SAMPLINGS,
     )
 
 
-def _samplings() -> st.SearchStrategy[SamplingSettings]:
-    return st.builds(
-        SamplingSettings,
-        repetition_penalty=st.floats(0.5, 2).map(lambda value: round(value, 9)),
-        repetition_window=st.integers(0, 512),
-        temperature=st.floats(0, 2).map(lambda value: round(value, 9)),
-        top_k=st.integers(0, 200),
-        top_p=st.floats(0.01, 1).map(lambda value: round(value, 9)),
-        min_p=st.floats(0, 0.9).map(lambda value: round(value, 9)),
-        json_schema=st.sampled_from(["", "/models/an answer.json"]),
-        grammar=st.sampled_from(["", "/models/it's.gbnf"]),
-        stop_tokens=st.sampled_from([(), (2,), (0, 7)]),
-    )
+def _fitted(drawn: Configuration) -> Configuration:
+    draft = drawn.draft and replace(drawn.draft, n_ctx=drawn.n_ctx)
+    return replace(drawn, n_ubatch=min(drawn.n_ubatch, drawn.n_batch), draft=draft)
+
+
+CONFIGURATIONS = st.one_of([_with_predictor(each) for each in PredictorName]).map(_fitted)
+"""Configurations that every field of a preset can hold."""
 
 
 def without_speculation(configuration: Configuration) -> Configuration:

@@ -16,7 +16,7 @@ from engine.configuration import (
 from engine.model.architecture import read_model
 from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.llama_server import arguments, remarks
-from tests.engine.presets.strategies import configurations
+from tests.engine.presets.strategies import CONFIGURATIONS
 
 PLAIN = Configuration(Path("/m.gguf"), 4096)
 
@@ -31,7 +31,7 @@ def value(configuration: Configuration, flag: str, flags: str = "current") -> st
     return words[words.index(flag) + 1]
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=80)
 def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
     configuration: Configuration,

@@ -24,7 +24,7 @@ from engine.presets.programs.base import ExportError, ExportRequest
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.lm_studio import install_path_of, merge
 from engine.presets.programs.remarks import least_type
-from tests.engine.presets.strategies import configurations
+from tests.engine.presets.strategies import CONFIGURATIONS
 
 MODEL = Path("/models/my model.gguf")
 PLAIN = Configuration(MODEL, 8192, n_batch=512, flash_attention="on")
@@ -236,7 +236,7 @@ def fields(configuration: Configuration, **request: object) -> dict[str, object]
     return {each["key"]: each["value"] for each in listed}
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=60)
 def test_every_field_is_one_that_lm_studio_has_and_of_its_shape(
     configuration: Configuration,
@@ -321,7 +321,7 @@ def test_a_broken_file_is_not_written_over(broken: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["lm-studio", "ollama", "koboldcpp", "llama-cpp-python"])
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=30)
 def test_a_draft_model_or_look_up_arrives_or_is_missed_aloud(
     name: str, configuration: Configuration

@@ -24,7 +24,7 @@ from engine.presets.programs.base import ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet
 from engine.presets.programs.formats import FORMATS, read_text
 from engine.presets.programs.llama_server_drafts import has_head
-from tests.engine.presets.strategies import configurations
+from tests.engine.presets.strategies import CONFIGURATIONS
 
 WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
 PAIRS = [(each.name, FLAG_SETS[flags]) for each in WITH_FLAGS for flags in each.flag_sets]
@@ -78,7 +78,7 @@ def through(format_name: str, flags: FlagSet, configuration: Configuration) -> P
 @pytest.mark.parametrize(
     ("format_name", "flags"), PAIRS, ids=lambda each: getattr(each, "name", each)
 )
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=30)
 def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
     format_name: str, flags: FlagSet, configuration: Configuration
@@ -120,7 +120,7 @@ def test_a_look_up_comes_back_whole_and_the_default_suffixes_as_look_up() -> Non
     assert through("shell", current, usual) == preset_of(with_look_up, "back")
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=40)
 def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> None:
     kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
@@ -187,7 +187,7 @@ def unsaid(configuration: Configuration, form: Format, flags: FlagSet) -> list[s
 @pytest.mark.parametrize(
     ("format_name", "flags"), EVERYWHERE, ids=lambda each: getattr(each, "name", each)
 )
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=25)
 def test_every_field_comes_back_or_is_named_in_a_remark(
     format_name: str, flags: FlagSet, configuration: Configuration
@@ -230,7 +230,7 @@ def configuration_of(preset: Preset, like: Configuration) -> Configuration:
 @pytest.mark.parametrize(
     ("format_name", "flags"), EVERYWHERE, ids=lambda each: getattr(each, "name", each)
 )
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=25)
 def test_what_came_back_once_comes_back_the_same(
     format_name: str, flags: FlagSet, configuration: Configuration
@@ -250,7 +250,7 @@ def test_what_came_back_once_comes_back_the_same(
     assert there_and_back(configuration_of(once, configuration)) == once
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=40)
 def test_lm_studio_gives_back_what_it_was_given(configuration: Configuration) -> None:
     exported = FORMATS["lm-studio"].render(ExportRequest(configuration))

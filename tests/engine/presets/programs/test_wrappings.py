@@ -16,7 +16,7 @@ from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.llama_server import arguments
 from engine.presets.programs.yaml_tree import parse_yaml
-from tests.engine.presets.strategies import PATHS, configurations
+from tests.engine.presets.strategies import CONFIGURATIONS, PATHS
 
 FAKE_SERVER = """#!/bin/sh
 for word in "$@"; do printf '%s\\0' "$word"; done
@@ -46,7 +46,7 @@ def planned(configuration: Configuration) -> list[str]:
     return [*arguments(configuration), "--host", "127.0.0.1", "--port", "8080"]
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_script_starts_the_server_with_the_planned_words(
     fake_server: Path, configuration: Configuration
@@ -68,7 +68,7 @@ def test_the_script_is_valid_for_bash_too(tmp_path: Path) -> None:
     assert "# two lines\n" in script.read_text(encoding="utf-8")
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=40)
 def test_a_unit_starts_the_planned_words_as_systemd_splits_them(
     configuration: Configuration,
@@ -105,7 +105,7 @@ def systemd_words(unit: str) -> list[str]:
     return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
-@given(configuration=configurations())
+@given(configuration=CONFIGURATIONS)
 @settings(max_examples=40)
 def test_a_compose_file_has_the_planned_words_and_mounts_their_folders(
     configuration: Configuration,
