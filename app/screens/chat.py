@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from textual._styles_cache import StylesCache
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -452,6 +453,9 @@ class ChatScreen(Screen[None]):
         self.call_after_refresh(self.sidebar.look)
 
     def on_screen_resume(self) -> None:
+        # Textual keeps the last 1,024 painted widgets by this function, with every line that they
+        # had: those of screens that are closed would take 50 MiB after a hundred of them.
+        StylesCache.get_inner_outer.cache_clear()
         self.sidebar.look()
 
     def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:

@@ -1,14 +1,18 @@
 """The screen's process, as far as it is none of the screens'."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+from textual.widget import Widget
 
 from app.application import SCREEN_NICENESS
-from tests.fakes_app import WIDE, make_app, ready
+from app.screens.dialogs import HelpScreen
+from tests.fakes_app import WIDE, make_app, ready, wait_until
 
 OPENING = """
 import os
@@ -55,3 +59,21 @@ async def test_a_theme_of_the_users_comes_before_the_own_one_of_its_name(
     (themes / "mine.toml").write_text('name = "kvchat-dark"\n[colors]\nprimary = "#123456"\n')
     app, _ = make_app(tmp_path)
     assert app.current_theme.primary == "#123456"
+
+
+async def test_what_a_closed_screen_painted_is_let_go(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f1")
+        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        painted = [weakref.ref(each._styles_cache) for each in app.screen.walk_children(Widget)]
+        assert painted
+        await pilot.press("f1")
+        await ready(pilot)
+
+        def is_let_go() -> bool:
+            gc.collect()
+            return not any(each() for each in painted)
+
+        await wait_until(pilot, is_let_go)
