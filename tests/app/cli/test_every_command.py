@@ -43,6 +43,7 @@ CASES: dict[str, Sequence[str]] = {
     "chat": ("MODEL", "MODEL --preset PRESET", "MODEL --theme HOSTILE", "BROKEN", "STRANGE"),
     "run": (
         "x --model MODEL", "x --model MODEL --json", "x --model MODEL --preset PRESET",
+        "x --model MODEL --verbose",
         "x --model FAILS", "x --model BROKEN", "x --model STRANGE", "x --model PART",
         "x --model MODEL --preset WRONG",
     ),
@@ -118,6 +119,8 @@ CASES: dict[str, Sequence[str]] = {
     "cache pin": ("KEY",),
     "cache unpin": ("KEY",),
     "cache drop": ("KEY",),
+    "cache export": ("KEY STRANGE", "KEY HOSTILE"),
+    "cache import": ("BROKEN", "HOSTILE", "STRANGE --model MODEL"),
     "settings": ("", "--json", "prompts.HOSTILE HOSTILE", "chat.system_prompt HOSTILE"),
     "completion": ("bash",),
     "serve": ("PRESET --model MODEL", "PRESET --model NAMED --no-chat", "WRONG"),

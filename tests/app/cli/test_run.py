@@ -53,6 +53,8 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
     ):  # fmt: skip
         assert isinstance(reply[key], int | float), key
     assert reply["n_emitted"] == 24
+    assert reply["prompt"]["n_prompt"] == reply["n_prompt"]
+    assert reply["prompt"]["cause"] == "first prompt"
     assert reply["text"].strip()
     assert (reply["predictor"], reply["controller"]) == ("suffix", "auto")
     plain = run([*arguments, "--max-tokens", "24"], environment)
