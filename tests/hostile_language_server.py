@@ -103,6 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         own: Mapping[Kind, Mapping[str, object]] = {
             "llama-server": {
                 "/props": props,
+                "/health": {"status": "ok"},
                 "/slots": [{"id": 0, "speculative": True, "is_processing": False}],
             },
             "Ollama": {"/api/version": {"version": "0.12.0"}, "/api/ps": {"models": []}},

@@ -1,5 +1,6 @@
 """`kvchat serve`: a preset as a llama-server, started, watched and shown."""
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -72,6 +73,7 @@ def command(
         tell=note,
     )
     note(f"starting {program} at {url}")
+    _end_in_order()
     server.start()
     try:
         say(f"{url} serves {plan.model.file.path.stem}; its log is {server.log_path}")
@@ -87,6 +89,20 @@ def command(
             note(f"the server runs on as process {server.pid}: kill {server.pid} ends it")
         else:
             server.end()
+
+
+def _end_in_order() -> None:
+    """Leave by an exception where kvchat is told to end, or its terminal closes.
+
+    So the server ends with it.
+    """
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        if (number := getattr(signal, name, None)) is not None:
+            signal.signal(number, leave)
 
 
 def _metrics() -> tuple[str, ...]:

@@ -1,6 +1,10 @@
 """Commands at a server: what it is, one answer, several users."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +79,32 @@ def test_a_plan_of_a_server_preset_asks_for_a_file(
     assert run(["export", "--preset", str(served_preset)]) == 1
     assert "name a model's file" in " ".join(capsys.readouterr().err.split())
     assert run(["export", str(starter_path), "--preset", str(served_preset)]) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_server_ends_with_the_kvchat_that_was_told_to_end(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    program, pid_path = tmp_path / "llama-server", tmp_path / "pid"
+    program.write_text(
+        f"""#!{sys.executable}
+import os, pathlib, sys, time
+sys.path.insert(0, {str(Path.cwd())!r})
+from tests.hostile_language_server import serving
+with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
+    pathlib.Path({str(pid_path)!r}).write_text(str(os.getpid()))
+    time.sleep(60)
+""",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    run_it = "import sys; from app.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", run_it, "serve", "--model", str(starter_path)]
+    command += ["--llama-server", str(program), "--no-chat"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kvchat:
+        assert kvchat.stdout is not None
+        assert "serves" in kvchat.stdout.readline()
+        kvchat.terminate()
+        assert kvchat.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_path.read_text()), 0)
