@@ -156,12 +156,11 @@ def _plan(
         (layer, walked[i][1], shapes[i], table.types[sources[i]] if _visits(layer, cpu) else -1)
         for i, layer in enumerate(placed)
     ]
-    placed_on, sharing = devices.layers, architecture.sharing.items()
-    is_whole = (
-        architecture.name in LOOPED
-        or (devices.n_copies > 1 and (devices.attends_on_cpu or devices.scans_on_cpu))
-        or any(placed_on[index] != placed_on[owner] for index, owner in sharing)
-    )  # what crosses for each layer adds up
+    crosses = devices.attends_on_cpu or devices.scans_on_cpu or architecture.sharing
+    is_apart = any(
+        devices.layers[i] != devices.layers[to] for i, to in architecture.sharing.items()
+    )
+    is_whole = architecture.name in LOOPED or is_apart or (devices.n_copies > 1 and crosses)
     chosen = (
         list(range(len(placed)))
         if is_whole
