@@ -155,7 +155,7 @@ def _follow(run: MeasurementRun) -> int:
             if run.report is None or not run.report.measurements:
                 raise
             _note(f"{error.title}: {error}", style="red")
-    if run.is_complete is None:
+    if run.is_complete is None or not run.is_written:
         return EXIT_FAILED
     return 0 if run.is_complete else EXIT_INTERRUPTED
 

@@ -57,6 +57,8 @@ class MeasurementRun:
         """What was measured so far; None before the first change."""
         self.is_complete: bool | None = None
         """Whether nothing was stopped; None until the last event."""
+        self.is_written = True
+        """Whether the file has the report as it is."""
         self._start = start
         self._lock: FileLock | None = None
         self._process: Measuring | None = None
@@ -148,23 +150,24 @@ class MeasurementRun:
                 self._keep(report)
             case Finished(report, is_complete):
                 self.is_complete = is_complete
-                if self._keep(report) and is_complete and self.path is not None:
+                self._keep(report)
+                if self.is_written and is_complete and self.path is not None:
                     rows_path(self.path).unlink(missing_ok=True)
             case _:
                 pass
 
-    def _keep(self, report: Report) -> bool:
-        """Whether the report could be written; the first time that it could not is told."""
+    def _keep(self, report: Report) -> None:
+        """Write the report; the first time that it cannot be written is told."""
         self.report, self._instead = report, None
         if self.path is None:
-            return False
+            return
         try:
             write_report(self.path, report)
+            self.is_written = True
         except QualityError as error:
+            self.is_written = False
             if not self._has_told:
                 self._note, self._has_told = Note(str(error)), True
-            return False
-        return True
 
 
 def _lock(path: Path) -> FileLock:

@@ -143,11 +143,15 @@ def test_a_report_that_cannot_be_written_is_said_once_and_tried_again(
 
     monkeypatch.setattr("app.quality.run.write_report", write)
     told = Told((ReportChanged(HALF), ReportChanged(HALF), Finished(WHOLE, is_complete=True)))
-    run, events = measured(path, told)
-    assert [e.text for e in events if isinstance(e, Note)] == [
-        f"{path} cannot be written (No space left on device)"
+    with MeasurementRun(path, told) as run:
+        run.go_on(REQUEST)
+        found = [(event, run.is_written) for event in run]
+    assert found == [
+        (ReportChanged(HALF), False),
+        (Note(f"{path} cannot be written (No space left on device)"), False),
+        (ReportChanged(HALF), False),
+        (Finished(WHOLE, is_complete=True), True),
     ]
-    assert isinstance(events[-1], Finished)
     assert run.report == read_report(path) == WHOLE
 
 
