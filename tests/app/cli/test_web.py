@@ -43,20 +43,32 @@ async def browser() -> AsyncIterator["aiohttp.ClientSession"]:
         yield session
 
 
+async def painted(socket: "aiohttp.ClientWebSocketResponse", text: str) -> None:
+    """Read what the browser would paint until a text is among it."""
+    seen = b""
+    async with asyncio.timeout(120):
+        while text.encode() not in COLOURS.sub(b"", seen):
+            message = await socket.receive()
+            assert message.type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+            if message.type is aiohttp.WSMsgType.BINARY:
+                seen += message.data
+
+
 @pytest.mark.slow
-async def test_the_chat_paints_in_a_browser_and_ends_with_its_tab(address: str) -> None:
+async def test_the_chat_paints_in_a_browser_takes_keys_and_ends_with_its_tab(address: str) -> None:
     base = address.split("/?")[0]
     async with browser() as session:
         page = await (await session.get(address)).text()
         assert f"{base.replace('http', 'ws')}/ws" in page
         assert (await session.get(f"{base}/static/js/textual.js")).status == 200
-        painted = b""
         async with session.ws_connect(f"{base}/ws?width=100&height=30", origin=base) as socket:
-            async with asyncio.timeout(120):
-                while b"no model was found" not in COLOURS.sub(b"", painted):
-                    message = await socket.receive()
-                    if message.type is aiohttp.WSMsgType.BINARY:
-                        painted += message.data
+            await painted(socket, "no model was found")
+            await socket.send_str(json.dumps(["stdin", "\x1b"]))  # the offer of a model goes
+            await painted(socket, "No model is loaded")
+            await socket.send_str(json.dumps(["stdin", "Grüße"]))
+            await painted(socket, "Grüße")
+            await socket.send_str(json.dumps(["resize", {"width": 40, "height": 12}]))
+            await painted(socket, "make the window larger")
             await socket.send_str(json.dumps(["stdin", "\x11"]))  # ctrl+q
             async with asyncio.timeout(120):
                 while not socket.closed:
