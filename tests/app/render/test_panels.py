@@ -193,7 +193,7 @@ def test_the_title_says_which_predictor_is_on() -> None:
 
 def test_the_cache_shows_cells_bytes_and_the_reused_prefix() -> None:
     shown = text(cache_lines(BUSY, 44))
-    for part in ("1,200 of 8,192 cells", "15%", "26.4/180 MiB", "reused 1,104 of 1,163"):
+    for part in ("1,200 of 8,192 cells", "15%", "26.4/180 MiB", "1,104 of 1,163: 1,104 hot"):
         assert part in shown
 
 
