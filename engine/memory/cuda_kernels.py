@@ -28,6 +28,10 @@ GROUPED_HEADS = frozenset({*GROUP_MULTIPLES, (512, 512), (576, 512)})
 """Kernels that want more than one query head for each key head."""
 UNSCANNED = frozenset({"plamo2"})
 """Architectures whose scans CUDA has no kernel for (states of 64 elements)."""
+EARLY_STATES = frozenset(
+    {"granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"}
+)
+"""Hybrids that read the states of a layer before the layer before it is done."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
 HALF_BYTES = 2
 FLOAT_BYTES = 4
@@ -141,10 +145,14 @@ def falls_off_flash_attention(
 def strays(architecture: Architecture, configuration: Configuration) -> bool:
     """Whether attention of layers in main memory is assigned to a GPU, which ends `auto`, too.
 
-    It follows the scan of a GPU's layer that the CPU runs.
+    It follows the scan of a GPU's layer that the CPU runs, or stands before the states of the first
+    layer on a GPU, which are read before the layer before is done.
     """
     is_whole = not 0 <= configuration.n_gpu_layers <= architecture.n_blocks
-    return architecture.name in UNSCANNED and not is_whole
+    first = architecture.n_blocks + 1 - configuration.n_gpu_layers
+    is_before = first in architecture.states and first - 1 in architecture.layers
+    is_early = architecture.name in EARLY_STATES and is_before
+    return not is_whole and (architecture.name in UNSCANNED or is_early)
 
 
 def leaves_gpus(architecture: Architecture, shape: CacheShape) -> bool:

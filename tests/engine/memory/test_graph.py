@@ -203,3 +203,12 @@ def test_a_scan_of_the_cpu_takes_views_of_all_its_input_and_gives_states_back() 
     states = 4096 * 64 * 4
     assert scan.input_bytes(row, shape) == 512 * 3 * 4608 * 4 + states
     assert scan.result_bytes(row, shape) == 512 * 4096 * 4 + states
+
+
+@pytest.mark.parametrize(("n_gpu_layers", "falls_off"), [(3, False), (4, True), (5, False)])
+def test_attention_before_the_first_states_on_a_gpu_ends_automatic_flash_attention(
+    n_gpu_layers: int, *, falls_off: bool
+) -> None:
+    model = find_entry("lfm2-1.2b").model()  # layer 12 attends, layer 13 keeps a state
+    now = replace(BASE, n_gpu_layers=n_gpu_layers, flash_attention="auto")
+    assert falls_off_flash_attention(model.architecture, now, (GPU, CPU)) is falls_off
