@@ -9,7 +9,14 @@ from engine.configuration import Configuration, KVTypeName
 from engine.memory.compute import (
     attention_bytes,
 )
-from engine.memory.cuda_kernels import Scan, cast_bytes, cuda_copy_bytes, has_cuda_kernel, scan_of
+from engine.memory.cuda_kernels import (
+    Scan,
+    cast_bytes,
+    cuda_copy_bytes,
+    falls_off_flash_attention,
+    has_cuda_kernel,
+    scan_of,
+)
 from engine.memory.estimate import Estimate, estimate, shape_for
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
