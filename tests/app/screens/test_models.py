@@ -84,6 +84,22 @@ async def test_its_keys_are_seen_in_small_windows(
         assert screen.query_one(SelectList).size.height >= 1
 
 
+async def test_a_server_that_was_used_is_a_row_and_opens(tmp_path: Path) -> None:
+    address = "http://cellar:8080#tiny"
+    screen = ModelsScreen(
+        list, [tmp_path], lambda: None, None, purpose="load", servers=lambda: [address]
+    )
+    app, _ = make_app(tmp_path)
+    chosen: list[str | None] = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen, chosen.append)
+        await wait_until(pilot, lambda: screen.is_mounted and "cellar:8080" in rows_of(screen))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: chosen)
+    assert chosen == [address]
+
+
 async def test_a_long_scan_says_how_far_it_is_until_it_ends(tmp_path: Path) -> None:
     scan = SlowScan()
     app, _ = make_app(tmp_path)
