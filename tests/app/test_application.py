@@ -1,14 +1,13 @@
 """The screen's process, as far as it is none of the screens'."""
 
-import gc
 import os
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
-from textual.widget import Widget
+from textual._styles_cache import StylesCache
+from textual.color import Color
 
 from app.application import SCREEN_NICENESS
 from app.screens.dialogs import HelpScreen
@@ -62,18 +61,18 @@ async def test_a_theme_of_the_users_comes_before_the_own_one_of_its_name(
 
 
 async def test_what_a_closed_screen_painted_is_let_go(tmp_path: Path) -> None:
+    """Textual's function keeps each widget that it was asked for, until it is emptied."""
     app, _ = make_app(tmp_path)
+    asked = StylesCache.get_inner_outer.cache_info
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("f1")
         await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        painted = [weakref.ref(each._styles_cache) for each in app.screen.walk_children(Widget)]
-        assert painted
+        StylesCache.get_inner_outer.cache_clear()
+        app.screen.refresh(layout=True)
+        await wait_until(pilot, lambda: asked().misses)
+        for n in range(1000):  # as many as an afternoon of screens
+            StylesCache().get_inner_outer(Color(0, 0, n % 256), Color(0, 0, 0))
         await pilot.press("f1")
         await ready(pilot)
-
-        def is_let_go() -> bool:
-            gc.collect()
-            return not any(each() for each in painted)
-
-        await wait_until(pilot, is_let_go)
+        await wait_until(pilot, lambda: asked().currsize < 500)
