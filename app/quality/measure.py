@@ -104,6 +104,8 @@ def run_measurement(
     configuration = open_here(request, settings, "the laboratory").configuration
     if files.resume is None:
         options = _with_due(options, configuration, settings)
+    else:
+        read_report(files.resume)  # one that is missing gets no folder for its lock
     asked = laboratory_request(options, configuration)
     if options.takes_chats:
         n_chats = sum(text.kind == "chat" for text in asked.texts)

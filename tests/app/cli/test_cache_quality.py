@@ -172,6 +172,7 @@ def test_bad_input_is_told_before_anything_is_loaded(
 ) -> None:
     assert run(["cache-quality", str(starter_path), *arguments]) in (1, 2)
     assert told in capsys.readouterr().err
+    assert not Path("/nowhere").exists()
 
 
 def test_an_earlier_report_is_not_overwritten(
