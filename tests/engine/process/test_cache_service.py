@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import pytest
 
 from engine.cache.report import CacheReport, CacheSettings
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypeName
 from engine.events import (
     Event,
     Failed,
@@ -35,7 +36,9 @@ ASKED = GenerationRequest((Message("user", TEXT),), max_tokens=40, seed=1, owner
 UNREAD: WeakKeyDictionary[WorkerClient, deque[Event]] = WeakKeyDictionary()
 """What came together with an event that was waited for."""
 
-StartClient = Callable[[], WorkerClient]
+
+class StartClient(Protocol):
+    def __call__(self, kv: KVTypeName = "f16") -> WorkerClient: ...
 
 
 def until(client: WorkerClient, is_last: Callable[[Event], bool]) -> list[Event]:
@@ -69,13 +72,15 @@ def report_in(client: WorkerClient, is_it: Callable[[CacheReport], bool]) -> Cac
 def start(tmp_path: Path, starter_path: Path) -> Iterator[StartClient]:
     clients: list[WorkerClient] = []
 
-    def begin() -> WorkerClient:
+    def begin(kv: KVTypeName = "f16") -> WorkerClient:
         client = WorkerClient(
             log_path=tmp_path / "engine.log",
             cache=CacheSettings(folder=tmp_path / "states", checkpoint_tokens=64),
         )
         clients.append(client)
-        client.load(Configuration(model_path=starter_path, n_ctx=2048, n_threads=1))
+        client.load(
+            Configuration(model_path=starter_path, n_ctx=2048, n_threads=1, type_k=kv, type_v=kv)
+        )
         until(client, lambda event: isinstance(event, Loaded))
         return client
 
@@ -94,6 +99,21 @@ def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
 
     assert again.text == first.text
     assert ready.n_cold == ready.n_reused == again.stats.n_prompt - 1
+
+
+def test_a_chat_goes_on_in_another_cache_type_without_being_read_again(
+    start: StartClient,
+) -> None:
+    client = start("f16")
+    answer(client, ASKED)
+    client.close()
+
+    again, events = answer(start("q8_0"), ASKED)
+    ready = next(event for event in events if isinstance(event, PromptReady))
+
+    assert ready.n_reused == again.stats.n_prompt - 1
+    assert ready.note is not None
+    assert "requantised from f16 to q8_0" in ready.note
 
 
 def test_a_reply_that_was_cut_by_closing_goes_on_without_a_prefill(start: StartClient) -> None:
