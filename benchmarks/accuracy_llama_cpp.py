@@ -7,13 +7,22 @@ import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
-from engine.memory.dry_run import Request
+from engine.configuration import Configuration
+from engine.memory.dry_run import Request, request_of
 
 SCRIPT = Path(__file__).with_name("accuracy_truth.py")
 VERSION = crc32(SCRIPT.read_bytes())
 HEADER_BYTES = 16 * 1024**2
+USUAL: dict[str, Any] = {
+    **request_of(Configuration(Path(), n_ctx=0), "kvchat")["configuration"],
+    "n_ctx": None,
+}
+"""The settings, and what they are by themselves."""
+NO_MATTER = ("model_path", "draft", "sampling", "speculation")
+"""Settings that buffers do not depend on: rows of drafts stand beside them."""
 
 Answer = dict[str, object]
 
@@ -61,10 +70,22 @@ class Truth:
 
 
 def key_of(path: Path, request: Request, n_gpus: int) -> str:
-    """What an answer depends on: the header as it is, the question, how it is answered."""
-    told = {**request["configuration"], "model_path": path.name}
+    """What an answer depends on: the header as it is, the question, how it is answered.
+
+    Settings as they are by themselves are left out: one that kvchat gets later changes no key.
+    """
+    return _key([*_contents(path), request, n_gpus, VERSION])
+
+
+def _key(parts: list[Any]) -> str:
+    *header, request, n_gpus, version = parts
+    told = {
+        name: value
+        for name, value in request["configuration"].items()
+        if name in USUAL and name not in NO_MATTER and value != USUAL[name]
+    }
     asked = {**request, "configuration": told}
-    return json.dumps([*_contents(path), asked, n_gpus, VERSION], sort_keys=True)
+    return json.dumps([*header, asked, n_gpus, version], sort_keys=True)
 
 
 @lru_cache(maxsize=2)
@@ -78,7 +99,7 @@ def known_answers(rows: Path) -> dict[str, Answer]:
     if not rows.exists():
         return {}
     found = map(json.loads, rows.read_text(encoding="utf-8").splitlines())
-    return {row["key"]: row["truth"] for row in found if "truth" in row}
+    return {_key(json.loads(row["key"])): row["truth"] for row in found if "truth" in row}
 
 
 def known_fit_params(rows: Path) -> dict[str, dict[str, int]]:
@@ -86,4 +107,4 @@ def known_fit_params(rows: Path) -> dict[str, dict[str, int]]:
     if not rows.exists():
         return {}
     found = map(json.loads, rows.read_text(encoding="utf-8").splitlines())
-    return {row["key"]: row["fit_params"] for row in found if "fit_params" in row}
+    return {_key(json.loads(row["key"])): row["fit_params"] for row in found if "fit_params" in row}
