@@ -196,14 +196,20 @@ class PresetsScreen(Screen[Configuration | None]):
 
     def action_load(self) -> None:
         entry = self._chosen()
-        if entry is not None and entry.problem is None:
+        if entry is None or entry.problem is not None:
+            self._with_plan(self._load)
+            return
+        try:
             preset = read_preset(entry.path)
-            if preset.server is not None:
-                self.system_prompt = preset.system_prompt
-                sampling = preset.sampling.settings()
-                self.dismiss(Configuration.at_server(preset.server, preset.model, sampling))
-                return
-        self._with_plan(self._load)
+        except PresetError as error:
+            report(self, error)
+            return
+        if preset.server is None:
+            self._with_plan(self._load)
+            return
+        self.system_prompt = preset.system_prompt
+        sampling = preset.sampling.settings()
+        self.dismiss(Configuration.at_server(preset.server, preset.model, sampling))
 
     def _load(self, plan: Plan) -> None:
         configuration = plan.setup.configuration

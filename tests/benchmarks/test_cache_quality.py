@@ -26,9 +26,9 @@ def test_the_page_has_each_run_of_each_kind_and_keeps_what_is_written_around(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{cache_quality.BEGIN}\nold\n{cache_quality.END}\nafter\n")
-    monkeypatch.setattr(cache_quality, "PAGE", page)
+    monkeypatch.setitem(cache_quality.PAGES, "llama.cpp", page)
     report = made_report(made_measurement(Q8_Q4, 0.02))
-    cache_quality.write_page([report, report])
+    cache_quality.write_pages([report, report])
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
@@ -36,10 +36,11 @@ def test_the_page_has_each_run_of_each_kind_and_keeps_what_is_written_around(
     assert text.count("### made-up.gguf") == 1
     assert text.count("| q8_0/q4_0 | ") == 3, "two runs, and the parts"
     assert "| f16 (control) | 2 |" in text
-    cache_quality.write_page([report])
+    cache_quality.write_pages([report])
     assert page.read_text().count("| f16 (control) | ") == 2
 
 
-def test_the_real_page_has_its_marks() -> None:
-    text = cache_quality.PAGE.read_text()
+@pytest.mark.parametrize("backend", sorted(cache_quality.PAGES))
+def test_the_real_pages_have_their_marks(backend: str) -> None:
+    text = cache_quality.PAGES[backend].read_text()
     assert text.index(cache_quality.BEGIN) < text.index(cache_quality.END)

@@ -94,7 +94,7 @@ def test_several_prompts_are_answered_in_turn(
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [(["hello"], "a prompt"), (["--seed", "1"], "--seed"), (["--raw"], "--raw"),
+    [(["hello"], "the prompt"), (["--seed", "1"], "--seed"), (["--raw"], "--raw"),
      (["--stop", "x"], "--stop"), (["--preset", "fast"], "--preset")],
 )  # fmt: skip
 def test_what_the_manifest_says_is_not_typed_beside_it(
