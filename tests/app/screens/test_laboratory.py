@@ -170,6 +170,8 @@ async def test_the_marked_kind_has_its_chart_by_position_and_what_the_gates_say(
     async with Host(screen).run_test(size=HUGE) as pilot:
         await run(pilot, screen)
         scripted.tell(Finished(REPORT, is_complete=True))
+        await says(pilot, screen, "✓ q8_0 ")
+        await pilot.press("home")
         await says(pilot, screen, "what the others are compared with")
         await pilot.press("end")
         await says(
