@@ -212,7 +212,7 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
     assert "q8_0 *" in out
-    assert "--resume goes on" in out
+    assert "the same command goes on with it" in out
     assert "stopping" in err
     assert (tmp_path / "r.json.rows").exists()
     assert not read_report(target).candidates[0].is_complete
