@@ -7,7 +7,8 @@ the keys and values, whole heads, so those of fewer heads than GPUs are kept sev
 
 import platform
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -16,8 +17,16 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import kv_type
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Architecture, Model
-from engine.presets.programs.base import ExportRequest, slug, writable
+from engine.presets.programs.base import (
+    Companion,
+    Exported,
+    ExportRequest,
+    comments,
+    slug,
+    writable,
+)
 from engine.presets.programs.remarks import left_behind, no_scales
+from engine.presets.programs.shell import lines_of
 
 HALF_BYTES, QUARTER_BYTES = 2, 1
 """Bytes of a cached number in 16 and in 8 bits."""
@@ -110,6 +119,36 @@ def spread_of(request: ExportRequest, page_tokens: int) -> Spread:
         model.architecture, number_bytes(request.configuration), n_tensor, n_pipeline
     )  # fmt: skip
     return Spread(nodes, n_tensor, n_pipeline, weights // len(gpus), per_token, page_tokens)
+
+
+def launch(
+    request: ExportRequest,
+    heading: str,
+    remarks: Sequence[str],
+    spread: Spread,
+    commands: Sequence[Sequence[str]],
+) -> Exported:
+    """A script of the first machine; those of the others come beside it.
+
+    Args:
+        request: The preset; its name is the files' and stands in the heading.
+        heading: The program and its version.
+        remarks: What the user should know.
+        spread: The machines, in the order of the commands.
+        commands: The words that start the program, for each machine that has a script.
+    """
+    first, *others = (_script(words) for words in commands)
+    said = (f"{request.name}, planned by kvchat for {heading}", *remarks, *request.warnings)
+    companions = tuple(
+        Companion(f"{slug(request.name)}.{slug(node.host)}.sh", f"#!/bin/sh\n{script}")
+        for node, script in zip(spread.nodes[1:], others, strict=False)
+    )
+    return Exported(f"#!/bin/sh\n{comments(said)}{first}", tuple(remarks), companions=companions)
+
+
+def _script(words: Sequence[str]) -> str:
+    body = " \\\n  ".join(shlex.join(line) for line in lines_of(list(words)))
+    return f'exec {body} \\\n  "$@"\n'
 
 
 def number_bytes(configuration: Configuration) -> int:

@@ -3,17 +3,14 @@
 Checked with the sources of 0.5.23 (`sglang/srt/server_args.py`).
 """
 
-import shlex
 from collections.abc import Iterator
 
 from engine.configuration import ControllerName, PredictorName
 from engine.presets.programs.base import (
-    Companion,
     Exported,
     ExportError,
     ExportRequest,
     Format,
-    comments,
     named_file,
     slug,
     with_absolute_paths,
@@ -22,6 +19,7 @@ from engine.presets.programs.base import (
 from engine.presets.programs.paged_server import (
     HALF_BYTES,
     Spread,
+    launch,
     lost,
     n_ctx_of_chat,
     named_adapters,
@@ -33,7 +31,6 @@ from engine.presets.programs.paged_server import (
     utilization,
 )
 from engine.presets.programs.remarks import one_length
-from engine.presets.programs.shell import lines_of
 
 PROGRAM = "SGLang"
 PAGE_TOKENS = 1
@@ -56,21 +53,8 @@ def render(request: ExportRequest) -> Exported:
             "or export for vllm"
         )
     remarks = tuple(_remarks(placed, spread))
-    heading = (f"{request.name}, planned by kvchat for SGLang 0.5", *remarks, *request.warnings)
-    scripts = [_script(placed, spread, rank) for rank in range(len(spread.nodes))]
-    others = tuple(
-        Companion(
-            f"{slug(request.name)}.{slug(spread.nodes[rank].host)}.sh", f"#!/bin/sh\n{script}"
-        )
-        for rank, script in enumerate(scripts)
-        if rank
-    )
-    return Exported(f"#!/bin/sh\n{comments(heading)}{scripts[0]}", remarks, companions=others)
-
-
-def _script(request: ExportRequest, spread: Spread, rank: int) -> str:
-    body = " \\\n  ".join(shlex.join(line) for line in lines_of(_words(request, spread, rank)))
-    return f'exec {body} \\\n  "$@"\n'
+    commands = [_words(placed, spread, rank) for rank in range(len(spread.nodes))]
+    return launch(request, "SGLang 0.5", remarks, spread, commands)
 
 
 def _words(request: ExportRequest, spread: Spread, rank: int) -> list[str]:

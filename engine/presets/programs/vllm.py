@@ -5,16 +5,13 @@ package of its own since 0.26 (`vllm-gguf-plugin`).
 """
 
 import json
-import shlex
 from collections.abc import Iterator
 
 from engine.configuration import ControllerName, PredictorName
 from engine.presets.programs.base import (
-    Companion,
     Exported,
     ExportRequest,
     Format,
-    comments,
     named_file,
     slug,
     with_absolute_paths,
@@ -23,6 +20,7 @@ from engine.presets.programs.base import (
 from engine.presets.programs.paged_server import (
     HALF_BYTES,
     Spread,
+    launch,
     lost,
     n_ctx_of_chat,
     named_adapters,
@@ -34,7 +32,6 @@ from engine.presets.programs.paged_server import (
     utilization,
 )
 from engine.presets.programs.remarks import one_length
-from engine.presets.programs.shell import lines_of
 
 PROGRAM = "vLLM"
 PAGE_TOKENS = 16
@@ -51,25 +48,12 @@ def render(request: ExportRequest) -> Exported:
     placed = with_absolute_paths(request)
     spread = spread_of(placed, PAGE_TOKENS)
     remarks = tuple(_remarks(placed, spread))
-    heading = (f"{request.name}, planned by kvchat for vLLM 0.32", *remarks, *request.warnings)
-    scripts = [_script(placed, spread, rank) for rank in range(_n_scripts(spread))]
-    others = tuple(
-        Companion(
-            f"{slug(request.name)}.{slug(spread.nodes[rank].host)}.sh", f"#!/bin/sh\n{script}"
-        )
-        for rank, script in enumerate(scripts)
-        if rank
-    )
-    return Exported(f"#!/bin/sh\n{comments(heading)}{scripts[0]}", remarks, companions=others)
+    commands = [_words(placed, spread, rank) for rank in range(_n_scripts(spread))]
+    return launch(request, "vLLM 0.32", remarks, spread, commands)
 
 
 def _n_scripts(spread: Spread) -> int:
     return len(spread.nodes) if spread.is_even else 1
-
-
-def _script(request: ExportRequest, spread: Spread, rank: int) -> str:
-    body = " \\\n  ".join(shlex.join(line) for line in lines_of(_words(request, spread, rank)))
-    return f'exec {body} \\\n  "$@"\n'
 
 
 def _words(request: ExportRequest, spread: Spread, rank: int) -> list[str]:
