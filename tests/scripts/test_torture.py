@@ -1,5 +1,6 @@
 """What looks for loss and wrong answers finds them, and blames nobody for the torture's kills."""
 
+import inspect
 import math
 import os
 import signal
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torture.app import PromisingStore
+from torture.app import PromisingStore, WatchedClient
 from torture.kills import moment_of
 from torture.ledger import Ends, Ledger, written_by_two
 from torture.oracle import Asked, Oracle, asked_in
@@ -51,6 +52,14 @@ def change(path: Path, statement: str) -> None:
     connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+@pytest.mark.parametrize("kind", [WatchedClient, PromisingStore])
+def test_what_watches_takes_all_that_the_watched_one_takes(kind: type) -> None:
+    for name, watched in inspect.getmembers(kind.__base__, inspect.isfunction):
+        taken = inspect.signature(getattr(kind, name)).parameters
+        is_own = name.startswith("_")
+        assert is_own or taken.keys() >= inspect.signature(watched).parameters.keys(), name
 
 
 def test_a_database_that_kept_everything_is_not_blamed(tmp_path: Path) -> None:
