@@ -1,30 +1,27 @@
 """Reads pieces of a file over HTTP, and never a whole one."""
 
-import http.client
-import io
 import re
 import socket
+import ssl
+import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import IO, TYPE_CHECKING
+from functools import cache
+from typing import Any
+
+import httpx
 
 from engine.errors import ModelFileError
 from engine.model.remote_address import RemoteAddress, hub_token, origin_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer as WriteableBuffer
 
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d+)-(?P<end>\d+)/(?P<total>\d+)$")
 TIMEOUT_S = 20.0
 """How long a server may say nothing."""
 LIMIT_S = 120.0
 """How long all headers of a model may take, from the first request to the last byte."""
-READ_BYTES = 1 << 16
+MOST_REDIRECTS = 10
 TOKENS_PAGE = "https://huggingface.co/settings/tokens"
 
 Progress = Callable[[str, int], None]
@@ -108,135 +105,125 @@ class RangeClient:
             UnreachableError: no answer, or one that stops.
             RemoteFileError: the server refuses, or cannot give pieces.
         """
-        request = urllib.request.Request(url or address.url)
-        request.add_header("User-Agent", "kvchat")
-        request.add_header("Range", f"bytes={start}-{stop - 1}")
-        for name, value in (known.conditions if known else {}).items():
-            request.add_header(name, value)
-        is_own = address.is_hub and origin_of(request.full_url) == origin_of(address.url)
+        origin = url or address.url
+        is_own = address.is_hub and origin_of(origin) == origin_of(address.url)
         token = hub_token() if is_own else None
+        headers = {"Range": f"bytes={start}-{stop - 1}", **(known.conditions if known else {})}
         if token:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
-        opener = urllib.request.build_opener(_Redirect(token), _Http(self._ends_at))
+            headers["Authorization"] = f"Bearer {token}"
+        connection = Connection()
+        left_s = self._ends_at - time.monotonic()
+        ends = threading.Timer(max(left_s, 0.0), connection.cut)
+        ends.daemon = True
+        ends.start()
         try:
-            with closing(opener.open(request, timeout=self._timeout_s)) as answer:
-                return self._piece(address, answer, start, stop)
-        except urllib.error.HTTPError as error:
-            with closing(error):
-                if error.code == http.client.NOT_MODIFIED and known is not None:
+            with self._answered(origin, headers, connection) as answer:
+                if answer.status_code == httpx.codes.NOT_MODIFIED and known is not None:
                     return None
-                raise _refusal(address, error, has_token=token is not None) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _unreachable(address, error) from error
+                if not answer.is_success:
+                    raise _refusal(address, answer, has_token=token is not None)
+                return self._piece(address, answer, start, stop, connection)
+        except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+            is_late = connection.is_cut or isinstance(error, httpx.TimeoutException)
+            said = "no answer in time" if is_late else str(error) or repr(error)
+            raise UnreachableError(
+                f"{address.shown} cannot be reached ({said}): check the address and the connection"
+            ) from error
+        finally:
+            ends.cancel()
+
+    @contextmanager
+    def _answered(
+        self, url: str, headers: Mapping[str, str], connection: "Connection"
+    ) -> Iterator[httpx.Response]:
+        """An answer behind all redirections; the token stays with the host that it is meant for."""
+        usual = {"User-Agent": "kvchat", "Accept-Encoding": "identity"}
+        with httpx.Client(headers=usual, verify=_trusted(), timeout=self._timeout_s) as client:
+            request = client.build_request("GET", url, headers=headers)
+            for n_left in range(MOST_REDIRECTS, -1, -1):
+                request.extensions["trace"] = connection.trace
+                answer = client.send(request, stream=True)
+                try:
+                    if answer.next_request is None or not n_left:
+                        yield answer
+                        return
+                finally:
+                    answer.close()
+                _check_redirect(answer.url, answer.next_request.url)
+                request = answer.next_request
 
     def _piece(
-        self, address: RemoteAddress, answer: http.client.HTTPResponse, start: int, stop: int
+        self,
+        address: RemoteAddress,
+        answer: httpx.Response,
+        start: int,
+        stop: int,
+        connection: "Connection",
     ) -> Piece:
         end, total = _promised(address, answer, start, stop)
         data = bytearray()
-        while (missing := end - start - len(data)) > 0:
-            got = answer.read1(min(READ_BYTES, missing))
-            if not got:
-                raise UnreachableError(
-                    f"{address.shown}: the connection ended at byte {start + len(data)}, "
-                    f"{missing} bytes early: try again"
-                )
-            data += got
-            if self._progress is not None:
-                self._progress(address.file_name, start + len(data))
-        told = answer.headers
-        version = Version(told.get("ETag"), told.get("Last-Modified"), total)
-        return Piece(start, bytes(data), version, answer.geturl())
-
-
-class _Stream(io.RawIOBase):
-    """What a server sends, up to a moment: one that drips is as good as none."""
-
-    def __init__(self, raw: io.RawIOBase, connection: socket.socket, ends_at: float) -> None:
-        self._raw = raw
-        self._connection = connection
-        self._patience_s = connection.gettimeout() or TIMEOUT_S
-        self._ends_at = ends_at
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer") -> int | None:
-        left_s = self._ends_at - time.monotonic()
-        if left_s <= 0:
+        with suppress(httpx.RemoteProtocolError):  # it ended early, which is told below
+            for chunk in answer.iter_raw():
+                data += chunk
+                if self._progress is not None:
+                    self._progress(address.file_name, start + min(len(data), end - start))
+                if len(data) >= end - start:
+                    break
+        missing = end - start - len(data)
+        if missing > 0 and connection.is_cut:
             raise TimeoutError
-        self._connection.settimeout(min(self._patience_s, left_s))
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Http(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens connections whose answers end at a moment."""
-
-    def __init__(self, ends_at: float) -> None:
-        super().__init__()
-        self._ends_at = ends_at
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(self._connected, http.client.HTTPConnection), req)
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(self._connected, http.client.HTTPSConnection), req)
-
-    def _connected(
-        self, kind: type[http.client.HTTPConnection], host: str, *, timeout: float
-    ) -> http.client.HTTPConnection:
-        made = kind(host, timeout=timeout)
-        made.response_class = self._answer  # type: ignore[assignment]  # only called
-        return made
-
-    def _answer(
-        self, connection: socket.socket, level: int = 0, method: str | None = None
-    ) -> http.client.HTTPResponse:
-        answer = http.client.HTTPResponse(connection, level, method)
-        stream = _Stream(answer.fp.detach(), connection, self._ends_at)
-        answer.fp = io.BufferedReader(stream)
-        return answer
-
-
-class _Redirect(urllib.request.HTTPRedirectHandler):
-    """Follows with the range; the token stays with the host that it was meant for."""
-
-    def __init__(self, token: str | None) -> None:
-        self._token = token
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        old, new = origin_of(req.full_url), origin_of(newurl)
-        if new[0] not in ("https", old[0]):
-            raise RemoteFileError(
-                f"{old[1]} sends from {old[0]} on to {new[0] or 'nowhere'}: that is not followed; "
-                "download the file and name its path"
+        if missing > 0:
+            raise UnreachableError(
+                f"{address.shown}: the connection ended at byte {start + len(data)}, "
+                f"{missing} bytes early: try again"
             )
-        fp.close()  # or urllib would read a body of any length
-        made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None and old == new and req.has_header("Authorization"):
-            made.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        return made
+        version = Version(answer.headers.get("ETag"), answer.headers.get("Last-Modified"), total)
+        return Piece(start, bytes(data[: end - start]), version, str(answer.url))
+
+
+class Connection:
+    """The connection of one answer, which another thread can cut, whatever waits for it."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self.is_cut = False
+
+    def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """Take the socket that httpcore has opened; with TLS it is another from then on."""
+        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self.is_cut:
+                self.cut()
+
+    def cut(self) -> None:
+        """End the connection."""
+        self.is_cut = True
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that the system trusts, not those of a package."""
+    return ssl.create_default_context()
+
+
+def _check_redirect(old: httpx.URL, new: httpx.URL) -> None:
+    if new.scheme not in ("https", old.scheme):
+        raise RemoteFileError(
+            f"{old.netloc.decode()} sends from {old.scheme} on to {new.scheme or 'nowhere'}: that "
+            "is not followed; download the file and name its path"
+        )
 
 
 def _promised(
-    address: RemoteAddress, answer: http.client.HTTPResponse, start: int, stop: int
+    address: RemoteAddress, answer: httpx.Response, start: int, stop: int
 ) -> tuple[int, int]:
     """The byte behind the last one that will come, and the size of the file."""
-    if answer.status != http.client.PARTIAL_CONTENT:
+    if answer.status_code != httpx.codes.PARTIAL_CONTENT:
         raise RemoteFileError(
-            f"{address.shown}: the server answers {answer.status} with the whole file where a "
+            f"{address.shown}: the server answers {answer.status_code} with the whole file where a "
             "piece was asked for: it knows no ranges; download the file and name its path"
         )
     told = answer.headers.get("Content-Range")
@@ -250,11 +237,9 @@ def _promised(
     return min(stop, int(found["end"]) + 1, total), total
 
 
-def _refusal(
-    address: RemoteAddress, error: urllib.error.HTTPError, *, has_token: bool
-) -> RemoteFileError:
-    is_gated = error.headers.get("X-Error-Code") == "GatedRepo"
-    match error.code:
+def _refusal(address: RemoteAddress, answer: httpx.Response, *, has_token: bool) -> RemoteFileError:
+    is_gated = answer.headers.get("X-Error-Code") == "GatedRepo"
+    match answer.status_code:
         case 401 if not address.is_hub:
             why = "the server wants a login, which kvchat does not do: download the file"
         case 401 | 403 if is_gated:
@@ -271,22 +256,14 @@ def _refusal(
         case 403:
             where = f" at {address.page}" if address.page else ""
             why = f"access is not allowed (403): ask for it{where}, or download the file otherwise"
-        case 404 | 410:
-            why = f"there is no such file ({error.code}): check repository, revision and file name"
+        case 404 | 410 as status:
+            why = f"there is no such file ({status}): check repository, revision and file name"
         case 416:
             why = "the file is empty, or shorter than its header"
         case status if 300 <= status < 400:
             why = f"it is sent on in a circle, or to where nothing is read from ({status})"
         case 429:
             why = "too many requests (429): wait some minutes"
-        case _:
-            return UnreachableError(f"{address.shown}: the server answers {error.code}: try later")
+        case status:
+            return UnreachableError(f"{address.shown}: the server answers {status}: try later")
     return RemoteFileError(f"{address.shown}: {why}")
-
-
-def _unreachable(address: RemoteAddress, error: Exception) -> UnreachableError:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    said = "no answer in time" if isinstance(reason, TimeoutError) else str(reason) or repr(reason)
-    return UnreachableError(
-        f"{address.shown} cannot be reached ({said}): check the address and the connection"
-    )

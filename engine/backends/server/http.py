@@ -1,17 +1,16 @@
 """Requests to one server: bounded, timed, never sent on to another host, with the key kept back."""
 
-import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 
 from engine.errors import ContextFullError, ServerError
+from engine.model.http_ranges import Connection
 from engine.model.server_address import KEY_VARIABLE, key_of, origin_of, shown_origin
 from engine.parsing import parse_json
 from engine.requests import Cancellation
@@ -151,13 +150,13 @@ class Http:
             ServerError: it cannot be had, breaks off, or is no such stream.
             ContextFullError: the prompt is longer than the context.
         """
-        line = _Line()
-        cancellation.attach(line.cut)
+        connection = Connection()
+        cancellation.attach(connection.cut)
         try:
             if cancellation.is_cancelled:
                 return
             first_s = self.limits.first_s
-            with self._asked("POST", self.url + path, body, first_s, line) as response:
+            with self._asked("POST", self.url + path, body, first_s, connection) as response:
                 if response.status_code != httpx.codes.OK:
                     self._body(response)
                     raise ServerError(f"{self.name} answers {response.status_code} with no reply")
@@ -203,14 +202,14 @@ class Http:
         url: str,
         body: Mapping[str, object] | None,
         answer_s: float,
-        line: "_Line | None" = None,
+        connection: Connection | None = None,
     ) -> Iterator[httpx.Response]:
-        client = self._client if line is None else self._streams
+        client = self._client if connection is None else self._streams
         timeout = httpx.Timeout(answer_s, connect=self.limits.connect_s)
         try:
             request = client.build_request(method, url, json=body, timeout=timeout)
-            if line is not None:
-                request.extensions["trace"] = line.trace
+            if connection is not None:
+                request.extensions["trace"] = connection.trace
             response = client.send(request, stream=True)
             try:
                 self._check(response)
@@ -323,28 +322,6 @@ class Http:
 
 class MissingError(ServerError):
     """The server has not what was asked for."""
-
-
-class _Line:
-    """The connection of one reply, which another thread can cut, whatever waits for it."""
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        self._is_cut = False
-
-    def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Take the socket that httpcore has opened; with TLS it is another from then on."""
-        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._socket = info["return_value"].get_extra_info("socket")
-            if self._is_cut:
-                self.cut()
-
-    def cut(self) -> None:
-        """End the connection."""
-        self._is_cut = True
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _words(data: bytes) -> str:
