@@ -50,7 +50,7 @@ class BufferSize:
     """`model`, `KV`, `compute`, `output` or `RS`."""
     nbytes: int
     owner: str = "target"
-    """`target` or `draft`."""
+    """`target`, `draft` or `projector`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,6 +265,7 @@ class Sampler:
         if window == 0 or not history:
             return logits
         recent = np.unique(np.asarray(history[-window:], dtype=np.int64))
+        recent = recent[recent >= 0]  # those of images have no logit
         penalised = logits.copy()
         values = penalised[recent]
         penalised[recent] = np.where(values > 0, values / penalty, values * penalty)

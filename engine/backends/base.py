@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from engine.configuration import Adapter, KVTypeName
 from engine.errors import ContextFullError
+from engine.images import Image, before_image
 
 Logits = NDArray[np.float32]
 
@@ -341,6 +342,22 @@ class RegainsTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsImages(Protocol):
+    """A vocabulary that has tokens for images, because a projector lies beside the model."""
+
+    def image_tokens(self, image: Image) -> tuple[int, ...]:
+        """What stands for an image in a line: negative numbers, and tokens of words between them.
+
+        Equal images have equal tokens, as far as the projector is the same. The file need not be
+        there: it is read where its tokens are decoded.
+
+        Raises:
+            ImageError: there is no projector, or it refuses the image.
+        """
+        ...
+
+
 def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
     """The forwards of steps that are decoded one after the other, as `Backend.verify_batch` says.
 
@@ -390,12 +407,13 @@ def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) ->
 def rewind(sequence: Sequence, tokens: Tokens[int], *, known: int = 0) -> int:
     """Cut a sequence back to what it shares with `tokens`, and give that length.
 
-    The first `known` tokens are known to agree and are not compared.
+    The first `known` tokens are known to agree and are not compared. An image is held up to a
+    stretch's end or not at all.
 
     This one function serves reuse of a prefix, regenerate, edit, branch and the roll-back of a
     draft. Where the shared part cannot be kept (sliding window, recurrent state), everything goes.
     """
-    length = common_prefix(sequence.tokens, tokens, known=known)
+    length = before_image(tokens, common_prefix(sequence.tokens, tokens, known=known))
     if length == len(sequence.tokens):
         return length
     if not sequence.can_crop(length):

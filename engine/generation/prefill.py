@@ -4,6 +4,7 @@ Beside other replies the batches are short, so that these go on answering meanwh
 """
 
 from collections.abc import Generator, Iterator
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Logits, Step
@@ -14,6 +15,7 @@ from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
 from engine.generation.scheduler import Company, Computed, computed
 from engine.generation.threads import Threads
+from engine.images import before_image, behind_image
 from engine.requests import Cancellation
 from engine.speculation.costs import Costs, measure_rows, measuring_sizes
 
@@ -60,6 +62,8 @@ class Prefill:
         yield PromptProgress(n_reused, n_known, n_reused)
         sizes = self._sizes_to_measure(n_known - n_reused, settings)
         n_measured = sum(sizes)
+        if min(reply.tokens[n_known - n_measured : n_known], default=0) < 0:
+            sizes, n_measured = (), 0  # an image is no row that could be measured
         watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
         for start, end in self._batches(reply, n_known - n_measured):
             cancellation.check()
@@ -103,7 +107,7 @@ class Prefill:
         n_known = len(reply.tokens) - 1
         while (n_held := len(reply.sequence.tokens)) < n_known:
             cancellation.check()
-            end = min(n_held + self._company.chunk, n_known)
+            end = _whole(reply.tokens, n_held, min(n_held + self._company.chunk, n_known))
             yield from computed(Step(reply.sequence, unread=reply.tokens[n_held:end]))
 
     def _ready(self, reply: Reply) -> PromptReady:
@@ -146,6 +150,7 @@ class Prefill:
         while start < n_end:
             end = min(start + self._company.chunk, n_end)
             end = next((stop for stop in stops if start < stop < end), end)
+            end = _whole(reply.tokens, start, end)
             yield start, end
             start = end
 
@@ -156,3 +161,9 @@ class Prefill:
         if not is_wanted or not self._company.is_alone or self._costs.rows.is_known:
             return ()
         return measuring_sizes(n_left, min(self._backend.n_rows, self._backend.n_batch))
+
+
+def _whole(tokens: Tokens[int], start: int, end: int) -> int:
+    """The end of a batch, so that no stretch of an image is in two."""
+    before = before_image(tokens, end)
+    return before if before > start else behind_image(tokens, end)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.backends.base import Vocabulary, common_prefix
+from engine.backends.base import ReadsImages, Vocabulary, common_prefix
 from engine.errors import ContextFullError, TokenError
+from engine.images import ImageError, images_in, parts_of
 from engine.model.chat_template import ChatTemplate
 from engine.model.reasoning import Reasoning, Thought
 from engine.requests import GenerationRequest, Message
@@ -16,6 +17,8 @@ UNLIKE_QUESTIONS = ("a", "7", "- Z")
 """What they have in common at their start is not theirs."""
 
 _MARK = "\ue0f0{}\ue0f1"
+_IMAGE = "\ue0f2", "\ue0f3"
+"""Stand before and behind an image in a rendered text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ def asked_prompt(
 
     Raises:
         ContextFullError: it is empty, or has more than `n_ctx` tokens.
+        ImageError: it has images, and there is no projector or that refuses one.
         TemplateError: from the template.
         TokenError: a token that was given is none of the vocabulary.
     """
@@ -78,6 +82,8 @@ def asked_prompt(
     n_prompt = len(prompt.tokens)
     if n_prompt == 0:
         raise ContextFullError("the prompt is empty: write something to answer")
+    if prompt.tokens[-1] < 0:
+        raise ImageError("the prompt ends with an image: write something behind it")
     if n_prompt > n_ctx:
         raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
     return prompt
@@ -143,6 +149,7 @@ def chat_prompt(
     Raises:
         TemplateError: from the template.
     """
+    messages = [_with_marks(message) for message in messages]
     if reasoning is not None and reasoning.has_field:
         messages = [_with_thought(message, vocabulary) for message in messages]
 
@@ -164,7 +171,7 @@ def chat_prompt(
     )
     if pieces is None:
         note = "the chat template rewrites earlier replies: they were tokenised again"
-        return Prompt(tuple(_tokenize_start(rendered, vocabulary)), note, opens=opens)
+        return Prompt(tuple(_tokenize(rendered, vocabulary, is_start=True)), note, opens=opens)
     return replace(_join(pieces, vocabulary), opens=opens)
 
 
@@ -377,10 +384,44 @@ def _at_character(
     return kept, data[n_bytes:].decode("utf-8", "replace")
 
 
+def text_tokens(text: str, vocabulary: Vocabulary) -> list[int]:
+    """The tokens of a text as a question has it, with those of the images that it names.
+
+    Raises:
+        ImageError: it names an image, and there is no projector or that refuses it.
+    """
+    return _tokenize(_with_marks(Message("user", text)).content, vocabulary, is_start=False)
+
+
+def _with_marks(message: Message) -> Message:
+    """A question with marks around the images that it names; what a reply names is text."""
+    if message.role != "user" or not images_in(message.content):
+        return message
+    parts = (
+        part if isinstance(part, str) else f"{_IMAGE[0]}{part.reference}{_IMAGE[1]}"
+        for part in parts_of(message.content)
+    )
+    return replace(message, content="".join(parts))
+
+
 def _tokenize(text: str, vocabulary: Vocabulary, *, is_start: bool) -> list[int]:
-    if is_start:
-        return _tokenize_start(text, vocabulary)
-    return vocabulary.tokenize(text, add_special=False, parse_special=True)
+    """The tokens of a rendered text; images stand where their marks are."""
+    before, found, rest = text.partition(_IMAGE[0])
+    spelling, is_marked, rest = rest.partition(_IMAGE[1])
+    images = images_in(spelling) if found and is_marked else []
+    if not images:
+        if is_start:
+            return _tokenize_start(text, vocabulary)
+        return vocabulary.tokenize(text, add_special=False, parse_special=True)
+    tokens = _tokenize(before, vocabulary, is_start=is_start) if before or is_start else []
+    for image in images:
+        if not isinstance(vocabulary, ReadsImages):
+            raise ImageError(
+                f"{image.name} is an image, which this backend does not read: use llama.cpp with "
+                "the projector of the model"
+            )
+        tokens += vocabulary.image_tokens(image)
+    return tokens + (_tokenize(rest, vocabulary, is_start=False) if rest else [])
 
 
 def _tokenize_start(text: str, vocabulary: Vocabulary) -> list[int]:

@@ -15,7 +15,7 @@ from engine.events import Event
 from engine.generation.drafting import DraftingPool
 from engine.generation.loop import ReplyLoop, Shared
 from engine.generation.prefill import Prefill
-from engine.generation.prompt import chat_prompt
+from engine.generation.prompt import chat_prompt, text_tokens
 from engine.generation.reuse import LastLines
 from engine.generation.scheduler import Company, Generation, Scheduler
 from engine.generation.threads import Threads
@@ -138,9 +138,12 @@ class Session:
         return chat_prompt(messages, self._template, self._backend.vocabulary, reasoning).tokens
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text as a message has it, the template's own apart; from any thread."""
-        vocabulary = self._backend.vocabulary
-        return len(vocabulary.tokenize(text, add_special=False, parse_special=True))
+        """Tokens of a text as a question has it, the template's own apart; from any thread.
+
+        Raises:
+            ImageError: it names an image, and there is no projector or that refuses it.
+        """
+        return len(text_tokens(text, self._backend.vocabulary))
 
     def costs(self) -> CostProfile | None:
         """The measured costs of rounds, None while too little was measured."""

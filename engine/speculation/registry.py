@@ -278,7 +278,12 @@ class Registry:
         name = settings.predictor_title if is_custom else predictor.name
         n_vocab = self._target.vocabulary.n_tokens
         return GuardedPredictor(
-            predictor, name=name, n_vocab=n_vocab, plain_step=plain_step, mask=mask
+            predictor,
+            name=name,
+            n_vocab=n_vocab,
+            plain_step=plain_step,
+            mask=mask,
+            is_custom=is_custom,
         )
 
     def _objection(self, settings: SpeculationSettings) -> str | None:

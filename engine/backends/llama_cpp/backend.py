@@ -4,6 +4,7 @@ import ctypes
 import ctypes.util
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import llama_cpp
@@ -14,6 +15,7 @@ from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
 from engine.backends.llama_cpp.parameters import context_parameters
+from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.requantisation import is_rotation_off
 from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence, decode_steps
 from engine.backends.llama_cpp.state_edit import Ring
@@ -45,6 +47,11 @@ class AbortFlag:
     def set(self) -> None:
         """Ask the running decode to stop."""
         self._flag[0] = b"\x01"
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a decode would stop."""
+        return self._flag[0] != b"\0"
 
     def clear(self) -> None:
         """Let decodes run."""
@@ -115,6 +122,9 @@ class LlamaCppBackend:
         self.n_sequences = configuration.n_slots
         self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
         self._context = self._make_context(log.cache_heads())
+        self._projector: Projector | None = None
+        if role == "target" and model is None and configuration.mmproj_path is not None:
+            self._open_projector(configuration, configuration.mmproj_path)
 
     @property
     def can_crop(self) -> bool:
@@ -219,6 +229,8 @@ class LlamaCppBackend:
             return
         for sequence in list(self._context.open.values()):
             sequence.close()
+        if self._projector is not None:
+            self._projector.close()
         llama_cpp.llama_free(self._native)
         self._weights.release()
         self._native = self._model = None
@@ -250,7 +262,25 @@ class LlamaCppBackend:
             is_recurrent=is_recurrent,
             shares_cells=self.shares_cells,
             can_shift=can_shift,
+            is_stopped=lambda: self._flag.is_set,
         )
+
+    def _open_projector(self, configuration: Configuration, path: Path) -> None:
+        try:
+            projector = Projector(
+                path,
+                self._model,
+                self._log,
+                on_gpu=configuration.mmproj_offload,
+                n_threads=self.n_threads[1],
+                n_ubatch=configuration.n_ubatch,
+            )
+        except ModelLoadError:
+            self.close()
+            raise
+        self._projector = self.vocabulary.projector = projector
+        self._context = replace(self._context, projector=projector)
+        self.buffers += projector.buffers
 
     def _ring(self) -> Ring | None:
         """The cells of a sliding window; None where sequences take them from one pool."""

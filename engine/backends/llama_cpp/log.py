@@ -25,6 +25,7 @@ HEADS_LINE = re.compile(
     r"attn_rot_(?P<kind>[kv]) = (?P<does>[01]), n_embd_head_\w_all = (?P<dim>-?\d+)"
 )
 """One for keys and one for values of each cache; both lines call the dimension that of keys."""
+PROJECTOR_LINE = re.compile(r"load_hparams: model size:\s*(?P<mib>[\d.]+) MiB")
 COMPRESSOR_LINE = re.compile(r"llama_dsv4_comp_state: .*, size =\s*(?P<mib>[\d.]+) MiB")
 """State that DeepSeek V4 keeps beside its caches, one line for each kind."""
 
@@ -55,8 +56,8 @@ class NativeLog:
         self._errors: deque[str] = deque(maxlen=20)
         self._partial = ""
         self._level = LEVEL_INFO
-        self._callback = llama_cpp.llama_log_callback(self._receive)
-        llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+        self.callback = llama_cpp.llama_log_callback(self._receive)
+        llama_cpp.llama_log_set(self.callback, ctypes.c_void_p(0))
         NativeLog._called = self
 
     def _receive(self, level: int, text: bytes, _data: int | None) -> None:
@@ -104,6 +105,13 @@ class NativeLog:
         """The bytes of each compressor state that was logged since `clear`."""
         matches = (COMPRESSOR_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
+
+    def projector_buffers(self) -> tuple[BufferSize, ...]:
+        """Those of a projector: libmtmd logs its weights without the device of its graph."""
+        graph = self.buffers("projector")
+        sizes = [match for line in self._lines if (match := PROJECTOR_LINE.search(line))]
+        nbytes = round(sum(float(match["mib"]) for match in sizes[:1]) * MIB)
+        return (*(replace(each, kind="model", nbytes=nbytes) for each in graph[:1]), *graph[-1:])
 
     def buffers(self, owner: str) -> tuple[BufferSize, ...]:
         """The buffers that were logged since `clear`."""

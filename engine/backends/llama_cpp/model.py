@@ -9,10 +9,13 @@ import llama_cpp
 
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.parameters import ModelParameters
+from engine.backends.llama_cpp.projector import Projector
 from engine.configuration import Adapter, Configuration
 from engine.errors import AdapterError, ModelLoadError
+from engine.images import Image, ImageError, starts_image
 
 KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
+IMAGE_PIECE = b"[image]"
 SAMPLED_TOKENS = 1024
 PIECE_BYTES = 256
 
@@ -65,6 +68,8 @@ class LlamaCppVocabulary:
         self.eos = _token_or_none(llama_cpp.llama_vocab_eos(self._vocab))
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
+        self.projector: Projector | None = None
+        """What reads images beside the model."""
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()
@@ -88,7 +93,18 @@ class LlamaCppVocabulary:
                 return list(buffer[:n])
             capacity = -n
 
+    def image_tokens(self, image: Image) -> tuple[int, ...]:
+        if self.projector is None:
+            raise ImageError(
+                f"{image.name} is an image, and the model is loaded without a projector to read it "
+                "with: put its mmproj file beside the model's, name it with --mmproj, or choose a "
+                "model that has one"
+            )
+        return self.projector.tokens(image)
+
     def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token < 0:
+            return IMAGE_PIECE if special and starts_image(token) else b""
         key = token if special else ~token
         cached = self._pieces.get(key)
         if cached is None:

@@ -1,12 +1,14 @@
 """One of the lines of tokens in a llama.cpp context."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import llama_cpp
 
 from engine.backends.base import Forward, Sequence, Step, check_steps
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
+from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.errors import (
@@ -39,6 +41,8 @@ class Context:
     is_recurrent: bool
     shares_cells: bool
     can_shift: bool
+    is_stopped: Callable[[], bool]
+    projector: Projector | None = None
     open: "dict[int, LlamaCppSequence]" = field(default_factory=dict)
     """The sequences that are open, by their ids."""
 
@@ -238,6 +242,33 @@ class LlamaCppSequence:
         else:
             batch.add(self._id, (*step.unread, *step.tokens), n_held, n_rows=n_rows)
 
+    def see(self, tokens: Tokens[int]) -> int:
+        """Decode the stretch of an image that tokens begin with; how many of them that is.
+
+        Raises:
+            ImageError: the image is gone, or cannot be read.
+            ContextFullError, DecodeAborted, DecodeError: as `decode_steps` does.
+        """
+        context = self._context
+        assert context.projector is not None, "tokens of images come from a projector"
+        n_tokens, status = context.projector.decode(
+            context.native,
+            self._id,
+            tokens,
+            len(self._tokens),
+            n_batch=context.n_batch,
+            check=self._check_stopped,
+        )
+        step = Step(self, unread=tokens[:n_tokens])
+        self.settle(step, is_decoded=status == DECODED)
+        if status != DECODED:
+            raise _failure(status, [(step, self)])
+        return n_tokens
+
+    def _check_stopped(self) -> None:
+        if self._context.is_stopped():
+            raise DecodeAborted(f"stopped; the cache holds {len(self._tokens)} tokens")
+
     def settle(self, step: Step, *, is_decoded: bool) -> None:
         """Take that a step is over; where it failed, agree with what the memory holds."""
         if not is_decoded:
@@ -289,12 +320,16 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
         DecodeAborted: stopped; the sequences know what they hold.
         DecodeError: llama.cpp failed; the sequences know what they hold.
     """
+    if context.projector is not None:
+        steps = [_behind_images(context, step) for step in steps]
     pairs = [(step, _of(context, step)) for step in steps]
     n_rows = check_steps(steps, n_rows=context.n_rows, n_batch=context.n_batch)
     context.batch.clear()
     for step, sequence in pairs:
         sequence.enter(step, context.batch)
-    status = llama_cpp.llama_decode(context.native, context.batch.native)
+    status = DECODED
+    if context.batch.native.n_tokens:
+        status = llama_cpp.llama_decode(context.native, context.batch.native)
     for step, sequence in pairs:
         sequence.settle(step, is_decoded=status == DECODED)
     if status != DECODED:
@@ -306,6 +341,18 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
         forwards.append(Forward(rows[start:end]))
         start = end
     return forwards
+
+
+def _behind_images(context: Context, step: Step) -> Step:
+    """What is left of a step when its images are decoded, and the text before them."""
+    unread = step.unread
+    while min(unread, default=0) < 0:
+        sequence = _of(context, step)
+        start = next(place for place, token in enumerate(unread) if token < 0)
+        if start:
+            decode_steps(context, (Step(sequence, unread=unread[:start]),))
+        unread = unread[start + sequence.see(unread[start:]) :]
+    return replace(step, unread=unread)
 
 
 def _of(context: Context, step: Step) -> LlamaCppSequence:

@@ -7,6 +7,7 @@ import numpy as np
 
 from engine.backends.base import Logits, Sequence, common_prefix, rewind
 from engine.configuration import MAX_DRAFT, Verification
+from engine.images import behind_images
 from engine.sampling import Sampler
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
@@ -63,7 +64,8 @@ class DraftModelPredictor:
 
     def reset(self, history: Tokens[int]) -> None:
         self._line = list(history)
-        self._start, self._hole, self._n_agreed = 0, None, 0
+        # The draft has no projector: it reads what stands behind the last image.
+        self._start, self._hole, self._n_agreed = behind_images(history), None, 0
 
     def commit(self, tokens: Tokens[int]) -> None:
         self._line.extend(tokens)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from engine.errors import EngineError, PredictorError, shown
 from engine.grammar.mask import GrammarMask
+from engine.images import behind_images
 from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken, Predictor
@@ -105,8 +106,10 @@ class GuardedPredictor:
         n_vocab: int,
         plain_step: PlainStep,
         mask: GrammarMask | None = None,
+        is_custom: bool = True,
     ) -> None:
         self.name = name
+        self._is_custom = is_custom
         self._mask = mask
         self._line: list[int] = []
         """What the grammar is asked about; empty without one."""
@@ -123,7 +126,7 @@ class GuardedPredictor:
         return None if asked_at is None else monotonic() - asked_at
 
     def reset(self, history: Sequence[int]) -> None:
-        """Start a reply.
+        """Start a reply; a plugin gets the line from behind its last image on.
 
         Raises:
             PredictorError: the predictor raised.
@@ -131,7 +134,8 @@ class GuardedPredictor:
         self._fault_on_leaving = None
         self._latency.start()
         self._line = [] if self._mask is None else list(history)
-        self._call("reset", lambda: self._inner.reset(tuple(history)))
+        start = behind_images(history) if self._is_custom else 0
+        self._call("reset", lambda: self._inner.reset(tuple(history[start:])))
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Pass on what became part of the line, and judge how long the round took.

@@ -48,6 +48,8 @@ class InputLookupPredictor:
         copied: list[int] = []
         for index in range(self._length_max):
             copied.append(self._places.token(place.at + index, copied))
+            if copied[-1] < 0:  # an image is nothing that the model could say
+                return
             yield DraftToken(copied[-1], confidence)
 
     def close(self) -> None:

@@ -198,7 +198,7 @@ def likely_continuation(
         depths = [n_agreed + len(drafted) for _, n_agreed in alive]
         token, confidence = most_likely(followers, depths, doubt=doubt)
         expected *= confidence
-        if token == BETWEEN or expected < min_confidence:
+        if token < 0 or expected < min_confidence:  # an image, or the end of a text
             return
         yield DraftToken(token, confidence)
         drafted.append(token)

@@ -1,0 +1,292 @@
+"""A projector (mmproj) beside a model: images as rows of embeddings that stand for tokens.
+
+llama.cpp's libmtmd reads and cuts the image, encodes it and says where words go between its parts.
+Those words are tokens of the vocabulary; each stretch of embeddings gets tokens of its own
+(`engine.images`), so that a line of tokens says all that the cache holds. Its layout follows from
+the image's size alone: a file is read when its embeddings are needed, and not before.
+"""
+
+import ctypes
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Tokens
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.llama_cpp.log import NativeLog
+from engine.errors import ModelLoadError
+from engine.images import FORMATS, Image, ImageError, image_tokens
+
+MARKER = b"<__media__>"
+KEPT_BYTES = 256 << 20
+"""Embeddings that are kept, of the images used last: reading an image again takes seconds."""
+NO_LIBRARY = (
+    "{name} cannot be loaded: this build of llama-cpp-python has no libmtmd ({reason}); build it "
+    "again with `make llama`, or leave the projector out with `--mmproj off`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The tokens of an image between two words."""
+
+    image: str
+    """Key of the image."""
+    index: int
+    """Which of the image's parts it is."""
+    chunk: object
+    """libmtmd's description of it, without pixels."""
+    n_tokens: int
+
+
+class Projector:
+    """One projector and what it knows of images; `tokens` may be asked from any thread.
+
+    Args:
+        path: Its file.
+        model: llama.cpp's handle of the model that it belongs to.
+        log: The log of this process.
+        on_gpu: Whether it goes to the first GPU, if there is one.
+        n_threads: Threads while an image is encoded.
+        n_ubatch: Tokens that the context computes at once.
+
+    Raises:
+        ModelLoadError: libmtmd is missing or refused the file, or the model counts the positions of
+            images in two dimensions (M-RoPE), which the cache of kvchat does not.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model: object,
+        log: NativeLog,
+        *,
+        on_gpu: bool,
+        n_threads: int,
+        n_ubatch: int,
+    ) -> None:
+        self._path = path
+        self._n_ubatch = n_ubatch
+        self._width: int = llama_cpp.llama_model_n_embd(model)
+        self._mtmd = mtmd = _library(path)
+        mtmd.mtmd_helper_log_set(log.callback, ctypes.c_void_p(0))
+        params = mtmd.mtmd_context_params_default()
+        params.use_gpu, params.n_threads = on_gpu, n_threads
+        params.print_timings = False
+        log.clear()
+        self._native = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
+        if not self._native:
+            raise ModelLoadError(
+                f"the projector {path.name} could not be loaded beside this model: "
+                f"{log.errors() or 'no reason was given'}; leave it out with `--mmproj off`"
+            )
+        self.buffers = log.projector_buffers()
+        """What it has allocated."""
+        self._check_positions()
+        self._digest = ""
+        self._images: dict[str, Image] = {}
+        """Images by key, each where it was named last."""
+        self._known: dict[str, tuple[int, ...]] = {}
+        self._stretches: dict[int, Stretch] = {}
+        """Stretches by their first token."""
+        self._kept: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
+
+    def tokens(self, image: Image) -> tuple[int, ...]:
+        """What stands for an image in a line, words around and between its parts included.
+
+        Raises:
+            ImageError: libmtmd refused its size, or wants words that the vocabulary lacks.
+        """
+        key = f"{image.sha256} {image.width}x{image.height}"
+        self._images[key] = image
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        mtmd, found = self._mtmd, []
+        bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, None)
+        chunks = self._cut(bitmap, image)  # stays: decoding names its parts
+        mtmd.mtmd_bitmap_free(bitmap)
+        for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+            chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+            n_tokens: int = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+            if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+                found += self._words(chunk)
+                continue
+            own = image_tokens(f"{key} {self._hash()} {index}", n_tokens)
+            self._stretches[own[0]] = Stretch(key, index, chunk, n_tokens)
+            found += own
+        if min(found, default=0) == -1:
+            raise ImageError(
+                f"{self._path.name} puts words between the parts of an image that this model's "
+                "vocabulary lacks: it belongs to another model"
+            )
+        self._known[key] = tuple(found)
+        return tuple(found)
+
+    def decode(
+        self,
+        context: object,
+        sequence_id: int,
+        tokens: Tokens[int],
+        position: int,
+        *,
+        n_batch: int,
+        check: Callable[[], None],
+    ) -> tuple[int, int]:
+        """Decode the stretch that `tokens` begin with into a context.
+
+        Args:
+            context: llama.cpp's handle.
+            sequence_id: Of the sequence.
+            tokens: Of the line from the stretch's start on.
+            position: Where that is.
+            n_batch: Most tokens of one batch.
+            check: Raises `DecodeAborted` where it is to stop.
+
+        Returns:
+            Tokens of the stretch, and llama.cpp's status, 0 where all of it was decoded.
+
+        Raises:
+            ImageError: the image is gone, or no image.
+            DecodeAborted: it was stopped before anything was decoded.
+        """
+        mtmd, stretch = self._mtmd, self._stretches[tokens[0]]
+        is_whole = mtmd.mtmd_decode_use_non_causal(self._native, stretch.chunk)
+        if is_whole and stretch.n_tokens > min(self._n_ubatch, n_batch):
+            raise ImageError(
+                f"this model reads the {stretch.n_tokens} tokens of an image at once, and the "
+                f"micro-batch has {min(self._n_ubatch, n_batch)}: raise n_batch and n_ubatch"
+            )
+        rows = self._embeddings(stretch, check)
+        end = llama_cpp.llama_pos()
+        status = mtmd.mtmd_helper_decode_image_chunk(
+            self._native,
+            context,
+            stretch.chunk,
+            rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            position,
+            sequence_id,
+            n_batch,
+            ctypes.byref(end),
+            mtmd.mtmd_helper_post_decode_callback(0),
+            None,
+        )
+        return stretch.n_tokens, int(status)
+
+    def close(self) -> None:
+        """Free it; its model must still be there."""
+        self._mtmd.mtmd_free(self._native)
+
+    def _check_positions(self) -> None:
+        if self._mtmd.mtmd_decode_use_mrope(self._native):
+            self.close()
+            raise ModelLoadError(
+                f"this model counts the rows and columns of an image as positions (M-RoPE), which "
+                f"kvchat's cache does not: chat without {self._path.name} (`--mmproj off`), or let "
+                "llama-server read the images (`kvchat serve`, then `kvchat --server`)"
+            )
+        if not self._mtmd.mtmd_support_vision(self._native):
+            self.close()
+            raise ModelLoadError(
+                f"{self._path.name} reads sound and no images: leave it out with `--mmproj off`"
+            )
+
+    def _hash(self) -> str:
+        """Digest of the projector's file: another one makes other embeddings."""
+        if not self._digest:
+            with self._path.open("rb") as file:
+                self._digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return self._digest
+
+    def _cut(self, bitmap: object, image: Image) -> object:
+        """libmtmd's parts of an image; whoever asked frees them."""
+        mtmd = self._mtmd
+        chunks = mtmd.mtmd_input_chunks_init()
+        text = mtmd.mtmd_input_text(MARKER, len(MARKER), False, True)
+        bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+        if mtmd.mtmd_tokenize(self._native, chunks, ctypes.byref(text), bitmaps, 1):
+            mtmd.mtmd_input_chunks_free(chunks)
+            raise ImageError(
+                f"{self._path.name} refused {image.name} with its {image.width} x {image.height} "
+                "pixels: attach one of another size"
+            )
+        return chunks
+
+    def _words(self, chunk: object) -> list[int]:
+        n_words = ctypes.c_size_t()
+        words = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n_words))
+        return [int(word) for word in words[: n_words.value]]
+
+    def _embeddings(self, stretch: Stretch, check: Callable[[], None]) -> NDArray[np.float32]:
+        """The rows of a stretch, `[n_tokens, d_hidden]`; all of its image are encoded at once."""
+        key = stretch.image
+        if key not in self._kept:
+            self._kept[key] = self._encoded(self._images[key], check)
+            while len(self._kept) > 1 and self._n_kept_bytes() > KEPT_BYTES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        rows = self._kept[key][stretch.index]
+        assert len(rows) == stretch.n_tokens, "pixels change nothing about an image's layout"
+        return rows
+
+    def _n_kept_bytes(self) -> int:
+        return sum(rows.nbytes for kept in self._kept.values() for rows in kept)
+
+    def _encoded(self, image: Image, check: Callable[[], None]) -> list[NDArray[np.float32]]:
+        """A part of an image at each place, and nothing where words stand."""
+        mtmd, encoded = self._mtmd, []
+        with self._bitmap(image) as bitmap:
+            chunks = self._cut(bitmap, image)
+        try:
+            for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+                chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+                if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+                    encoded.append(np.empty((0, self._width), np.float32))
+                    continue
+                check()
+                if mtmd.mtmd_encode_chunk(self._native, chunk):
+                    raise ImageError(f"{self._path.name} could not encode {image.name}")
+                shape = (mtmd.mtmd_input_chunk_get_n_tokens(chunk), self._width)
+                rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(self._native), shape)
+                encoded.append(rows.copy())
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+        return encoded
+
+    @contextmanager
+    def _bitmap(self, image: Image) -> Iterator[object]:
+        """The pixels of an image."""
+        mtmd, data = self._mtmd, image.read()
+        buffer = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
+        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self._native, buffer, len(data), False)
+        if not bitmap:
+            raise ImageError(f"{image.name} is damaged, or no image: {FORMATS}")
+        try:
+            size = mtmd.mtmd_bitmap_get_nx(bitmap), mtmd.mtmd_bitmap_get_ny(bitmap)
+            if size != (image.width, image.height):
+                raise ImageError(
+                    f"{image.name} has {size[0]} x {size[1]} pixels and says of itself that it "
+                    f"has {image.width} x {image.height}: save it again"
+                )
+            yield bitmap
+        finally:
+            mtmd.mtmd_bitmap_free(bitmap)
+
+
+def _library(path: Path) -> Any:
+    """The binding of libmtmd, which not every build brings."""
+    if not path.is_file():
+        raise ModelLoadError(f"the projector {path} does not exist: check the path")
+    try:
+        from llama_cpp import mtmd_cpp
+    except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelLoadError(NO_LIBRARY.format(name=path.name, reason=reason)) from error
+    return mtmd_cpp

@@ -1,0 +1,245 @@
+"""A projector beside a model: what it gives is what llama.cpp's own program gives."""
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from engine.backends.base import rewind
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.errors import ModelLoadError
+from engine.events import Finished, PromptReady
+from engine.generation.prompt import text_tokens
+from engine.generation.session import Session
+from engine.images import Image, ImageError, read_image, starts_image
+from engine.load import load_session
+from engine.requests import Cancellation, GenerationRequest, Message
+from tests.filled_models import filled_model
+from tests.filled_projectors import WITH_WORDS, Kind, filled_projector, png
+
+try:
+    from llama_cpp import mtmd_cpp as mtmd
+except (OSError, RuntimeError):
+    pytest.skip("this build of llama-cpp-python has no libmtmd", allow_module_level=True)
+
+KINDS: tuple[Kind, ...] = ("janus_pro", "gemma3", "idefics3")
+Logits = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+def configured(folder: Path, kind: Kind, **changes: object) -> Configuration:
+    """A small model with a projector of this kind."""
+    architecture = "gemma3" if kind == "gemma3" else "llama"
+    words = WITH_WORDS if kind == "idefics3" else {}
+    configuration = Configuration(
+        model_path=filled_model(folder / "model.gguf", architecture, **words),
+        mmproj_path=filled_projector(folder / "mmproj.gguf", kind),
+        n_ctx=1024,
+        n_threads=1,
+        speculation=SpeculationSettings(predictor=PredictorName.OFF),
+    )
+    return replace(configuration, **changes)  # type: ignore[arg-type]  # fields of it
+
+
+@pytest.fixture(params=KINDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LlamaCppBackend]:
+    opened = LlamaCppBackend(configured(tmp_path, request.param), NativeLog())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Image:
+    return read_image(png(tmp_path / "a picture.png", width=100, height=60), "a picture.png")
+
+
+def line_of(backend: LlamaCppBackend, text: str) -> list[int]:
+    return text_tokens(text, backend.vocabulary)
+
+
+def logits_of(backend: LlamaCppBackend, tokens: list[int]) -> Logits:
+    sequence = backend.open()
+    sequence.crop(0)
+    return sequence.verify(tokens[-1:], unread=tokens[:-1]).logits[0].copy()
+
+
+def logits_of_libmtmd(backend: LlamaCppBackend, before: str, path: Path, after: str) -> Logits:
+    """What `mtmd_helper_eval_chunks` leaves behind the same text and image."""
+    assert backend._projector is not None
+    own, context = backend._projector._native, backend._native
+    data = path.read_bytes()
+    buffer = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
+    bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(own, buffer, len(data), False)
+    said = f"{before}<__media__>{after}".encode()
+    text = mtmd.mtmd_input_text(said, len(said), False, True)
+    chunks = mtmd.mtmd_input_chunks_init()
+    bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+    assert mtmd.mtmd_tokenize(own, chunks, ctypes.byref(text), bitmaps, 1) == 0
+    backend.open().crop(0)
+    end = llama_cpp.llama_pos()
+    status = mtmd.mtmd_helper_eval_chunks(
+        own, context, chunks, 0, 0, backend.n_batch, True, ctypes.byref(end)
+    )
+    assert status == 0
+    row = llama_cpp.llama_get_logits_ith(context, -1)
+    found = np.ctypeslib.as_array(row, (backend.vocabulary.n_tokens,)).copy()
+    llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+    mtmd.mtmd_input_chunks_free(chunks)
+    mtmd.mtmd_bitmap_free(bitmap)
+    return found
+
+
+def test_the_logits_behind_an_image_are_those_of_libmtmd(
+    backend: LlamaCppBackend, picture: Image
+) -> None:
+    if backend._projector is not None and -1 in line_of(backend, picture.reference):
+        pytest.fail("words are lacking")
+    ours = logits_of(backend, line_of(backend, f"look: {picture.reference} and say what it is"))
+    reference = logits_of_libmtmd(backend, "look: ", picture.path, " and say what it is")
+    assert np.array_equal(ours, reference)
+
+
+def test_an_equal_image_has_equal_tokens_and_another_one_has_others(
+    backend: LlamaCppBackend, picture: Image, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(picture.path.read_bytes())
+    tokens = line_of(backend, picture.reference)
+    assert line_of(backend, read_image(copy, "copy.png").reference) == tokens
+    other = read_image(png(tmp_path / "b.png", seed=1, width=100, height=60), "b.png")
+    pairs = zip(tokens, line_of(backend, other.reference), strict=True)
+    assert all((a == b) == (a >= 0) for a, b in pairs)
+
+
+def test_a_stretch_is_held_whole_or_not_at_all(backend: LlamaCppBackend, picture: Image) -> None:
+    tokens = line_of(backend, f"a {picture.reference} b")
+    whole = logits_of(backend, tokens)
+    sequence = backend.open()
+    sequence.prefill(tokens[:-1])
+    start = next(n for n, token in enumerate(tokens) if starts_image(token))
+    parted = [*tokens[: start + 2], tokens[start + 2] - 2, *tokens[start + 3 :]]
+    assert rewind(sequence, parted) in (start, 0)
+    assert np.array_equal(logits_of(backend, tokens), whole)
+
+
+def test_a_kept_state_of_an_image_goes_on_without_its_file(
+    backend: LlamaCppBackend, picture: Image
+) -> None:
+    tokens = line_of(backend, f"a {picture.reference} b")
+    sequence = backend.open()
+    sequence.prefill(tokens[:-1])
+    state = bytes(sequence.save())
+    whole = sequence.decode(tokens[-1]).logits[0].copy()
+    picture.path.unlink()
+    sequence.load(tokens[:-1], [state])
+    assert np.array_equal(sequence.decode(tokens[-1]).logits[0], whole)
+
+
+def asked(session: Session, text: str, **changes: object) -> tuple[PromptReady, Finished]:
+    request = GenerationRequest((Message("user", text),), max_tokens=24, seed=3)
+    events = list(session.generate(replace(request, **changes), Cancellation()))  # type: ignore[arg-type]  # fields of it
+    ready = next(event for event in events if isinstance(event, PromptReady))
+    return ready, next(event for event in events if isinstance(event, Finished))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chat_with_an_image_says_the_same_with_any_predictor(
+    kind: Kind, tmp_path: Path, picture: Image
+) -> None:
+    question = f"as as as {picture.reference} as as as"
+    replies = set()
+    for predictor in (PredictorName.OFF, PredictorName.SUFFIX, PredictorName.LOOKUP):
+        speculation = SpeculationSettings(predictor=predictor, lookup_pattern_min=1)
+        configuration = configured(tmp_path, kind, n_ubatch=1 if kind != "gemma3" else 512)
+        session = load_session(replace(configuration, speculation=speculation)).session
+        replies.add(asked(session, question)[1].token_ids)
+        session.close()
+    assert len(replies) == 1
+
+
+def test_the_next_turn_reads_no_image_again_and_another_image_is_read(
+    tmp_path: Path, picture: Image
+) -> None:
+    session = load_session(configured(tmp_path, "janus_pro")).session
+    first, _ = asked(session, f"{picture.reference} what is it?")
+    again, _ = asked(session, f"{picture.reference} what is it not?")
+    assert first.n_hot == 0
+    assert again.n_hot > session.count_tokens(picture.reference)
+    other = read_image(png(tmp_path / "b.png", seed=1, width=100, height=60), "b.png")
+    parted, _ = asked(session, f"{other.reference} what is it?")
+    assert parted.n_hot < again.n_hot - 10
+    session.close()
+
+
+def test_an_image_that_is_gone_is_told_unless_what_is_kept_serves(
+    tmp_path: Path, picture: Image
+) -> None:
+    session = load_session(configured(tmp_path, "janus_pro")).session
+    question = f"{picture.reference} what is it?"
+    _, reply = asked(session, question)
+    picture.path.unlink()
+    _, again = asked(session, question)
+    assert again.token_ids == reply.token_ids
+    session.close()
+    fresh = load_session(configured(tmp_path, "janus_pro")).session
+    with pytest.raises(ImageError, match=r"a picture.png is gone: .*put it back"):
+        asked(fresh, question)
+    ready, finished = asked(fresh, "and without?")
+    assert finished.token_ids
+    assert ready.n_prompt > 0
+    fresh.close()
+
+
+def test_a_changed_file_and_forged_sizes_are_refused(tmp_path: Path, picture: Image) -> None:
+    session = load_session(configured(tmp_path, "idefics3")).session
+    forged = replace(picture, width=33, height=900)
+    with pytest.raises(ImageError, match="says of itself"):
+        asked(session, f"{forged.reference} hm")
+    png(picture.path, seed=9, width=100, height=60)
+    with pytest.raises(ImageError, match="another file than the one"):
+        asked(session, f"{picture.reference} hm")
+    damaged = replace(picture, path=tmp_path / "d.png")
+    damaged.path.write_bytes(picture.path.read_bytes()[:600] + bytes(1000) + b"IEND")
+    with pytest.raises(ImageError, match="damaged, or no image"):
+        asked(session, f"{read_image(damaged.path, 'd.png').reference} hm")
+    session.close()
+
+
+def test_a_model_without_a_projector_names_the_image(tmp_path: Path, picture: Image) -> None:
+    session = load_session(configured(tmp_path, "janus_pro", mmproj_path=None)).session
+    with pytest.raises(ImageError, match=r"a picture.png is an image, .*--mmproj"):
+        asked(session, f"{picture.reference} what is it?")
+    session.close()
+
+
+def test_a_projector_of_another_model_or_of_two_dimensions_is_refused(tmp_path: Path) -> None:
+    configuration = configured(tmp_path, "janus_pro")
+    wide = filled_projector(tmp_path / "wide.gguf", n_embd=256)
+    with pytest.raises(ModelLoadError, match=r"wide.gguf could not be loaded.*mismatch"):
+        LlamaCppBackend(replace(configuration, mmproj_path=wide), NativeLog())
+    turned = filled_model(tmp_path / "turned.gguf", "qwen2vl")
+    with pytest.raises(ModelLoadError, match="M-RoPE"):
+        LlamaCppBackend(replace(configuration, model_path=turned), NativeLog())
+    with pytest.raises(ModelLoadError, match="does not exist"):
+        LlamaCppBackend(replace(configuration, mmproj_path=tmp_path / "no.gguf"), NativeLog())
+
+
+def test_an_image_that_is_read_whole_wants_a_micro_batch_that_holds_it(
+    tmp_path: Path, picture: Image
+) -> None:
+    session = load_session(configured(tmp_path, "gemma3", n_ubatch=2)).session
+    with pytest.raises(ImageError, match="raise n_batch and n_ubatch"):
+        asked(session, f"{picture.reference} what is it?")
+    session.close()
+
+
+def test_its_memory_is_told(tmp_path: Path) -> None:
+    loaded = load_session(configured(tmp_path, "janus_pro"))
+    kinds = {buffer.kind for buffer in loaded.loaded.buffers if buffer.owner == "projector"}
+    loaded.session.close()
+    assert kinds == {"model", "compute"}
