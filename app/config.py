@@ -177,6 +177,8 @@ class EngineDefaults(_Section):
     """
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Threads while decoding, 1 to 1024; `auto` is as many as are quickest at the moment."""
+    projector: Literal["auto", "off"] = "auto"
+    """Whether a projector for images (mmproj) that lies beside a model is loaded with it."""
     use_extra_buffers: bool = True
     """Whether weights may move to repacked or AMX buffers; kvchat turns it off by itself when
     llama.cpp was built in a way that crashes there."""

@@ -56,6 +56,8 @@ class ModelRequest:
     """What each token sees with it, as `EngineSettings.decode_plan`."""
     server: str | None = None
     """Address of a server that makes the replies; `model` is its name there then."""
+    mmproj: str | None = None
+    """Path of a projector for images, or `off`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,8 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
             f"tokens itself, with the drafts and the cache that it was started with. `kvchat load "
             f"{chosen.server}` measures what it gives; or name a model's file"
         )
-    return open_model(request, settings, servers=False)
+    blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
+    return open_model(blind, settings, servers=False)
 
 
 def last_server(last: str | None, sampling: SamplingSettings) -> Configuration | None:
@@ -286,7 +289,7 @@ def configure(
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.planning.cache_types import open_types
-    from engine.planning.resolve import Machine, resolve
+    from engine.planning.resolve import Machine, resolve, with_projector_beside
     from engine.planning.values import thread_rules
     from engine.speculation.pairs import check_is_no_head
 
@@ -300,9 +303,10 @@ def configure(
     if "n_threads" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update=thread_rules(settings.engine.n_threads))
     known = _known(path, settings) if open_types(chosen) or chosen.goal else None
-    configuration = resolve(
-        chosen, read_model(path), Machine(found), draft=draft_model, known=known
-    )
+    model = read_model(path)
+    if settings.engine.projector == "auto":
+        chosen = with_projector_beside(chosen, model)
+    configuration = resolve(chosen, model, Machine(found), draft=draft_model, known=known)
     if rules is None:
         speculation = settings.speculation.speculation()
         if draft is not None:
@@ -322,7 +326,7 @@ def _with_request(rules: "Preset", request: ModelRequest) -> "Preset":
     from engine.planning.values import thread_rules
 
     asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
-    names = ("backend", "kv_cache", "compile", "decode_plan")
+    names = ("backend", "kv_cache", "compile", "decode_plan", "mmproj")
     own = {name: getattr(request, name) for name in names}
     asked |= {name: value for name, value in own.items() if value is not None}
     typed = rules.model_copy(update=asked)

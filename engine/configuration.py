@@ -406,7 +406,7 @@ class Configuration(EngineSettings):
     n_cpu_moe: int = 0
     """First layers whose experts stay in main memory; -1 is all (`--cpu-moe`)."""
     mmproj_path: Path | None = None
-    """Projector of a vision or audio model: for llama-server, kvchat loads none."""
+    """Projector beside the model, which reads images for it."""
     adapters: tuple[Adapter, ...] = ()
     """What is loaded beside the model, for every reply that names none of its own."""
     draft: DraftConfiguration | None = None

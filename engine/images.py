@@ -2,8 +2,8 @@
 
 A message names an image as Markdown does, with what the file was when it was attached:
 `![name](file:///folder/picture.png#sha256=...&size=640x480)`. A prompt has tokens of its own in
-that place, which follow from the image and the projector alone: negative numbers, so that they are
-none of the vocabulary's. What is kept of a line is found again by them, also where the file is gone.
+that place, which follow from the image and the projector alone: negative numbers, none of the
+vocabulary's. What is kept of a line is found again by them, also where the file is gone.
 """
 
 import hashlib
@@ -65,7 +65,9 @@ class Image:
         Raises:
             ImageError: it is gone, cannot be read, or is another one now.
         """
-        data = _bytes_of(self.path, self.name)
+        data = _bytes_of(
+            self.path, self.name, f"{self.path} is gone; put it back, or edit the message"
+        )
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
                 f"{self.path} is another file than the one that the chat has as {self.name}: put "
@@ -105,7 +107,7 @@ def read_image(path: Path, name: str) -> Image:
     Raises:
         ImageError: it cannot be read, is too large, cut off, or none of the formats.
     """
-    data = _bytes_of(path, name)
+    data = _bytes_of(path, name, "check the path")
     width, height = _size(data, name)
     if not 0 < width * height <= MAX_PIXELS or max(width, height) > 999_999:
         raise ImageError(
@@ -115,7 +117,7 @@ def read_image(path: Path, name: str) -> Image:
     return Image(name, path.resolve(), hashlib.sha256(data).hexdigest(), width, height)
 
 
-def _bytes_of(path: Path, name: str) -> bytes:
+def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
     try:
         if path.stat().st_size > MAX_IMAGE_BYTES:
             raise ImageError(
@@ -124,9 +126,7 @@ def _bytes_of(path: Path, name: str) -> bytes:
             )
         return read_bytes(path, limit=MAX_IMAGE_BYTES)
     except FileNotFoundError as error:
-        raise ImageError(
-            f"{name} is gone: there is no {path} any more; put it back, or edit the message"
-        ) from error
+        raise ImageError(f"{name} is not there: {if_missing}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ImageError(f"{name} cannot be read: {reason}") from error

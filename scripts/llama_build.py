@@ -24,7 +24,7 @@ def cmake_flags() -> list[str]:
     AMX those instructions are left out, which is faster for single tokens as well.
     """
     flags = [
-        "-DLLAVA_BUILD=OFF",
+        "-DLLAVA_BUILD=ON",  # libmtmd, which reads images
         f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={ROOT / 'scripts' / 'llama-libraries-only.cmake'}",
     ]
     if _has_amx():

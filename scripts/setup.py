@@ -77,8 +77,7 @@ def install_llama(flags: list[str], *, rebuild: bool) -> None:
             wheel.unlink()
     if not any(folder.glob("*.whl")):
         print(
-            f"Compiling llama.cpp {llama_build.describe(flags)}: two to three minutes on two "
-            "cores, once.",
+            f"Compiling llama.cpp {llama_build.describe(flags)}: a few minutes on two cores, once.",
             flush=True,
         )
     wheel = llama_build.build_wheel(PYTHON, flags, folder)

@@ -179,6 +179,12 @@ def _decode_plan(text: str) -> str:
     return plan
 
 
+def _projector(text: str) -> str:
+    if text != "off":
+        click.Path(exists=True, dir_okay=False).convert(text, None, None)
+    return text
+
+
 ADAPTER = Parsed("FILE[:SCALE]", _adapter)
 """An adapter that is there, with its scale."""
 GPU = Parsed("SIZE|HOST:GPUS", _gpu)
@@ -231,6 +237,11 @@ kv_options = joined(
 )  # fmt: skip
 """What a command says of the cache's types."""
 
+mmproj_option = click.option(
+    "--mmproj",
+    type=Parsed("FILE|off", _projector),
+    help="A projector for images. [the one beside the model, where exactly one fits]",
+)
 threads_option = click.option(
     "--threads",
     "n_threads",
@@ -360,6 +371,7 @@ opening_options = joined(
     kv_options,
     backend_options,
     draft_option,
+    mmproj_option,
     preset_option,
     ctx_option,
     threads_option,

@@ -21,6 +21,7 @@ from app.cli.options import (
     json_option,
     kind_option,
     kv_options,
+    mmproj_option,
     preset_option,
     threads_option,
 )
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Planner, Setup
 
-GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
 CPUS = get_args(Instructions)
 MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin", "net"})
 
@@ -101,7 +101,7 @@ knob_options = joined(
     draft_option,
     click.option("--mtp", "n_mtp_draft", type=Count(0, 16),
                  help="Tokens that its own head drafts, in llama-server."),
-    click.option("--mmproj", type=GGUF, help="A projector for images or sound beside it."),
+    mmproj_option,
     click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
                  type=bool, help="The projector stays in main memory."),
     click.option("--lora", type=ADAPTER, multiple=True,

@@ -49,10 +49,12 @@ if TYPE_CHECKING:
 
 SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
-OF_ONE_TEXT = frozenset({"raw", "tokens", "preload", "written_path", "batch_path", "as_json"})
+OF_ONE_TEXT = frozenset(
+    {"raw", "tokens", "preload", "written_path", "batch_path", "as_json", "images"}
+)
 """What may not be typed beside `--plain`."""
 OF_ONE_REPLY = frozenset(
-    {"prompt", "raw", "tokens", "preload", "written_path", "as_json", "is_verbose"}
+    {"prompt", "raw", "tokens", "preload", "written_path", "as_json", "is_verbose", "images"}
 )
 """What may not be typed beside `--batch`."""
 OF_A_MODEL_HERE = (
@@ -103,6 +105,8 @@ run_options = joined(
     click.option("--repetition-penalty", type=sampling("repetition_penalty"),
                  help="Above 1, makes recent tokens less likely; 1 is off."),
     system_option,
+    click.option("--image", "images", type=click.Path(path_type=Path), multiple=True,
+                 help="An image that goes before the prompt; may be repeated."),
     click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template."),
     click.option("--tokens", metavar="IDS|FILE",
                  help="The prompt as token ids of the model: 1,2,3 or a file of them; - is the "
@@ -142,6 +146,7 @@ def command(
     asked: "ModelRequest",
     prompt: str | None,
     system: str | None,
+    images: tuple[Path, ...],
     raw: bool,
     tokens: str | None,
     preload: bool,
@@ -170,6 +175,7 @@ def command(
     kvchat run --write-manifest hello.toml "Hello"
     kvchat run --manifest hello.toml
     kvchat run --batch prompts.jsonl --out replies.jsonl --parallel 8
+    kvchat run --image picture.png "What is on it?"
     kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
@@ -192,6 +198,7 @@ def command(
     ids = None if tokens is None else token_ids(tokens)
     asks_now = ids is None and not preload and batch_path is None and not is_plain
     text = prompt_text(prompt, USAGE) if asks_now else ""
+    text = _references(images, is_before_text=asks_now and not raw) + text
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
@@ -240,6 +247,20 @@ def command(
     if as_json:
         print_json(summary(finished, watch.prompt))
     return exit_code(finished)
+
+
+def _references(images: tuple[Path, ...], *, is_before_text: bool) -> str:
+    """How a message names images that go before its text.
+
+    Raises:
+        UsageError: there is no text of a message.
+        ImageError: one cannot be read.
+    """
+    from engine.images import read_image
+
+    if images and not is_before_text:
+        raise click.UsageError("--image goes before a prompt: leave out --raw, --tokens, --preload")
+    return "".join(f"{read_image(path, path.name).reference}\n" for path in images)
 
 
 def _chat_plainly(

@@ -20,8 +20,8 @@ from engine.model.gguf import GgufFile
 PATCH_LIMIT = 4096
 """Patches of the largest image that llama-server lets through by default."""
 FLOAT_BYTES = 4
-BUFFERS = 10
-"""Activations of a projector's layer that live at once: states, feed-forward, attention."""
+STATES = 2
+"""Rows of a projector's layer that live at once beside those of its feed-forward."""
 
 
 def has_head(architecture: Architecture, configuration: Configuration, target: Target) -> bool:
@@ -59,7 +59,8 @@ def add_projector(ledger: Ledger, projector: GgufFile | None, *, on_gpu: bool) -
     ledger.add(device, TermKind.PROJECTOR, weights, Source.EXACT, "tensor table")
     graph = projector_graph_bytes(projector)
     note = "graph of one large image"
-    ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, within(graph, 0.6))
+    share = 0.25 if device is ledger.cpu else 0.6
+    ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, within(graph, share))
 
 
 def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placement) -> None:
@@ -76,14 +77,19 @@ def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placemen
 
 
 def projector_graph_bytes(projector: GgufFile) -> int:
-    """A rough size of the buffers that encode one image."""
+    """What encodes one image: its rows within a layer and those of the feed-forward, in f32.
+
+    Measured with libmtmd of 0c1e57098 on the CPU, flash attention on, for seven shapes of three
+    kinds (196 to 4,096 patches, 768 to 1,152 wide): 1.00 to 1.17 of this.
+    """
+    n_ff = projector.integer("clip.vision.feed_forward_length") or 0
     width = projector.integer("clip.vision.embedding_length") or 0
     n_patches = PATCH_LIMIT
     image = projector.integer("clip.vision.image_size")
     patch = projector.integer("clip.vision.patch_size")
     if image and patch:
         n_patches = min(PATCH_LIMIT, max(1, image // patch) ** 2)
-    return n_patches * width * BUFFERS * FLOAT_BYTES
+    return n_patches * (n_ff + STATES * width) * FLOAT_BYTES
 
 
 def _device(index: int, configuration: Configuration, where: Placement, cpu: Device) -> Device:

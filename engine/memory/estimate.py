@@ -81,7 +81,7 @@ def estimate(
         add_head(ledger, model, configuration, shape, where)
     if draft is not None and configuration.draft is not None:
         _add_draft(ledger, draft, configuration, target)
-    if configuration.mmproj_path is not None and target != "kvchat":
+    if configuration.mmproj_path is not None:
         add_projector(ledger, beside.projector, on_gpu=configuration.mmproj_offload)
     if configuration.lora_paths:
         add_adapters(ledger, beside.adapters, where)

@@ -200,12 +200,6 @@ def _unused_main_gpu(now: Situation) -> str:
     )
 
 
-def _unread_projector(now: Situation) -> str:
-    if not now.is_kvchat or now.configuration.mmproj_path is None:
-        return ""
-    return "kvchat loads no projector: it is not counted; llama-server would load it"
-
-
 def _no_head(now: Situation) -> str:
     n_draft = now.configuration.n_mtp_draft
     if not n_draft:
@@ -228,6 +222,5 @@ RULES: tuple[Callable[[Situation], str], ...] = (
     _mapped_experts,
     _no_experts,
     _unused_main_gpu,
-    _unread_projector,
     _no_head,
 )

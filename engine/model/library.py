@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.model.gguf import SPLIT_NAME
+from engine.model.gguf import SPLIT_NAME, read_gguf
 from engine.model.header_cache import HeaderCache, HeaderFacts
-from engine.model.identity import ModelKind
+from engine.model.identity import ModelKind, kind_of
 from engine.model.ollama import PARTS_OF_A_STORE, stored_models
 from engine.model.remote_address import is_remote
 from engine.model.speeds import ModelSpeed, Speeds
@@ -25,6 +25,8 @@ Cut = Callable[[Path], None]
 
 STARTER_WORD = "starter"
 N_NEAR = 5
+MOST_PROJECTORS = 16
+"""Files of a folder that are looked at for the projector of a model."""
 MAX_DEPTH = 8
 """Folders below a scanned one that are entered; a Hugging Face cache needs four."""
 MAX_VISITED = 50_000
@@ -201,6 +203,31 @@ def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEnt
 def is_projector_name(name: str) -> bool:
     """Whether a file is called as the projectors of image models are."""
     return "mmproj" in name.lower()
+
+
+def projector_beside(model: Path, n_embd: int) -> Path | None:
+    """The projector in a model's folder, where exactly one fits; a split model's folder counts too.
+
+    Args:
+        model: The model's file.
+        n_embd: Width of its embeddings, which a projector's last tensors have.
+    """
+    try:
+        names = sorted(each for each in model.parent.glob("*.gguf") if is_projector_name(each.name))
+    except OSError:
+        return None
+    fitting = [path for path in names[:MOST_PROJECTORS] if path != model and _fits(path, n_embd)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _fits(projector: Path, n_embd: int) -> bool:
+    try:
+        file = read_gguf(projector)
+    except ModelFileError:
+        return False
+    ends = (tensor.shape for tensor in file.tensors if tensor.name.startswith("mm."))
+    sees = file.values.get("clip.has_vision_encoder") is True
+    return sees and kind_of(file) is ModelKind.PROJECTOR and any(n_embd in shape for shape in ends)
 
 
 def _with_header(file: ModelEntry, cache: HeaderCache) -> ModelEntry:

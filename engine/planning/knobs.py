@@ -263,15 +263,9 @@ def _projector_files(setup: Setup) -> tuple[Path, ...]:
     return () if path is None else (path,)
 
 
-def _loads_no_projector(setup: Setup, facts: Facts) -> str:
-    del facts
-    return "kvchat loads no projector" if setup.target == "kvchat" else ""
-
-
 def _no_projector(setup: Setup, facts: Facts) -> str:
-    if setup.configuration.mmproj_path is None:
-        return "no projector is chosen"
-    return _loads_no_projector(setup, facts)
+    del facts
+    return "no projector is chosen" if setup.configuration.mmproj_path is None else ""
 
 
 def _no_head(setup: Setup, facts: Facts) -> str:
@@ -338,7 +332,7 @@ KNOBS: tuple[Knob, ...] = (
              setup, margin_bytes=step_among(MARGINS, setup.margin_bytes, step)),
          lambda setup, text: replace(setup, margin_bytes=parse_margin(text))),
     files("mmproj", "projector", "A file for images or sound: right chooses, left takes it off.",
-          _projector_files, with_projector, "projector", _loads_no_projector),
+          _projector_files, with_projector, "projector"),
     choice("mmproj_offload", "projector on", "Where the projector lies.",
            {"GPU": True, "CPU": False}, disabled_reason=_no_projector),
     files("lora", "LoRA files", "Adapters beside the model: right adds one, left takes one off.",

@@ -17,7 +17,7 @@ from engine.model.library import UnknownNameError, find_model
 from engine.model.remote_address import is_remote
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
-from engine.planning.resolve import LEAST_N_CTX, Machine, resolve
+from engine.planning.resolve import LEAST_N_CTX, Machine, resolve, with_projector_beside
 from engine.planning.workers import with_workers
 from engine.policy.known import Known
 from engine.presets.library import preset_of
@@ -70,6 +70,7 @@ def setup_of(
         machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
     target: Target = "llama-server" if machine.workers else request.target
     model, devices = planner.model(model_path), planner.devices(machine)
+    rules = with_projector_beside(rules, model)
     configuration = _resolved(
         rules,
         model,

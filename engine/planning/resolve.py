@@ -22,12 +22,14 @@ from engine.configuration import (
     PredictorName,
 )
 from engine.errors import PresetError
+from engine.memory.estimate import Companions, Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.estimate import DoesNotFitError as DoesNotFitError
-from engine.memory.estimate import Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
+from engine.model.gguf import read_gguf
+from engine.model.library import projector_beside
 from engine.planning.cache_types import (
     choice_of_types,
     open_types,
@@ -43,6 +45,7 @@ from engine.policy.known import Known
 from engine.policy.pairs import Pair
 from engine.presets.preset import Preset
 
+NO_PROJECTOR = "off"
 TABLE_SHARE = 1 / 32
 """Most of the main memory that the table of scores may take."""
 
@@ -141,7 +144,8 @@ def _settled(
     rules: Preset, start: Configuration, model: Model, machine: Machine, draft: Model | None
 ) -> Configuration:
     """The configuration with its layers and its context; its cache types stay."""
-    cost = estimator(model, machine.devices, target=machine.target, draft=draft)
+    beside = _companions(rules, draft)
+    cost = estimator(model, machine.devices, target=machine.target, companions=beside)
     margin = round(rules.margin_gib * GIB)
     settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
     return _with_context(rules, settled, model, cost, margin)
@@ -163,7 +167,8 @@ def _first_that_fits(
     choice: Choice,
 ) -> Configuration:
     """The best types with which the wanted context fits; else those with the longest one."""
-    cost = estimator(model, machine.devices, target=machine.target, draft=draft)
+    beside = _companions(rules, draft)
+    cost = estimator(model, machine.devices, target=machine.target, companions=beside)
     wanted, margin = _usual_n_ctx(rules, model), round(rules.margin_gib * GIB)
     longest: Configuration | None = None
     refusal: DoesNotFitError | None = None
@@ -227,11 +232,29 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         type_k=_pair(rules)[0],
         type_v=_pair(rules)[1],
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
-        mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
+        mmproj_path=_projector_path(rules),
         adapters=tuple(map(Adapter.read, rules.lora)),
         draft=None if draft is None else _draft(rules, draft),
         sampling=rules.sampling.settings(),
     )
+
+
+def _projector_path(rules: Preset) -> Path | None:
+    return None if rules.mmproj in (None, NO_PROJECTOR) else Path(rules.mmproj).expanduser()
+
+
+def with_projector_beside(rules: Preset, model: Model) -> Preset:
+    """The rules with the projector that lies beside a model's file, where they name none."""
+    if rules.mmproj is not None or rules.backend != "llama.cpp":
+        return rules
+    found = projector_beside(model.file.path, model.architecture.d_hidden)
+    return rules if found is None else rules.model_copy(update={"mmproj": str(found)})
+
+
+def _companions(rules: Preset, draft: Model | None) -> Companions:
+    path = _projector_path(rules)
+    is_there = path is not None and path.is_file()  # else loading says what is missing
+    return Companions(draft, read_gguf(path) if path is not None and is_there else None)
 
 
 def _draft(rules: Preset, path: Path) -> DraftConfiguration:
@@ -333,6 +356,7 @@ def settled_by_goal(
         PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
     """
     _check(rules)
+    beside = _companions(rules, draft)
     of_machine = _devices(rules, devices)
     goal = Goal(rules.goal or Goal.BALANCED)
 
@@ -344,6 +368,7 @@ def settled_by_goal(
             target=target,
             margin_bytes=round(rules.margin_gib * GIB),
             draft=draft,
+            companions=beside,
             base=start,
             limits=_limits(rules, least, known, has_draft=draft is not None),
             known=known,
@@ -358,7 +383,7 @@ def settled_by_goal(
     chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
     if goal is not Goal.SPEED:
         return chosen
-    cost = estimator(model, of_machine, target=target, draft=draft)
+    cost = estimator(model, of_machine, target=target, companions=beside)
     return with_quicker_attention(chosen, model, of_machine, cost, round(rules.margin_gib * GIB))
 
 

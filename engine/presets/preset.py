@@ -85,7 +85,8 @@ class Preset(Strict, EngineSettings, frozen=True):
     n_cpu_moe: Count | Literal["all"] = 0
     """First layers whose experts stay in main memory."""
     mmproj: str | None = None
-    """Path of a projector for images or sound, which llama-server loads beside the model."""
+    """Path of a projector for images (mmproj), or `off`; left out, the one that lies beside the
+    model, where exactly one there fits it."""
     lora: tuple[str, ...] = ()
     """Adapters beside the model, each as `FILE` or `FILE:SCALE`."""
     vram_gib: Annotated[Gib, Field(gt=0)] | None = None

@@ -24,6 +24,7 @@ from engine.backends.llama_cpp.states import States
 from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
+from engine.images import ImageError
 from engine.memory.hardware import usable_cores
 
 Role = Literal["target", "draft"]
@@ -275,9 +276,10 @@ class LlamaCppBackend:
                 n_threads=self.n_threads[1],
                 n_ubatch=configuration.n_ubatch,
             )
-        except ModelLoadError:
-            self.close()
-            raise
+        except ImageError as error:
+            self.vocabulary.blindness = str(error)
+            self.notes += (f"no image can be attached: {error}",)
+            return
         self._projector = self.vocabulary.projector = projector
         self._context = replace(self._context, projector=projector)
         self.buffers += projector.buffers

@@ -15,6 +15,10 @@ from engine.errors import AdapterError, ModelLoadError
 from engine.images import Image, ImageError, starts_image
 
 KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
+NO_PROJECTOR = (
+    "the model is loaded without a projector to read it with: put its mmproj file beside the "
+    "model's, name it with --mmproj, or choose a model that has one"
+)
 IMAGE_PIECE = b"[image]"
 SAMPLED_TOKENS = 1024
 PIECE_BYTES = 256
@@ -70,6 +74,8 @@ class LlamaCppVocabulary:
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
         self.projector: Projector | None = None
         """What reads images beside the model."""
+        self.blindness = NO_PROJECTOR
+        """Why nothing does, where there is none."""
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()
@@ -95,11 +101,7 @@ class LlamaCppVocabulary:
 
     def image_tokens(self, image: Image) -> tuple[int, ...]:
         if self.projector is None:
-            raise ImageError(
-                f"{image.name} is an image, and the model is loaded without a projector to read it "
-                "with: put its mmproj file beside the model's, name it with --mmproj, or choose a "
-                "model that has one"
-            )
+            raise ImageError(f"{image.name} is an image, and {self.blindness}")
         return self.projector.tokens(image)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -21,15 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.llama_cpp.log import NativeLog
-from engine.errors import ModelLoadError
 from engine.images import FORMATS, Image, ImageError, image_tokens
 
 MARKER = b"<__media__>"
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
 NO_LIBRARY = (
-    "{name} cannot be loaded: this build of llama-cpp-python has no libmtmd ({reason}); build it "
-    "again with `make llama`, or leave the projector out with `--mmproj off`"
+    "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
+    "({reason}); build it again with `make llama`"
 )
 
 
@@ -58,7 +57,7 @@ class Projector:
         n_ubatch: Tokens that the context computes at once.
 
     Raises:
-        ModelLoadError: libmtmd is missing or refused the file, or the model counts the positions of
+        ImageError: libmtmd is missing or refused the file, or the model counts the positions of
             images in two dimensions (M-RoPE), which the cache of kvchat does not.
     """
 
@@ -83,9 +82,9 @@ class Projector:
         log.clear()
         self._native = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
         if not self._native:
-            raise ModelLoadError(
+            raise ImageError(
                 f"the projector {path.name} could not be loaded beside this model: "
-                f"{log.errors() or 'no reason was given'}; leave it out with `--mmproj off`"
+                f"{log.errors() or 'no reason was given'}"
             )
         self.buffers = log.projector_buffers()
         """What it has allocated."""
@@ -187,16 +186,13 @@ class Projector:
     def _check_positions(self) -> None:
         if self._mtmd.mtmd_decode_use_mrope(self._native):
             self.close()
-            raise ModelLoadError(
-                f"this model counts the rows and columns of an image as positions (M-RoPE), which "
-                f"kvchat's cache does not: chat without {self._path.name} (`--mmproj off`), or let "
-                "llama-server read the images (`kvchat serve`, then `kvchat --server`)"
+            raise ImageError(
+                "this model counts the rows and columns of an image as positions (M-RoPE), which "
+                "kvchat's cache does not: llama-server reads images with it (`kvchat serve`)"
             )
         if not self._mtmd.mtmd_support_vision(self._native):
             self.close()
-            raise ModelLoadError(
-                f"{self._path.name} reads sound and no images: leave it out with `--mmproj off`"
-            )
+            raise ImageError(f"the projector {self._path.name} reads sound and no images")
 
     def _hash(self) -> str:
         """Digest of the projector's file: another one makes other embeddings."""
@@ -206,7 +202,7 @@ class Projector:
         return self._digest
 
     def _cut(self, bitmap: object, image: Image) -> object:
-        """libmtmd's parts of an image; whoever asked frees them."""
+        """The parts of an image as libmtmd has them; whoever asked frees them."""
         mtmd = self._mtmd
         chunks = mtmd.mtmd_input_chunks_init()
         text = mtmd.mtmd_input_text(MARKER, len(MARKER), False, True)
@@ -283,10 +279,10 @@ class Projector:
 def _library(path: Path) -> Any:
     """The binding of libmtmd, which not every build brings."""
     if not path.is_file():
-        raise ModelLoadError(f"the projector {path} does not exist: check the path")
+        raise ImageError(f"the projector {path} does not exist: check the path")
     try:
         from llama_cpp import mtmd_cpp
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelLoadError(NO_LIBRARY.format(name=path.name, reason=reason)) from error
+        raise ImageError(NO_LIBRARY.format(name=path.name, reason=reason)) from error
     return mtmd_cpp

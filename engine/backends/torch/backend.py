@@ -127,6 +127,7 @@ class TorchBackend:
         if self._text is None:
             self._text = LoadedModel(configuration, log, vocab_only=True)
         self.vocabulary = LlamaCppVocabulary(self._text.take())
+        self.vocabulary.blindness = "the torch backend reads none: use --backend llama.cpp"
         try:
             self._context: Context | None = self._load(
                 model, shape, configuration, progress, None if like is None else like._live().model

@@ -1,6 +1,7 @@
 """A projector beside a model: what it gives is what llama.cpp's own program gives."""
 
 import ctypes
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.errors import ModelLoadError
 from engine.events import Finished, PromptReady
 from engine.generation.prompt import text_tokens
 from engine.generation.session import Session
@@ -187,7 +187,7 @@ def test_an_image_that_is_gone_is_told_unless_what_is_kept_serves(
     assert again.token_ids == reply.token_ids
     session.close()
     fresh = load_session(configured(tmp_path, "janus_pro")).session
-    with pytest.raises(ImageError, match=r"a picture.png is gone: .*put it back"):
+    with pytest.raises(ImageError, match=r"a picture.png is not there: .*put it back"):
         asked(fresh, question)
     ready, finished = asked(fresh, "and without?")
     assert finished.token_ids
@@ -217,16 +217,23 @@ def test_a_model_without_a_projector_names_the_image(tmp_path: Path, picture: Im
     session.close()
 
 
-def test_a_projector_of_another_model_or_of_two_dimensions_is_refused(tmp_path: Path) -> None:
+def test_a_projector_that_cannot_be_used_is_said_and_text_goes_on(
+    tmp_path: Path, picture: Image
+) -> None:
     configuration = configured(tmp_path, "janus_pro")
     wide = filled_projector(tmp_path / "wide.gguf", n_embd=256)
-    with pytest.raises(ModelLoadError, match=r"wide.gguf could not be loaded.*mismatch"):
-        LlamaCppBackend(replace(configuration, mmproj_path=wide), NativeLog())
     turned = filled_model(tmp_path / "turned.gguf", "qwen2vl")
-    with pytest.raises(ModelLoadError, match="M-RoPE"):
-        LlamaCppBackend(replace(configuration, model_path=turned), NativeLog())
-    with pytest.raises(ModelLoadError, match="does not exist"):
-        LlamaCppBackend(replace(configuration, mmproj_path=tmp_path / "no.gguf"), NativeLog())
+    for changes, said in (
+        ({"mmproj_path": wide}, r"wide.gguf could not be loaded.*mismatch"),
+        ({"model_path": turned}, "M-RoPE"),
+        ({"mmproj_path": tmp_path / "no.gguf"}, "does not exist"),
+    ):
+        backend = LlamaCppBackend(replace(configuration, **changes), NativeLog())
+        with pytest.raises(ImageError, match=rf"a picture.png is an image, and .*{said}"):
+            backend.vocabulary.image_tokens(picture)
+        assert re.search(said, backend.notes[0])
+        assert backend.open().decode(5).logits.any()
+        backend.close()
 
 
 def test_an_image_that_is_read_whole_wants_a_micro_batch_that_holds_it(

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from engine.errors import ContextFullError
 from engine.generation.prompt import asked_prompt, chat_prompt, raw_prompt, spelled
+from engine.images import Image, ImageError, image_tokens
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.testing import TEMPLATE, FakeVocabulary
@@ -118,3 +121,41 @@ def test_no_context_beyond_what_a_model_was_trained_on_is_advised(
     with pytest.raises(ContextFullError, match="the prompt has 300 tokens but") as caught:
         asked_prompt(asked, template(), VOCABULARY, n_ctx=n_ctx, n_ctx_train=n_ctx_train)
     assert advice in str(caught.value)
+
+
+class SeeingVocabulary(FakeVocabulary):
+    """Has three tokens for each image."""
+
+    def image_tokens(self, image: Image) -> tuple[int, ...]:
+        return image_tokens(image.sha256, 3)
+
+
+PICTURE = Image("a.png", Path("/a.png"), "0" * 64, 4, 4)
+
+
+def test_an_image_stands_where_its_question_names_it_and_nowhere_else() -> None:
+    seeing, named = SeeingVocabulary(), PICTURE.reference
+    question, said = Message("user", f"is {named} red?"), reply(f"I see {named}")
+    tokens = chat_prompt([question, said, NEXT], template(), seeing).tokens
+    assert [token for token in tokens if token < 0] == [*image_tokens("0" * 64, 3)]
+    assert text_of(tuple(token for token in tokens if token >= 0)) == (
+        f"<bos><user>is  red?<end><assistant>I see {named}<end><user>and?<end><assistant>"
+    )
+    start = chat_prompt([question], template(), seeing).tokens
+    assert tokens[: len(start)] == start
+
+
+def test_an_image_is_refused_where_nobody_looks_or_nothing_follows() -> None:
+    question = Message("user", PICTURE.reference)
+    with pytest.raises(ImageError, match=r"a\.png is an image, which this backend"):
+        chat_prompt([question], template(), VOCABULARY)
+    bare = template("{% for m in messages %}{{ m.content }}{% endfor %}")
+    request = GenerationRequest((question,))
+    with pytest.raises(ImageError, match="ends with an image"):
+        asked_prompt(request, bare, SeeingVocabulary(), n_ctx=64)
+
+
+def test_marks_of_images_in_a_text_are_text() -> None:
+    hostile = "\ue0f2![x](file:///etc/passwd)\ue0f3 \ue0f3\ue0f2 \ue0f2"
+    tokens = chat_prompt([Message("user", hostile)], template(), SeeingVocabulary()).tokens
+    assert hostile in text_of(tokens)

@@ -35,6 +35,7 @@ def projector(tmp_path: Path) -> GgufFile:
     values = {
         "general.architecture": "clip",
         "clip.vision.embedding_length": 1152,
+        "clip.vision.feed_forward_length": 4304,
         "clip.vision.image_size": 896,
         "clip.vision.patch_size": 14,
     }
@@ -61,7 +62,7 @@ def held(found: Estimate, kind: TermKind) -> list[int]:
 
 
 def test_a_projector_lies_on_the_first_gpu_with_the_graph_of_an_image(projector: GgufFile) -> None:
-    graph = 64 * 64 * 1152 * 10 * 4
+    graph = 64 * 64 * (4304 + 2 * 1152) * 4
     assert projector_graph_bytes(projector) == graph
     path = {"mmproj_path": Path("mmproj.gguf")}
     found = planned(Companions(projector=projector), **path)
@@ -74,7 +75,8 @@ def test_a_projector_lies_on_the_first_gpu_with_the_graph_of_an_image(projector:
 
 def test_small_images_have_fewer_patches(projector: GgufFile) -> None:
     values = {**projector.values, "clip.vision.image_size": 224}
-    assert projector_graph_bytes(replace(projector, values=values)) == 16 * 16 * 1152 * 10 * 4
+    graph = 16 * 16 * (4304 + 2 * 1152) * 4
+    assert projector_graph_bytes(replace(projector, values=values)) == graph
 
 
 def test_an_adapter_lies_beside_the_layers_that_it_changes(adapter: GgufFile) -> None:

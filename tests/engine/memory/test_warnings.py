@@ -50,12 +50,6 @@ def test_what_llama_cpp_accepts_but_suffers_from_is_said(
     assert words in warnings(name, **fields)
 
 
-def test_a_projector_is_said_not_to_be_loaded_by_kvchat_only() -> None:
-    path = Path("mmproj.gguf")
-    assert "loads no projector" in warnings("gemma-3-12b", "kvchat", mmproj_path=path)
-    assert "projector" not in warnings("gemma-3-12b", mmproj_path=path)
-
-
 def test_heads_without_a_cuda_kernel_cost_flash_attention() -> None:
     assert "`auto` turns it off" in warnings("minicpm3-4b")
     assert "runs on the CPU" in warnings("minicpm3-4b", flash_attention="on")

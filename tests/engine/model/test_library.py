@@ -15,12 +15,14 @@ from engine.model.library import (
     _gguf_files,
     find_files,
     find_model,
+    projector_beside,
     read_headers,
     scan,
 )
 from engine.model.starter import STARTER
 from engine.model.tensor_table import token_reads
 from engine.model.vocabulary import vocabulary_facts
+from tests.filled_projectors import filled_projector
 
 
 def text(value: str) -> bytes:
@@ -405,3 +407,17 @@ def test_a_folder_with_too_much_is_left_and_told(
     look = LibraryScan([tmp_path], None)
     assert [entry.name for entry in look()] == ["near"]
     assert look.cut == [tmp_path]
+
+
+def test_the_projector_beside_a_model_is_the_only_one_that_fits(tmp_path: Path) -> None:
+    model = tiny_gguf(tmp_path / "model.gguf")
+    assert projector_beside(model, 128) is None
+    fitting = filled_projector(tmp_path / "mmproj-model-f16.gguf", n_embd=128)
+    filled_projector(tmp_path / "mmproj-other.gguf", n_embd=256)
+    filled_projector(tmp_path / "vision.gguf", n_embd=128)
+    (tmp_path / "mmproj-broken.gguf").write_bytes(b"GGUF")
+    tiny_gguf(tmp_path / "mmproj-sound.gguf", "clip")
+    assert projector_beside(model, 128) == fitting
+    filled_projector(tmp_path / "mmproj-model-q8.gguf", n_embd=128)
+    assert projector_beside(model, 128) is None
+    assert projector_beside(tmp_path / "nowhere" / "model.gguf", 128) is None
