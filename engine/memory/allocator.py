@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engine.memory.scheduler import Schedule
-from engine.memory.tensor_graph import Kind, Size, Tensor
+from engine.memory.scheduler import Kind, Schedule, Size, Tensor
 
 LEAVES = -1
 """In the place of a size: the tensor leaves its room."""

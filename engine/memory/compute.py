@@ -14,11 +14,9 @@ from engine.memory.cuda_kernels import cast_bytes
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.layer_tensors import (
     CELL_BYTES,
-    DENSE,
     FLOAT_BYTES,
     HALF_BYTES,
     TURNED_ELEMENTS,
-    UNROTATED,
     VALUE_TURN_BYTES,
     is_turned,
     is_value_turned,
@@ -33,7 +31,6 @@ from engine.memory.terms import Bounds
 from engine.memory.units import MIB
 from engine.model.architecture import Architecture
 
-RWKV7 = frozenset({"arwkv7", "rwkv7"})
 Place = Literal["cpu", "gpu", "visited gpu", "host", "visited host"]
 """Where a buffer is: on a GPU, or in main memory alone or beside GPUs. Visited are those of models
 of which layers, experts or caches lie in main memory while GPUs compute."""
@@ -135,17 +132,13 @@ def turning_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The buffer of the layers without the output layer."""
-    widths = [
-        feed_forward_width(architecture),
-        experts_width(architecture),
-        4 * architecture.layer_embedding_width - architecture.side_width,
-    ]
-    widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
+    width = max(feed_forward_width(architecture), experts_width(architecture))
+    widest = shape.n_graph_tokens * width * FLOAT_BYTES
     widest = max(widest, recurrent_bytes(architecture, shape), streams_bytes(architecture, shape))
     if not shape.flash_attention:
         widest += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
     widest += mask_bytes(architecture, shape)
-    beside = shape.n_graph_tokens * architecture.side_width * FLOAT_BYTES
+    beside = shape.n_graph_tokens * architecture.streams_width * FLOAT_BYTES
     beside += choices_bytes(architecture, shape)
     return beside + max(widest, attention_bytes(architecture, shape))
 
@@ -224,8 +217,6 @@ def feed_forward_width(architecture: Architecture) -> int:
     widths = architecture.widths
     if widths.is_gated:
         n_inner, n_beside = 3, 3 if widths.is_normed_behind else 4
-        if widths.token_mix or widths.is_parallel:
-            n_beside = 8 if widths.token_mix else 5
     else:
         n_inner, n_beside = 1, 4
     return n_inner * widths.feed_forward + n_beside * architecture.d_hidden
@@ -237,7 +228,7 @@ def experts_width(architecture: Architecture) -> int:
     The experts' outputs fit where gate and up projections were, unless they are wider than both.
     """
     widths, n_used = architecture.widths, architecture.n_experts_used
-    if not widths.expert or architecture.name in DENSE:
+    if not widths.expert:
         return 0
     inner, outer = n_used * widths.expert, n_used * widths.expert_output
     n_inner = 3 if widths.is_expert_gated else 1
@@ -279,24 +270,14 @@ def _split_width(architecture: Architecture, shape: CacheShape) -> int:
     is_packed = is_packed and not max(architecture.k_head_dims) % TURNED_ELEMENTS
     query = max(layer.n_heads * layer.k_head_dim for layer in architecture.distinct_layers)
     keys = max(layer.k_width for layer in architecture.distinct_layers)
-    if architecture.widths.gated_delta_net:  # queries have gates beside them, and are copied
-        return 3 * query + 2 * keys
-    if architecture.name in UNROTATED:
-        return query + 2 * keys if is_packed else architecture.d_hidden
     return query + max(keys, is_packed * (query + architecture.d_hidden))
 
 
 def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The buffer of a recurrent block: its projections, or a token's mixtures (RWKV)."""
+    """The buffer of a recurrent block: its projections."""
     if not architecture.states:
         return 0
     widths, d_hidden = architecture.widths, architecture.d_hidden
-    if widths.token_mix:
-        n_beside = 13 if architecture.name in RWKV7 else 9
-        width = (widths.n_mixed + n_beside) * widths.token_mix
-        row = next(iter(architecture.states.values())).n_state
-        states = 2 * row * max(1, shape.n_slots) * FLOAT_BYTES
-        return shape.n_graph_tokens * width * FLOAT_BYTES + states
     if widths.linear_attention:
         return _linear_attention_bytes(architecture, shape)
     row = next(iter(architecture.states.values())).n_state * max(1, shape.n_slots)
@@ -304,11 +285,8 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
         width, n_states = 6 * widths.delta_net + 2 * d_hidden, 2
     elif widths.gated_delta_net:
         width, n_states = 3 * widths.gated_delta_net + 4 * d_hidden, 2
-    elif widths.short_convolution:
-        width, n_states = widths.short_convolution + 4 * d_hidden, 0
     else:
-        is_alone = not architecture.layers and not widths.feed_forward
-        width, n_states = 3 * widths.state_input + (1 if is_alone else 3) * d_hidden, 1
+        width, n_states = 3 * widths.state_input + 3 * d_hidden, 1
     return (shape.n_graph_tokens * width + n_states * row) * FLOAT_BYTES
 
 
@@ -326,12 +304,6 @@ def decay_bytes(architecture: Architecture, shape: CacheShape) -> int:
         return 0
     n_tokens = shape.n_graph_tokens
     return n_tokens * architecture.n_heads * (n_tokens // max(1, shape.n_slots)) * FLOAT_BYTES
-
-
-def is_unrotated(architecture: Architecture, shape: CacheShape) -> bool:
-    """Whether queries are views of the row that one matrix gives with keys and values."""
-    is_view = architecture.widths.is_fused and architecture.name in UNROTATED
-    return is_view and not is_turned(architecture, shape)
 
 
 def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -356,7 +328,7 @@ def compute_bounds(
 def _kind(architecture: Architecture) -> Kind:
     if architecture.name in ROUGH:
         return "rough"
-    is_rare = architecture.is_recurrent or architecture.indexer or architecture.side_width
+    is_rare = architecture.is_recurrent or architecture.indexer or architecture.n_streams
     is_rare = is_rare or architecture.has_position_bias or architecture.name in UNUSUAL
     if is_rare:
         return "unusual"

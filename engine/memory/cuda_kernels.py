@@ -7,13 +7,13 @@ f16, is read from `ggml-cuda/fattn.cu` and `fattn-common.cuh`, the shapes of sca
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.configuration import Configuration, KVTypeName
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.model.architecture import Architecture, Model
-from engine.model.layers import Layer, StateRow
+from engine.model.layers import Layer
 
 CUDA_HEADS = frozenset(
     {
@@ -34,59 +34,33 @@ EARLY_STATES = frozenset(
 """Hybrids that read the states of a layer before the layer before it is done."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
 HALF_BYTES = 2
-FLOAT_BYTES = 4
 GROUPED_SCANS = frozenset(
     {"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe", "plamo2"}
 )
 """Architectures with the scan of Mamba 2: one decay for each head."""
 SINGLE_SCANS = frozenset({"jamba", "mamba"})
 """Architectures with the scan of Mamba 1: one decay for each element."""
-UNGROUPED_SCANS = frozenset({"plamo2"})
-"""Those of them that take tensors of their own instead of views of the convolved input."""
 GROUPED_STATES = (96, 128, 256)
 SINGLE_STATE = 16
 SCAN_HEADS, SCAN_CHANNELS = 16, 128
 """What the heads of a scan of Mamba 2 and the channels of one of Mamba 1 are multiples of."""
-SCANNED_VIEWS = 3
-"""Views of the convolved input that a scan takes: each is copied whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """A scan that CUDA has no kernel for: the CPU runs it."""
-
-    n_inner: int
-    """Elements of one token's result."""
-    n_input: int
-    """Elements of one token that it takes, views with all that lies between."""
-
-    def input_bytes(self, row: StateRow, shape: CacheShape) -> int:
-        """What is copied to the CPU: the input, and the states of all slots."""
-        return (shape.n_graph_tokens * self.n_input + shape.n_slots * row.n_state) * FLOAT_BYTES
-
-    def result_bytes(self, row: StateRow, shape: CacheShape) -> int:
-        """What comes back: the result, and the states of all slots."""
-        return (shape.n_graph_tokens * self.n_inner + shape.n_slots * row.n_state) * FLOAT_BYTES
-
-
-def scan_of(model: Model) -> Scan | None:
-    """The scan that the CPU runs for a model's recurrent layers; None where a GPU has a kernel."""
+def scan_width(model: Model) -> int:
+    """Elements of a token in a scan that the CPU runs; 0 where a GPU has a kernel, or none is."""
     name = model.architecture.name
     if name not in GROUPED_SCANS | SINGLE_SCANS or not model.architecture.states:
-        return None
-    state, inner, heads, groups = (
+        return 0
+    state, inner, heads = (
         model.file.integer(f"{name}.ssm.{key}") or 0
-        for key in ("state_size", "inner_size", "time_step_rank", "group_count")
+        for key in ("state_size", "inner_size", "time_step_rank")
     )
     if name in SINGLE_SCANS:
         has_kernel = state == SINGLE_STATE and not inner % SCAN_CHANNELS
-        return None if has_kernel else Scan(inner, 2 * inner)
-    head = inner // heads if heads else 0
-    if state in GROUPED_STATES and not head % SCAN_HEADS:
-        return None
-    if name in UNGROUPED_SCANS:
-        return Scan(inner, inner)
-    return Scan(inner, SCANNED_VIEWS * (inner + 2 * groups * state))
+    else:
+        head = inner // heads if heads else 0
+        has_kernel = state in GROUPED_STATES and not head % SCAN_HEADS
+    return 0 if has_kernel else inner
 
 
 def has_cuda_kernel(architecture: Architecture) -> bool:

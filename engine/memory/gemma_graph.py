@@ -6,7 +6,7 @@ tensor that nobody else needs is left out: it takes no room.
 """
 
 from engine.memory.graph_builder import GraphBuilder
-from engine.memory.tensor_graph import Kind, Tensor
+from engine.memory.scheduler import Kind, Tensor
 
 EMBEDDINGS = "all layer embeddings"
 

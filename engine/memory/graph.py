@@ -9,14 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import (
-    RWKV7,
     Place,
     attention_bytes,
     compute_bounds,
     compute_bytes,
     decay_bytes,
     input_bytes,
-    is_unrotated,
     layers_bytes,
     logits_bytes,
     mask_bytes,
@@ -24,13 +22,12 @@ from engine.memory.compute import (
     scores_width,
 )
 from engine.memory.cuda_kernels import (
-    Scan,
     attending_layers,
     cast_bytes,
     cast_shape,
     cuda_copy_bytes,
     leaves_gpus,
-    scan_of,
+    scan_width,
     strays,
 )
 from engine.memory.hardware import Device
@@ -46,11 +43,8 @@ from engine.memory.sparse_attention import transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
 from engine.memory.weights import moved_tensors
 from engine.model.architecture import Architecture, Model
+from engine.model.layers import StateRow
 
-SHARED_COPIES = 4
-"""Copies of a shared cache that were alive at once, on stand-ins for GPUs."""
-TOKEN_SHIFTS = frozenset({"rwkv6", "rwkv7"})
-"""Architectures whose first layer on a GPU mixes hidden states of the GPU before it."""
 MASKS_CROSS = frozenset({"minimax-m3"})
 """Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
 MASKS_APART = frozenset({"glm5-next"})
@@ -68,7 +62,8 @@ class Graph:
     shape: CacheShape
     where: Placement
     architecture: Architecture = field(init=False)
-    scan: Scan | None = field(init=False)
+    scan_width: int = field(init=False)
+    """Elements of a token in a scan that the CPU runs for GPUs; 0 without one."""
     is_pipelined: bool = field(init=False)
     """Whether several GPUs work on different micro-batches at once, which multiplies inputs."""
     is_offloaded: bool = field(init=False)
@@ -83,7 +78,7 @@ class Graph:
         shape, architecture = self.shape, self.model.architecture
         found = {
             "architecture": architecture,
-            "scan": scan_of(self.model),
+            "scan_width": scan_width(self.model),
             "is_pipelined": _is_pipelined(self.configuration, self.where),
             "is_offloaded": self.visited is not None and shape.n_graph_tokens >= LEAST_TOKENS,
             "attends_on_cpu": leaves_gpus(architecture, shape),
@@ -125,9 +120,9 @@ class Graph:
         ]
 
     def part(self, indices: list[int]) -> Architecture:
-        """The model as if it had these layers alone; whole where layers share their caches."""
+        """The model as if it had these layers alone."""
         architecture, chosen = self.architecture, set(indices)
-        if len(chosen) >= architecture.n_layers or architecture.sharing:
+        if len(chosen) >= architecture.n_layers:
             return architecture
         layers = {i: layer for i, layer in architecture.layers.items() if i in chosen}
         states = {i: row for i, row in architecture.states.items() if i in chosen}
@@ -192,7 +187,7 @@ def _laid_out(graph: Graph, cpu: Device, n_outputs: int) -> dict[Device, int]:
         is_cache_on_cpu=not configuration.offload_kqv,
         n_copies=graph.n_copies,
         attends_on_cpu=graph.attends_on_cpu,
-        scans_on_cpu=graph.scan is not None,
+        scans_on_cpu=graph.scan_width > 0,
         norms_stay=graph.is_whole and any(gpu.worker for gpu in where.gpus),
         visited=None if graph.visited is None else numbers[graph.visited],
         moved=tuple((n, numbers[device_named(to, where.gpus, cpu)]) for n, to in moved),
@@ -246,12 +241,9 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
     if visits:
         tensor = offloaded_tensor_bytes(graph.model, graph.configuration, graph.where)
         layers = max(layers, whole + tensor if tensor else 0)
-    if not graph.configuration.offload_kqv or visiting:
-        if not graph.attends_on_cpu:
-            copies = _copied_cache_bytes(part, shape) + cuda_copy_bytes(part, shape)
-            layers = max(layers, (attention + whole) // 2 + copies)
-    elif device == graph.where.output_device:
-        layers += _shared_cache_bytes(graph)
+    if (visiting or not graph.configuration.offload_kqv) and not graph.attends_on_cpu:
+        copies = _copied_cache_bytes(part, shape) + cuda_copy_bytes(part, shape)
+        layers = max(layers, (attention + whole) // 2 + copies)
     return layers
 
 
@@ -282,22 +274,6 @@ def _copied_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
     What else is alive then lies between attention alone and the whole layer: the mean came close
     on 192 models.
     """
-    n_copies = SHARED_COPIES if architecture.sharing else 1
-    return n_copies * _largest_cache_bytes(architecture, shape)
-
-
-def _shared_cache_bytes(graph: Graph) -> int:
-    """The copies of a cache that layers of another GPU share (Gemma 3n and 4)."""
-    devices = graph.where.layer_devices
-    n_owning = len(devices) - len(graph.architecture.sharing)
-    owners, sharing = set(devices[max(0, n_owning - 2) : n_owning]), set(devices[n_owning:])
-    if not sharing or owners == sharing:
-        return 0
-    n_copies = SHARED_COPIES * (2 if graph.is_pipelined else 1)
-    return n_copies * _largest_cache_bytes(graph.architecture, graph.shape)
-
-
-def _largest_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
     layers = dict(enumerate(architecture.distinct_layers))
     return max(layers_kv_bytes(architecture, layers, shape).values(), default=0)
 
@@ -305,14 +281,11 @@ def _largest_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     """What crosses to a GPU before its first layer: inputs, hidden states, gates of Mamba.
 
-    Behind the first GPU hidden states cross as they are and normed; RWKV mixes them with those of
-    the token before, and RWKV 7 hands the values of its first layer on.
+    Behind the first GPU hidden states cross as they are and normed.
     """
     is_first = device == graph.where.gpus[0]
     n_states = 1 if is_first else 2
-    if part.name in TOKEN_SHIFTS:
-        n_states = 2 if is_first else 4 + (part.name in RWKV7)
-    width = n_states * part.d_hidden + part.side_width
+    width = n_states * part.d_hidden + part.streams_width
     if min(graph.layers_on(device)) in part.states:
         width += part.widths.state_input // (2 if is_first else 1)
     embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
@@ -323,8 +296,8 @@ def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
 def _returning_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     """The results of attention and scans that the CPU ran, for each layer of a GPU."""
     nbytes = 0
-    if graph.scan is not None:
-        nbytes += sum(graph.scan.result_bytes(row, graph.shape) for row in part.states.values())
+    if graph.scan_width:
+        nbytes += sum(_scan_bytes(graph, row) for row in part.states.values())
     if graph.attends_on_cpu:
         v_dim = max(part.v_head_dims)
         layers = attending_layers(part)[: len(graph.layers_on(device))]
@@ -388,7 +361,6 @@ def _add_host_buffers(ledger: Ledger, graph: Graph) -> None:
     inputs = embedded + _shared_input_bytes(graph, architecture)
     inputs = graph.n_copies * (inputs + decay_bytes(architecture, shape))
     inputs += max(embedded, _cached_rows_bytes(graph))
-    inputs += n_tokens * architecture.layer_embedding_width * FLOAT_BYTES
     computed = (_host_attention_bytes(graph), _host_scans_bytes(graph))
     inputs += sum(computed) if graph.is_pipelined else max(computed)
     note = "inputs of the graph"
@@ -413,19 +385,18 @@ def _host_attention_bytes(graph: Graph) -> int:
 def _cached_rows_bytes(graph: Graph) -> int:
     """Keys and values that come from a GPU to a cache in main memory, in room of the embeddings.
 
-    Those that are views of a fused row come with all of it; those that are rotated or turned are
-    tensors of their own. Where the CPU attends, queries come too, and its results are there.
+    Values that are views of a fused row come with all of it; those that are turned are tensors of
+    their own. Where the CPU attends, queries come too, and its results are there.
     """
     architecture, shape = graph.architecture, graph.shape
     if graph.configuration.offload_kqv and not graph.has_cpu_layers:
         return 0
     row = architecture.widths.query if architecture.widths.is_fused else 0
-    k_row = row if is_unrotated(architecture, shape) else 0
     v_row = 0 if is_quantized(shape.type_v) and is_turned(architecture, shape) else row
     width = 0
     for layer in architecture.distinct_layers:
-        stored = max(layer.k_width, k_row) + max(layer.v_width, v_row)
-        query = max(layer.n_heads * layer.k_head_dim, k_row)
+        stored = layer.k_width + max(layer.v_width, v_row)
+        query = layer.n_heads * layer.k_head_dim
         result = layer.n_heads * layer.v_head_dim
         if graph.attends_on_cpu:
             stored = max(stored + query, query + result)
@@ -454,26 +425,31 @@ def _host_scans_bytes(graph: Graph) -> int:
     if not rows:
         return 0
     nbytes = 0
-    if graph.scan is not None:
-        inputs = [graph.scan.input_bytes(row, shape) for row in rows]
-        nbytes = PIPELINE_COPIES * sum(inputs) if graph.is_pipelined else max(inputs)
-        nbytes += max(graph.scan.result_bytes(row, shape) for row in rows)
+    if graph.scan_width:
+        scans = [_scan_bytes(graph, row) for row in rows]
+        nbytes = PIPELINE_COPIES * sum(scans) if graph.is_pipelined else max(scans)
+        nbytes += max(scans)
     elif graph.has_cpu_layers:
         widths = architecture.widths
-        width = max(widths.state_input, widths.gated_delta_net, widths.delta_net, widths.token_mix)
+        width = max(widths.state_input, widths.gated_delta_net, widths.delta_net)
         nbytes = shape.n_graph_tokens * width * FLOAT_BYTES
     return nbytes
+
+
+def _scan_bytes(graph: Graph, row: StateRow) -> int:
+    """What a scan takes from a GPU, and gives back: its tokens, and the states of all slots."""
+    shape = graph.shape
+    width = shape.n_graph_tokens * graph.scan_width + shape.n_slots * row.n_state
+    return width * FLOAT_BYTES
 
 
 def _visiting_attention_bytes(graph: Graph) -> int:
     """What visits the CPU for attention: queries, and caches with the values that are views.
 
-    Of each layer in a pipeline. Caches in f32 come as the f16 copies that the graph makes of them;
-    queries that are part of a fused row come with all of it.
+    Of each layer in a pipeline. Caches in f32 come as the f16 copies that the graph makes of them.
     """
     architecture, shape = graph.architecture, cast_shape(graph.shape)
     n_tokens = shape.n_graph_tokens
-    fused = architecture.widths.query if is_unrotated(architecture, shape) else 0
     layers = attending_layers(architecture)
     kinds = dict(enumerate(dict.fromkeys(layers)))
     caches = layers_kv_bytes(architecture, kinds, shape)
@@ -484,8 +460,7 @@ def _visiting_attention_bytes(graph: Graph) -> int:
             cache = n_tokens * (layer.k_width + layer.v_width) * HALF_BYTES
         elif architecture.is_latent and not layer.v_head_dim:
             cache *= 2
-        query = max(layer.n_heads * layer.k_head_dim, fused)
-        sizes[layer] = cache + n_tokens * query * FLOAT_BYTES
+        sizes[layer] = cache + n_tokens * layer.n_heads * layer.k_head_dim * FLOAT_BYTES
         if layer.indexer_k_width:
             sizes[layer] += n_tokens * shape.n_cells * HALF_BYTES
     if graph.is_pipelined:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from engine.memory.layer_tensors import LayerKind
-from engine.memory.tensor_graph import Kind, Size, Tensor, TensorGraph
+from engine.memory.layer_kinds import LayerKind
+from engine.memory.scheduler import Kind, Size, Tensor, TensorGraph
 
 INPUTS, ROWS = -1, -2
 """Whose sizes: inputs of the graph, and tensors of the few rows that give logits."""
@@ -55,6 +55,8 @@ class PlacedModel:
     """Whether no GPU has a kernel for attention."""
     scans_on_cpu: bool = False
     """Whether no GPU has a kernel for the scan of a state."""
+    has_image_rows: bool = False
+    """Whether features of an image come beside the embeddings (DeepStack)."""
     norms_stay: bool = False
     """Whether the norm before a layer is computed where that layer lies (`graph_get_cb`)."""
 

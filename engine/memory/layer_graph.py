@@ -18,12 +18,13 @@ from engine.memory.gemma_graph import (
 from engine.memory.graph_builder import INPUTS, PREFIX, ROWS, GraphBuilder, PlacedModel
 from engine.memory.recurrent_graph import recurrent_mixer
 from engine.memory.rwkv_graph import token_mixed
-from engine.memory.tensor_graph import Kind, Tensor, TensorGraph
+from engine.memory.scheduler import Kind, Tensor, TensorGraph
 
 CACHED = ("key", "value")
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight")
 BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm")
 """Names of the norm before a block, first found first used."""
+IMAGE_ROWS, FIRST_EMBEDDINGS = "image rows", "first embeddings"
 OUTPUT_SCALE = "layer_output_scale"
 EXPERT_BIASES = ("exp_probs_b.bias", "exp_probs_b")
 """Names of what is added to scores to choose experts."""
@@ -38,7 +39,9 @@ def model_graph(model: PlacedModel) -> TensorGraph:
     for index in range(last + 1):
         b.begin_layer(index)
         is_last = index == last and model.cuts_rows
-        hidden = states.behind(_layer(b, states.before(hidden), is_last=is_last))
+        hidden = _with_image(b, states.before(hidden), "before")
+        hidden = states.behind(_layer(b, hidden, is_last=is_last))
+        hidden = _with_image(b, hidden, "behind")
     b.index = INPUTS
     if b.has("altup_unembd_proj.weight"):
         hidden = merged(b, hidden)
@@ -55,7 +58,10 @@ def _embeddings(b: GraphBuilder) -> Tensor:
     table = Tensor(None, kind=Kind.WEIGHT, device=b.cpu)
     hidden = Tensor(b.size("hidden"), (table, b.input("tokens")), device=b.cpu)
     b.expand(hidden)
-    b.expand(b.input("embeddings"))
+    if b.model.has_image_rows:
+        hidden = _padded(b, hidden)
+    else:
+        b.expand(b.input("embeddings"))
     if b.has("position_embd.weight"):
         positions = Tensor(b.size("hidden"), (table, b.input("positions")), device=b.cpu)
         hidden = b.same(hidden, positions)
@@ -64,6 +70,26 @@ def _embeddings(b: GraphBuilder) -> Tensor:
     if b.has("per_layer_model_proj.weight"):
         b.shared[EMBEDDINGS] = layer_embeddings(b, hidden)
     return streams(b, hidden) if b.has("altup_proj.weight") else hidden
+
+
+def _padded(b: GraphBuilder, hidden: Tensor) -> Tensor:
+    """Embeddings of tokens, in rows with room for the features of an image (`build_inp_embd`).
+
+    Granite scales them, which copies them out of these rows.
+    """
+    padded = b.shared[IMAGE_ROWS] = b.expand(Tensor((INPUTS, "embeddings"), (hidden,)))
+    b.expand(b.input("embeddings"))
+    first = Tensor((INPUTS, FIRST_EMBEDDINGS), (padded,), Kind.VIEW)
+    is_scaled = any(layer.kind.image_row == "before" for layer in b.model.layers)
+    return b.expand(b.new("hidden", first) if is_scaled else first)
+
+
+def _with_image(b: GraphBuilder, hidden: Tensor, place: str) -> Tensor:
+    """Hidden states with the row of an image's features that a layer adds there."""
+    if b.here.kind.image_row != place:
+        return hidden
+    row = Tensor((INPUTS, FIRST_EMBEDDINGS), (b.shared[IMAGE_ROWS],), Kind.VIEW)
+    return b.same(hidden, row)
 
 
 class _Looped:
@@ -105,7 +131,7 @@ def _layer(b: GraphBuilder, hidden: Tensor, *, is_last: bool) -> Tensor:
     is_normed_behind = b.has("post_ffw_norm.weight") and not b.has("ffn_norm.weight")
     before = next(n for n in BEFORE_BLOCK if b.has(f"{n}.weight") or n == BEFORE_BLOCK[-1])
     is_parallel = b.has("attn_norm.weight") and not b.has(f"{before}.weight")
-    normed = hidden if is_normed_behind else b.norm(hidden, "attn_norm")
+    normed = hidden if is_normed_behind else b.norm(hidden, "attn_norm", "hidden")
     result = _mixed(b, normed, hidden)
     has_block = b.has("ffn_down.weight") or b.has("ffn_down_exps.weight")
     if result is None or not has_block:

@@ -15,18 +15,16 @@ from engine.memory.allocator import Program, programs_of
 from engine.memory.graph_builder import INPUTS, PREFIX, ROWS, PlacedLayer, PlacedModel
 from engine.memory.kv_cache import PAD, CacheShape
 from engine.memory.layer_graph import model_graph
-from engine.memory.layer_tensors import (
+from engine.memory.layer_kinds import (
     LOOPED,
     NORMED_WHOLE,
     UNCUT,
     LayerKind,
-    graph_inputs,
-    layer_sizes,
     walked_layers,
     weight_layer,
 )
-from engine.memory.scheduler import schedule
-from engine.memory.tensor_graph import Size
+from engine.memory.layer_tensors import graph_inputs, layer_sizes
+from engine.memory.scheduler import Size, schedule
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
 from engine.model.gguf_header import TensorInfo
@@ -185,6 +183,7 @@ def _plan(
         has_rows=not architecture.gives_all_logits,
         attends_on_cpu=devices.attends_on_cpu,
         scans_on_cpu=devices.scans_on_cpu,
+        has_image_rows=architecture.n_image_rows > 0,
     )
     weights: dict[str, int] = {}
 

@@ -6,7 +6,7 @@
 """
 
 from engine.memory.graph_builder import GraphBuilder
-from engine.memory.tensor_graph import Kind, Tensor
+from engine.memory.scheduler import Kind, Tensor
 
 
 def recurrent_mixer(b: GraphBuilder, normed: Tensor) -> Tensor | None:

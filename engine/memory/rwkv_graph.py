@@ -7,7 +7,7 @@
 
 from engine.memory.graph_builder import GraphBuilder
 from engine.memory.recurrent_graph import keep, states
-from engine.memory.tensor_graph import Kind, Tensor
+from engine.memory.scheduler import Kind, Tensor
 
 MIXED6 = "wkvrg"
 """What is made of the mixtures of RWKV 6: decay, key, value, receptance, gate."""

@@ -8,13 +8,16 @@ from engine.errors import ModelFileError
 from engine.model.families import (
     ALL_LOGITS,
     COMPRESSED,
+    DEEP_STACKS,
     EXACT,
     IN_BATCH,
+    MAPPED_FEATURES,
     NO_CACHE,
     NO_FLASH_ATTENTION,
     NOT_ALONE,
     POSITION_BIAS,
     ROLLS_BACK,
+    STREAMED,
 )
 from engine.model.gguf import MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
@@ -86,8 +89,10 @@ class Architecture:
     """Streams of hidden states (hyper-connections); 0 where there is but one."""
     layer_embedding_width: int = 0
     """Elements of the embeddings that a token has for all layers (Gemma 3n and 4)."""
-    side_width: int = 0
-    """Elements of one token that run beside the hidden states through all layers."""
+    n_image_rows: int = 0
+    """Rows of an image's features that a token brings along (DeepStack of Qwen 3 VL)."""
+    image_layers: frozenset[int] = frozenset()
+    """Layers beside which they are added."""
     doubts: tuple[str, ...] = ()
     distinct_layers: tuple[Layer, ...] = field(init=False)
     """The layers that own a cache, each kind once."""
@@ -101,6 +106,11 @@ class Architecture:
     @property
     def is_moe(self) -> bool:
         return self.n_experts > 0
+
+    @property
+    def streams_width(self) -> int:
+        """Elements of one token that run beside the hidden states through all layers."""
+        return self.n_streams * self.d_hidden
 
     @property
     def is_recurrent(self) -> bool:
@@ -170,6 +180,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
     spans, doubts = windows(keys, n_blocks)
     kinds = layer_kinds(keys, n_blocks, n_layers, kv_heads)
+    n_image_rows, image_layers = _image_rows(keys, n_layers)
     return Architecture(
         name=keys.name,
         n_layers=n_layers,
@@ -196,9 +207,10 @@ def architecture_of(file: GgufFile) -> Architecture:
         widths=widths_of(file.tensors),
         sharing=_sharing(keys, spans),
         indexer=indexer_of(keys),
-        n_streams=keys.optional("hyper_connection.count", 0),
+        n_streams=keys.optional("hyper_connection.count", 0) if keys.name in STREAMED else 0,
         layer_embedding_width=_layer_embedding_width(keys, n_blocks),
-        side_width=_side_width(keys, n_blocks, d_hidden),
+        n_image_rows=n_image_rows,
+        image_layers=image_layers,
         doubts=(*doubts, *_doubts(keys)),
     )
 
@@ -252,19 +264,16 @@ def _sharing(keys: HeaderKeys, spans: list[int | None]) -> dict[int, int]:
     }
 
 
-def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
-    """Width that a model carries along: embeddings of each layer, streams, features of images.
-
-    Gemma 3n and 4 have the first, Gemma 3n and models with hyper-connections the second, Qwen 3 VL
-    the third.
-    """
-    n_connections = keys.optional("hyper_connection.count", 0)
-    if n_connections:
-        return n_connections * d_hidden
-    n_altup = keys.optional("altup.num_inputs", 4 if keys.name == "gemma3n" else 1)
-    n_streams = max(0, n_altup - 1)
-    n_streams += keys.optional("n_deepstack_layers", 0)
-    return _layer_embedding_width(keys, n_blocks) + 2 * n_streams * d_hidden
+def _image_rows(keys: HeaderKeys, n_layers: int) -> tuple[int, frozenset[int]]:
+    """The rows of an image's features that come with a token, and the layers that take one."""
+    if keys.name in DEEP_STACKS:
+        n_rows = keys.optional("n_deepstack_layers", 0)
+        return n_rows, frozenset(range(min(n_rows, n_layers)))
+    if keys.name not in MAPPED_FEATURES:
+        return 0, frozenset()
+    rows = keys.file.integers(f"{keys.name}.deepstack_mapping") or ()
+    taking = frozenset(index for index, row in enumerate(rows[:n_layers]) if index and row >= 0)
+    return len({row for row in rows if row >= 0}), taking
 
 
 def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:

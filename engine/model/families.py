@@ -41,6 +41,15 @@ IN_BATCH = NO_CACHE | {"llama-embed", "t5encoder"}
 POSITION_BIAS = frozenset({"t5", "t5encoder"})
 """Scores are biased by position: they are stored, whatever is asked."""
 
+DEEP_STACKS = frozenset({"qwen3vl", "qwen3vlmoe"})
+"""Rows of an image's features are added behind as many of the first layers (DeepStack)."""
+
+MAPPED_FEATURES = frozenset({"granite_swa"})
+"""They are added before the layers that the header names."""
+
+STREAMED = frozenset({"deepseek4", "glm5-next", "hy_v4", "qwen4exp"})
+"""Several streams of hidden states (hyper-connections)."""
+
 ALL_LOGITS = frozenset({"cogvlm"})
 """Every token of a batch gets logits, also those that nobody asks for."""
 

@@ -23,8 +23,6 @@ class Widths:
     """Inner elements of a dense feed-forward block."""
     is_gated: bool = True
     """Whether the block multiplies two such activations (SwiGLU and its kin)."""
-    is_parallel: bool = False
-    """Whether the block runs beside attention, whose result then waits for it."""
     is_normed_behind: bool = False
     """Whether the block's result is normed, and not what it takes."""
     expert: int = 0
@@ -52,16 +50,10 @@ class Widths:
     """Elements that a layer of Mamba projects its input to."""
     gated_delta_net: int = 0
     """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
-    short_convolution: int = 0
-    """Elements that a short convolution projects its input to (LFM 2)."""
     delta_net: int = 0
     """Elements of all heads of a delta net with a gate for each channel (Kimi Linear)."""
     linear_attention: int = 0
     """Elements that lightning attention projects its input to (MiniMax Text 01)."""
-    token_mix: int = 0
-    """Elements of one of the mixtures of a token with the one before (RWKV)."""
-    n_mixed: int = 0
-    """How many such mixtures are made at once."""
 
 
 def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
@@ -74,8 +66,6 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
     return Widths(
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
-        is_parallel=table.has("attn_norm")
-        and not (table.has("ffn_norm") or table.has("post_attention_norm")),
         is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
         expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
@@ -90,11 +80,8 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         key_value=max(separate, latent),
         state_input=table.outputs("ssm_in"),
         gated_delta_net=table.outputs("ssm_conv1d") if table.has("attn_gate") else 0,
-        short_convolution=table.outputs("shortconv.in_proj"),
         delta_net=table.rows("ssm_conv1d_q"),
         linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
-        token_mix=max(table.outputs("time_mix_key"), table.outputs("time_mix_receptance")),
-        n_mixed=table.last("time_mix_lerp_fused"),
     )
 
 
@@ -178,9 +165,6 @@ class _Table:
 
     def rows(self, name: str) -> int:
         return max((prod(shape[1:]) for shape in self._of(name)), default=0)
-
-    def last(self, name: str) -> int:
-        return max((shape[-1] for shape in self._of(name)), default=0)
 
     def _of(self, name: str) -> Sequence[tuple[int, ...]]:
         return self._shapes.get(name, ())

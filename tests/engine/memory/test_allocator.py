@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.memory.allocator import LEAVES, Block, laid_out, programs_of
-from engine.memory.scheduler import Schedule
-from engine.memory.tensor_graph import Kind, Size, Tensor
+from engine.memory.scheduler import Kind, Schedule, Size, Tensor
 
 SIZES: dict[Size, int] = {(0, "small"): 32, (0, "large"): 320}
 

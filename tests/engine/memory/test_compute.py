@@ -59,12 +59,6 @@ def test_experts_outputs_take_room_where_they_are_wider_than_gate_and_up() -> No
     assert layers_bytes(even, SHAPE) == 512 * (3 * inner + 4 * 2880) * 4 + mask
 
 
-def test_the_state_of_rwkv_is_there_twice_for_every_slot() -> None:
-    rwkv = architecture("rwkv-7-world-2.9b")
-    one, four = layers_bytes(rwkv, SHAPE), layers_bytes(rwkv, replace(SHAPE, n_slots=4))
-    assert four - one == 3 * 2 * 2560 * 64 * 4
-
-
 def test_a_decoder_holds_what_the_encoder_gives_for_the_context_of_the_header() -> None:
     llama = architecture("llama-3.2-1b")
     short = replace(llama, name="t5", has_position_bias=True, n_ctx_train=512)

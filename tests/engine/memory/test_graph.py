@@ -10,12 +10,11 @@ from engine.memory.compute import (
     attention_bytes,
 )
 from engine.memory.cuda_kernels import (
-    Scan,
     cast_bytes,
     cuda_copy_bytes,
     falls_off_flash_attention,
     has_cuda_kernel,
-    scan_of,
+    scan_width,
 )
 from engine.memory.estimate import Estimate, estimate, shape_for
 from engine.memory.hardware import Device
@@ -23,7 +22,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.model.layers import Layer, StateRow
+from engine.model.layers import Layer
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)
@@ -201,15 +200,7 @@ def test_cuda_scans_states_and_heads_of_some_sizes_alone(
         model.file,
         values={**model.file.values, **{f"{name}.ssm.{key}": n for key, n in values.items()}},
     )
-    assert (scan_of(replace(model, file=file)) is None) == has_kernel
-
-
-def test_a_scan_of_the_cpu_takes_views_of_all_its_input_and_gives_states_back() -> None:
-    scan, row = Scan(n_inner=4096, n_input=3 * 4608), StateRow(4608 * 3, 4096 * 64)
-    shape = shape_for(find_entry("llama-3.1-8b").model().architecture, BASE, "kvchat", (GPU, CPU))
-    states = 4096 * 64 * 4
-    assert scan.input_bytes(row, shape) == 512 * 3 * 4608 * 4 + states
-    assert scan.result_bytes(row, shape) == 512 * 4096 * 4 + states
+    assert scan_width(replace(model, file=file)) == (0 if has_kernel else inner)
 
 
 @pytest.mark.parametrize(("n_gpu_layers", "falls_off"), [(3, False), (4, True), (5, False)])

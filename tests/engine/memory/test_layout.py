@@ -15,7 +15,7 @@ from engine.memory.hardware import Device
 from engine.memory.layout import Devices, laid_out_bytes
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
-from engine.model.architecture import Model
+from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 
 GPUS = tuple(Device(f"GPU {i}", "gpu", 24 * GIB, 24 * GIB) for i in range(2))
@@ -67,6 +67,10 @@ ROUNDING_BYTES = 128 * 1024
         ("rwkv-6-world-7b", {}, [124061824]),
         ("rwkv-7-world-2.9b", {}, [95899904, 14944384]),
         ("qrwkv6-32b", {}, [193483008, 31312654]),
+        ("qwen3-vl-8b", {}, [178129646]),
+        ("qwen3-vl-8b", {}, [134234240, 60689134]),
+        ("qwen3-vl-8b", {"tensor_split": (1.0, 20.0)}, [201392128, 335413760, 186573838]),
+        ("qwen3-vl-30b-a3b", {"n_gpu_layers": 24}, [270532864, 39717614]),
     ],
 )
 def test_every_buffer_is_as_large_as_llama_cpp_makes_it(
@@ -78,6 +82,17 @@ def test_every_buffer_is_as_large_as_llama_cpp_makes_it(
     *gpus, cpu = (device.term(TermKind.COMPUTE).nbytes for device in found.devices)
     assert gpus == expected[:-1]
     assert abs(cpu - expected[-1]) < ROUNDING_BYTES
+
+
+def test_features_of_an_image_come_with_every_token_to_the_layers_that_the_header_names() -> None:
+    file = find_entry("granite-swash-2b").model().file
+    rows = (0, -1, 1, 2, -1, 3, *[-1] * 18)
+    values = {**file.values, "granite_swa.deepstack_mapping": rows}
+    file = replace(file, values=values)
+    found = estimate(Model(file, architecture_of(file)), BASE, (GPUS[0], CPU))
+    gpu, cpu = (device.term(TermKind.COMPUTE).nbytes for device in found.devices)
+    assert gpu == 101468288
+    assert abs(cpu - 47426699) < ROUNDING_BYTES
 
 
 def alone(model: Model, n_ctx: int = 8192) -> list[int]:

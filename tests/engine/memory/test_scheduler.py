@@ -1,7 +1,6 @@
 """Devices of tensors and copies between them, by the rules of llama.cpp's scheduler."""
 
-from engine.memory.scheduler import schedule
-from engine.memory.tensor_graph import Kind, Tensor, TensorGraph
+from engine.memory.scheduler import Kind, Tensor, TensorGraph, schedule
 
 GPU, SECOND, CPU = 0, 1, 2
 

@@ -21,7 +21,7 @@ def table(**matrices: tuple[int, ...]) -> Widths:
 
 def test_a_gate_or_a_doubled_projection_makes_a_gated_block() -> None:
     plain = table(ffn_up=(64, 256), ffn_down=(256, 64), ffn_norm=(64,))
-    assert (plain.feed_forward, plain.is_gated, plain.is_parallel) == (256, False, False)
+    assert (plain.feed_forward, plain.is_gated) == (256, False)
     assert table(ffn_up=(64, 256), ffn_gate=(64, 256), ffn_down=(256, 64)).is_gated
     assert table(ffn_up=(64, 512), ffn_down=(256, 64)).is_gated
 
@@ -40,8 +40,6 @@ def test_experts_and_recurrent_blocks_are_measured_by_their_projections() -> Non
     assert table(ssm_in=(64, 256), ssm_conv1d=(4, 128)).state_input == 256
     delta = table(attn_qkv=(64, 300), attn_gate=(64, 100), ssm_conv1d=(4, 300))
     assert delta.gated_delta_net == 300
-    mixed = table(time_mix_key=(64, 64), time_mix_lerp_fused=(64, 1, 1, 5))
-    assert (mixed.token_mix, mixed.n_mixed) == (64, 5)
 
 
 def test_layers_may_differ_and_the_widest_counts() -> None:
