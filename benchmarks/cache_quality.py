@@ -258,8 +258,8 @@ def own(options: argparse.Namespace) -> None:
     """Score the windows, and print the figures by kind as JSON."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
+    from engine.load_laboratory import llama_cpp_contexts
     from engine.quality.metrics import Rows
     from engine.quality.scoring import BatchShape, Contestant, score
     from engine.quality.summary import scores_of
@@ -267,7 +267,7 @@ def own(options: argparse.Namespace) -> None:
     configuration = Configuration(
         options.model, options.ctx, n_threads=options.threads, flash_attention="on"
     )
-    opener = LlamaCppContexts(configuration)
+    opener = llama_cpp_contexts(configuration)
     kinds = [_kind(options.reference), *map(_kind, options.kinds.split(","))]
     n_threads = max(1, options.threads // len(kinds))
     shape = BatchShape(options.ctx, options.chunk, options.chunk, n_threads)
@@ -303,14 +303,14 @@ def own(options: argparse.Namespace) -> None:
 
 def decode(options: argparse.Namespace) -> None:
     """The tool's calls of `llama_decode` with nothing around them; prints their time as JSON."""
-    from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
+    from engine.load_laboratory import llama_cpp_contexts
     from engine.quality.scoring import BatchShape
 
     configuration = Configuration(
         options.model, options.ctx, n_threads=options.threads, flash_attention="on"
     )
-    opener = LlamaCppContexts(configuration)
+    opener = llama_cpp_contexts(configuration)
     windows = list(_windows(opener.vocabulary, options))
     n_batch = min(options.ctx, TOOL_BATCH)
     decode_s = 0.0

@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from engine.backends import TORCH_MISSING, installed_build
-from engine.backends.llama_cpp.contexts import LlamaCppContexts
+from engine.backends.base import Backend, Vocabulary
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.cache.namespace import adapters_in_words
 from engine.configuration import Configuration
 from engine.errors import EngineError, ModelLoadError, PresetError
@@ -26,7 +29,7 @@ from engine.quality.records import (
     check_same_subject,
 )
 from engine.quality.row_store import RowStore
-from engine.quality.scoring import KindOpener
+from engine.quality.scoring import BatchShape, OpenedKind
 from engine.quality.texts import (
     LEAST_OF_A_TEXT,
     Document,
@@ -78,7 +81,8 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
             f"a context of {n_most} tokens is too small to measure in: {LEAST_LABORATORY_CTX} are "
             "the fewest"
         )
-    opener = _open_contexts(replace(configuration, n_ctx=n_most))
+    contexts = torch_contexts if configuration.backend == "torch" else llama_cpp_contexts
+    opener = contexts(replace(configuration, n_ctx=n_most))
     try:
         documents = documents_of(request.texts, opener.vocabulary, n_most, request.n_most)
         if request.haystack:
@@ -96,14 +100,114 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
     return Laboratory(opener, plan, documents, report, refusal, store, notes)
 
 
-def _open_contexts(configuration: Configuration) -> KindOpener:
-    if configuration.backend == "llama.cpp":
-        return LlamaCppContexts(configuration)
+class Contexts:
+    """One loaded model, of which contexts are opened that differ in cache kinds and batches.
+
+    The weights lie in memory once.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        open_kind: Callable[[CacheKind, BatchShape], OpenedKind],
+        free: Callable[[], None],
+        *,
+        is_concurrent: bool = False,
+    ) -> None:
+        """No context yet.
+
+        Args:
+            vocabulary: The model's.
+            open_kind: Opens a context.
+            free: Frees the weights.
+            is_concurrent: Whether contexts decode quicker at once, in a thread each.
+        """
+        self.vocabulary = vocabulary
+        self.is_concurrent = is_concurrent
+        self._open_kind = open_kind
+        self._free = free
+        self._opened: list[Backend] = []
+
+    def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
+        opened = self._open_kind(kind, shape)
+        self._opened.append(opened.backend)
+        return opened
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+        self._free()
+
+
+def llama_cpp_contexts(configuration: Configuration) -> Contexts:
+    """A model in llama.cpp, whose contexts differ in the types of keys and values.
+
+    Batches of `n_ubatch` tokens are computed as one: llama.cpp writes their keys and values into
+    the cache before attention reads any (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so that
+    every row reads what was quantised, its own too. On a processor one thread for each context
+    wastes nothing on waiting for other threads, which takes most of the time where other programs
+    run; the figures are the same.
+
+    Raises:
+        ModelLoadError: llama.cpp refused the file.
+    """
+    log = NativeLog()
+    weights = LoadedModel(configuration, log)
+
+    def open_kind(kind: CacheKind, shape: BatchShape) -> OpenedKind:
+        changed = replace(
+            _alone(configuration, shape),
+            type_k=kv_type_name(kind.type_k),
+            type_v=kv_type_name(kind.type_v),
+        )
+        if shape.n_threads is not None:
+            changed = replace(changed, n_threads=shape.n_threads, n_threads_batch=None)
+        backend = LlamaCppBackend(changed, log, model=weights, n_rows=shape.n_rows)
+        return OpenedKind(backend, backend.compute_bytes)
+
+    vocabulary = LlamaCppVocabulary(weights.take())
+    is_concurrent = not configuration.n_gpu_layers
+    return Contexts(vocabulary, open_kind, weights.release, is_concurrent=is_concurrent)
+
+
+def torch_contexts(configuration: Configuration) -> Contexts:
+    """A model in torch, whose contexts differ in their cache kinds.
+
+    Rows read what older tokens became in the cache, and the last ones exactly (`WindowedCache`),
+    whatever the batches are.
+
+    Raises:
+        ModelLoadError: torch is not installed, has no code for the model, or it does not fit into
+            memory.
+    """
     try:
-        from engine.backends.torch.contexts import TorchContexts  # takes a second or two
+        from engine.backends.torch.backend import TorchBackend  # takes a second or two
     except ImportError as error:
         raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
-    return TorchContexts(configuration)
+    log = NativeLog()
+    least = BatchShape(LEAST_LABORATORY_CTX, LEAST_LABORATORY_CTX, LEAST_LABORATORY_CTX)
+    # What holds the weights computes nothing.
+    first = replace(_alone(configuration, least), kv_cache="f16", draft=None)
+    weights = TorchBackend(first, log)
+
+    def open_kind(kind: CacheKind, shape: BatchShape) -> OpenedKind:
+        changed = replace(_alone(configuration, shape), kv_cache=str(kind))
+        backend = TorchBackend(changed, log, like=weights, n_rows=shape.n_rows)
+        return OpenedKind(backend, backend.read_bytes)
+
+    return Contexts(weights.vocabulary, open_kind, weights.close)
+
+
+def _alone(configuration: Configuration, shape: BatchShape) -> Configuration:
+    """The configuration for one line in a context of a shape."""
+    return replace(
+        configuration,
+        n_slots=1,
+        kv_unified=False,
+        n_ctx=shape.n_ctx,
+        n_batch=shape.n_batch,
+        n_ubatch=shape.n_batch,
+    )
 
 
 def _refusal(

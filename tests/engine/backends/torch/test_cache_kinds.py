@@ -15,14 +15,13 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS
 from engine.backends.torch.caches.kinds import FLOATS
-from engine.backends.torch.contexts import TorchContexts
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import Finished
 from engine.generation.session import Session
 from engine.load import load_session
-from engine.load_laboratory import LaboratoryRequest, open_laboratory
+from engine.load_laboratory import LaboratoryRequest, open_laboratory, torch_contexts
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -153,7 +152,7 @@ def test_first_layers_of_another_type_lie_between_both(
 
 
 def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
-    contexts = TorchContexts(settings(llama))
+    contexts = torch_contexts(settings(llama))
     shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
     opened = {
         name: contexts.open(CacheKind(name, name), shape)
