@@ -51,7 +51,7 @@ from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
-from engine.model.server_address import kept_server
+from engine.model.addresses import kept_server
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class KvchatApp(App[None]):
 
     def _add_model(self, title: str) -> None:
         """Show where models were looked for, and install the starter if asked to."""
-        from app.screens.first_run import FirstRunScreen
+        from app.screens.downloads import FirstRunScreen
 
         def look() -> Path | None:
             usable = [entry.path for entry in self.services.scan() if not entry.problem]

@@ -9,8 +9,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from app.sanitize import with_signs
-from app.terminal import behind_door
+from app.sanitize import behind_door, with_signs
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000

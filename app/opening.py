@@ -19,8 +19,8 @@ from engine.configuration import (
     SamplingSettings,
 )
 from engine.errors import ModelFileError, PresetError
+from engine.model.addresses import kept_server, shown_origin
 from engine.model.library import ModelNotFoundError, find_model, scan
-from engine.model.server_address import kept_server, shown_origin
 from engine.model.starter import STARTER
 
 if TYPE_CHECKING:

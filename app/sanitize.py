@@ -1,20 +1,27 @@
-"""Model and user text made harmless for a terminal.
+"""Signs for harmful characters, and the one door to the terminal.
 
-Control characters would move the cursor or recolour the screen, bidirectional controls would show
-a text in another order than it has. Both are shown as visible signs in their place.
+Files, servers, logs and models say what they like, and a command prints it in many ways: by itself,
+in click's messages, in a traceback, in a warning of a library. All of it passes the door, and no
+text moves the cursor or changes the terminal's title.
 """
 
+import io
 import json
 import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TextIO, cast
 
 from rich.cells import cell_len
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = "\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 # Between Latin letters a joiner takes width in a terminal and none in our count.
 _JOINER = "(?<=[\x00-\u02ff])\u200d|\u200d(?=[\x00-\u02ff])"
 _HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]|{_JOINER}")
-
 TAB_WIDTH = 4
 
 
@@ -49,8 +56,69 @@ def harmless(text: str) -> str:
     return _HARMFUL.sub(lambda match: "\ufffd" * cell_len(match.group()), text.replace("\n", ""))
 
 
+class Door:
+    """Takes the place of a stream that is a terminal; harmful characters arrive as signs.
+
+    It has no file descriptor, by which something could be written past it.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self.terminal = terminal
+        self.encoding, self.errors = terminal.encoding, terminal.errors
+        self.buffer = _Bytes(self)
+
+    def write(self, text: str) -> int:
+        return self.terminal.write(with_signs(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        self.terminal.flush()
+
+    def isatty(self) -> bool:
+        return True
+
+
+def close_terminal() -> None:
+    r"""Put a door before standard output and error, each where it is a terminal.
+
+    A character that the encoding lacks is spelled, in a pipe or file too, as `\u241b`.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        if stream.isatty() and not isinstance(stream, Door):
+            setattr(sys, name, cast(TextIO, Door(stream)))
+
+
+def behind_door(*, err: bool) -> TextIO | None:
+    """The terminal itself, for texts that are harmless and coloured; None where there is no door.
+
+    The two consoles alone write to it, `app.cli.console` and `app.console`.
+    """
+    stream = sys.stderr if err else sys.stdout
+    return stream.terminal if isinstance(stream, Door) else None
+
+
 def _sign(match: re.Match[str]) -> str:
     code = ord(match.group())
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else "\ufffd"
+
+
+class _Bytes(io.RawIOBase):
+    """The door for text that comes as UTF-8, such as click's completions for a shell."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "Buffer") -> int:
+        read = bytes(data)
+        self._door.write(read.decode("utf-8", "replace"))
+        return len(read)

@@ -10,7 +10,7 @@ from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.events import Event, Finished
-from engine.model.server_address import KEY_VARIABLE
+from engine.model.addresses import KEY_VARIABLE
 from engine.requests import Cancellation, GenerationRequest, Message
 
 TRIAL_TOKENS = 8

@@ -15,9 +15,9 @@ from app.opening import ModelRequest, choose_model, last_server, new_client, usu
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
+from engine.model.addresses import kept_server
 from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
-from engine.model.server_address import kept_server
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import install_starter
 

@@ -27,7 +27,7 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from app.screens.planner import PlannerScreen
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.planner import PlanTable
 from engine.memory.units import GIB
 from tests.app.screens.plan_host import Host, SilentDryRun

@@ -15,8 +15,7 @@ from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import Part, read_parts
-from engine.model.gguf_header import TensorInfo, _Walk, read_header
-from engine.model.header_bytes import HeaderBytes
+from engine.model.gguf_header import HeaderBytes, TensorInfo, _Walk, read_header
 from tests.gguf_files import header, llama_values
 
 DEVICES = (Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), Device("CPU", "cpu", 64 * GIB, 64 * GIB))

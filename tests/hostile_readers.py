@@ -58,13 +58,13 @@ from engine.memory.calibration import (
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.server_log import compare_log, read_server_log, settings_that_differ
 from engine.memory.units import parse_bytes
+from engine.model.addresses import parse_address
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.header_cache import HeaderCache
 from engine.model.http_ranges import Version
 from engine.model.ollama import stored_models
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
-from engine.model.remote_address import parse_address
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.resolve import Machine, resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_sizes

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from app.terminal import Door
+from app.sanitize import Door
 from engine.errors import EngineError
 
 LIMIT_S = 2.0

@@ -36,7 +36,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.model.server_address import model_title
+from engine.model.addresses import model_title
 
 BIN_S = 0.5
 """Time that one column of a history stands for, in seconds."""

@@ -17,7 +17,7 @@ from app.cli.console import Part, print_json, print_text, say, tell
 from app.cli.options import Count, json_option
 from app.sanitize import one_line
 from engine.errors import CacheStoreError, EngineError
-from engine.model.server_address import model_title
+from engine.model.addresses import model_title
 from engine.validation import nearest
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import Self
 
 import click
 
-from app.sanitize import escaped, one_line, with_signs
-from app.terminal import behind_door
+from app.sanitize import behind_door, escaped, one_line, with_signs
 
 Part = str | tuple[str, str]
 """A text, or a text and its style: a colour, `bold`, `dim`, or two of them."""

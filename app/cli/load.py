@@ -12,7 +12,7 @@ import click
 from app import format as fmt
 from app.cli.console import note, print_json, say
 from app.cli.options import Count
-from engine.model.server_address import LOOPBACK, origin_of, parse_server
+from engine.model.addresses import LOOPBACK, origin_of, parse_server
 
 if TYPE_CHECKING:
     from engine.backends.server.facts import ServerFacts

@@ -23,7 +23,7 @@ from app.cli.options import (
     preset_option,
     server_option,
 )
-from app.terminal import close_terminal
+from app.sanitize import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
 

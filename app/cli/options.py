@@ -154,7 +154,7 @@ def _gpu(text: str) -> int | str:
 
 
 def _server(text: str) -> str:
-    from engine.model.server_address import parse_server
+    from engine.model.addresses import parse_server
 
     return parse_server(text)
 

@@ -32,7 +32,7 @@ from app.render.reuse import reuse_lines
 from app.screens.dialogs import confirm, report
 from app.store.errors import StoreError
 from app.widgets.bars import KeyBar, TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.panels import Panel
 from app.widgets.select_list import Row, SelectList
 from engine.cache.report import CacheEntry, CacheReport

@@ -33,8 +33,7 @@ from app.screens.dialogs import PickScreen, ask, report
 from app.store.errors import StoreError
 from app.widgets.bars import KeyBar
 from app.widgets.composer import Composer
-from app.widgets.ink import InkLines
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import InkLines, LinesView
 from app.widgets.select_list import Row
 from engine.configuration import ControllerName, PredictorName
 from engine.planning.values import step_round

@@ -19,7 +19,7 @@ from app.format import counted
 from app.render.help import KeySection, help_lines
 from app.render.lines import Run, clipped
 from app.threads import call_if_open
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 

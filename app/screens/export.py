@@ -17,7 +17,7 @@ from app.render.plan import refusal_lines
 from app.render.plan_lists import export_lines, place_line
 from app.screens.dialogs import ask_line, confirm, report
 from app.widgets.bars import KeyBar, TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 from engine.planning.exporting import export_request

@@ -29,7 +29,7 @@ from app.sanitize import visible
 from app.screens.dialogs import confirm
 from app.threads import call_if_open
 from app.widgets.bars import KeyBar, TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError

@@ -21,10 +21,10 @@ from app.threads import call_if_open
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
 from engine.errors import EngineError
+from engine.model.addresses import kept_server, model_title, shown_origin
 from engine.model.architecture import Model
 from engine.model.hub import file_repository, parse_repository
 from engine.model.library import LibraryScan, ModelEntry
-from engine.model.server_address import kept_server, model_title, shown_origin
 from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
     FitContext,
@@ -280,7 +280,7 @@ class ModelsScreen(PickScreen[str]):
         ):
             self.dismiss(key)
         else:
-            from app.screens.hub import HubScreen  # with the first question to the hub
+            from app.screens.downloads import HubScreen  # with the first question to the hub
 
             ask(self, HubScreen(key, purpose=self._purpose), self.dismiss)
 

@@ -29,7 +29,7 @@ from app.screens.planner_lists import (
 )
 from app.threads import is_open
 from app.widgets.bars import KeyBar, TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError

@@ -20,7 +20,7 @@ from app.sanitize import visible
 from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
 from app.screens.models import FilesScreen
 from app.widgets.bars import KeyBar, TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError

@@ -17,7 +17,7 @@ from app.render.settings import SettingValue, detail_lines, setting_line, title_
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, ask_line, confirm, report
 from app.setting_definitions import AT_ONCE, SECTIONS, SettingDefinition, definitions
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 
 Place = tuple[str, str]

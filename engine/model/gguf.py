@@ -13,11 +13,11 @@ from engine.files import open_file
 from engine.model.ggml_types import FILE_TYPES
 from engine.model.gguf_header import (
     Header,
+    HeaderBytes,
     TensorInfo,
     Value,
     read_header,
 )
-from engine.model.header_bytes import HeaderBytes
 
 MAX_PARTS = 1000
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")

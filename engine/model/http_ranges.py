@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from engine.errors import ModelFileError
-from engine.model.remote_address import RemoteAddress, hub_token, origin_of
+from engine.model.addresses import RemoteAddress, hub_token, origin_of
 
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d+)-(?P<end>\d+)/(?P<total>\d+)$")
 TIMEOUT_S = 20.0

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
 from engine.files import sync_folder
+from engine.model.addresses import DEFAULT_REVISION, HF_NAME, HF_PREFIX, endpoint, hub_token
 from engine.model.gguf import SPLIT_NAME
-from engine.model.remote_address import DEFAULT_REVISION, HF_NAME, HF_PREFIX, endpoint, hub_token
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.model.addresses import is_remote
 from engine.model.gguf import SPLIT_NAME, read_gguf
 from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind, kind_of
 from engine.model.ollama import PARTS_OF_A_STORE, stored_models
-from engine.model.remote_address import is_remote
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import STARTER
 from engine.validation import nearest

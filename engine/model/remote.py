@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.model.addresses import RemoteAddress, parse_address
 from engine.model.gguf import GgufFile, Part, read_parts
-from engine.model.gguf_header import read_header
-from engine.model.header_bytes import MAX_HEADER_BYTES, HeaderBytes
+from engine.model.gguf_header import MAX_HEADER_BYTES, HeaderBytes, read_header
 from engine.model.http_ranges import (
     LIMIT_S,
     TIMEOUT_S,
@@ -22,7 +22,6 @@ from engine.model.http_ranges import (
     UnreachableError,
     Version,
 )
-from engine.model.remote_address import RemoteAddress, parse_address
 from engine.parsing import parse_json
 
 CHUNK_BYTES = 4 << 20

@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import IncompatiblePairError, ModelFileError
 from engine.files import open_file
 from engine.model.gguf import GgufFile
-from engine.model.header_bytes import MAX_HEADER_BYTES
+from engine.model.gguf_header import MAX_HEADER_BYTES
 
 TOKENS = "tokenizer.ggml.tokens"
 FIRST_COMPARED = 5

@@ -12,9 +12,9 @@ from engine.errors import ModelFileError, PresetError
 from engine.memory.estimate import DoesNotFitError, with_n_ctx
 from engine.memory.terms import Target
 from engine.memory.units import GIB
+from engine.model.addresses import is_remote
 from engine.model.architecture import Model, architecture_of
 from engine.model.library import UnknownNameError, find_model
-from engine.model.remote_address import is_remote
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import LEAST_N_CTX, Machine, resolve, with_projector_beside

@@ -19,7 +19,7 @@ from engine.configuration import (
 from engine.errors import PresetError, ServerError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
-from engine.model.server_address import parse_server
+from engine.model.addresses import parse_server
 from engine.parsing import parse_toml
 from engine.validation import faults_of
 

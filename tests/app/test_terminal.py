@@ -12,7 +12,7 @@ from rich.text import Text
 
 from app.cli.console import print_text, say, tell_over
 from app.console import console
-from app.terminal import Door, close_terminal
+from app.sanitize import Door, close_terminal
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 from tests.fakes_app import make_app
 
@@ -46,7 +46,7 @@ def test_whatever_prints_a_text_the_terminal_obeys_none_of_it(way: str) -> None:
 
 FAILING = f"""
 import logging, warnings
-from app.terminal import close_terminal
+from app.sanitize import close_terminal
 close_terminal()
 warnings.warn({HOSTILE!r})
 logging.getLogger("other").warning({HOSTILE!r})
@@ -64,7 +64,7 @@ def test_warnings_logs_and_tracebacks_of_python_are_harmless() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_or_pipe_of_another_encoding_ends_nothing(encoding: str) -> None:
-    code = f"from app.terminal import close_terminal\nclose_terminal()\nprint({HOSTILE!r})"
+    code = f"from app.sanitize import close_terminal\nclose_terminal()\nprint({HOSTILE!r})"
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
 
     def call(**options: int) -> "subprocess.CompletedProcess[bytes]":

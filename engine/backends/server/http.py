@@ -10,8 +10,8 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from engine.errors import ContextFullError, ServerError
+from engine.model.addresses import KEY_VARIABLE, key_of, origin_of, shown_origin
 from engine.model.http_ranges import Connection
-from engine.model.server_address import KEY_VARIABLE, key_of, origin_of, shown_origin
 from engine.parsing import parse_json
 from engine.requests import Cancellation
 

@@ -21,7 +21,7 @@ from engine.clock import Stopwatch
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import AdapterError, EngineError, ServerError
 from engine.events import Event, FinishReason, Loaded, ServerTold, SpeculationChanged
-from engine.model.server_address import goes_unencrypted, model_title
+from engine.model.addresses import goes_unencrypted, model_title
 from engine.requests import Cancellation, GenerationRequest
 
 STEP_S = 0.02

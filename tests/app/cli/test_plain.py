@@ -9,7 +9,7 @@ import pytest
 
 from app.cli.main import run
 from app.cli.plain import PlainChat, converse, sentences
-from app.terminal import close_terminal
+from app.sanitize import close_terminal
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 from tests.app.cli.conftest import MAIN

@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 from textual.theme import Theme
 from textual.widgets import Input
 
+from app.sanitize import close_terminal
 from app.store.records import ChatChanges
-from app.terminal import close_terminal
 from engine.events import Failed, TiersChanged
 from tests.app.cli.terminals import HOSTILE
 from tests.app.screens.test_every_screen import SCREENS, Sources, leave, report, show

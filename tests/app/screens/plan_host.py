@@ -11,7 +11,7 @@ from textual.widgets import Static
 import app as kvchat
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration

@@ -13,7 +13,7 @@ from app.screens.dialogs import AskYes, HelpScreen
 from app.store.chats import ChatStore
 from app.store.records import NewChat
 from app.widgets.bars import TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.panels import Panel
 from app.widgets.select_list import SelectList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from app.screens.first_run import FirstRunScreen
+from app.screens.downloads import FirstRunScreen
 from app.screens.models import ModelsScreen
 from app.threads import call_if_open, is_open
 from engine.errors import InstallError

@@ -9,8 +9,7 @@ from app.compare.side import MAX_TOKENS
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
 from app.screens.dialogs import PickScreen
-from app.widgets.ink import InkLines
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import InkLines, LinesView
 from engine.configuration import ControllerName, PredictorName
 from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.fakes_client import Script

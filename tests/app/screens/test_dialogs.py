@@ -11,10 +11,10 @@ from app.screens.chat import ChatScreen
 from app.screens.chat_settings import ChatSettingsScreen
 from app.screens.chats import ChatsScreen
 from app.screens.dialogs import AskLine, AskYes, HelpScreen
-from app.screens.first_run import FirstRunScreen
+from app.screens.downloads import FirstRunScreen
 from app.screens.models import ModelsScreen
 from app.widgets.bars import TabStrip
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from engine.configuration import SpeculationSettings
 from engine.errors import InstallError

@@ -27,9 +27,8 @@ from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 from app.screens.chats import ChatsScreen
 from app.screens.compare import CompareScreen, side_list
 from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
+from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen
 from app.screens.export import ExportScreen
-from app.screens.first_run import FirstRunScreen
-from app.screens.hub import DownloadScreen, HubScreen
 from app.screens.laboratory import LaboratoryScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen

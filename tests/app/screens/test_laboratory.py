@@ -18,7 +18,7 @@ from app.screens.dialogs import AskYes
 from app.screens.laboratory import STOPPED, STOPPING, LaboratoryScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.bars import KeyBar, TitleBar
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError

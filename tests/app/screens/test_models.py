@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from app.render.lines import plain
 from app.screens.dialogs import AskYes
-from app.screens.hub import HubScreen, progress_text
+from app.screens.downloads import HubScreen, progress_text
 from app.screens.models import ModelsScreen
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList

@@ -10,7 +10,7 @@ from app.screens.dialogs import AskLine, AskYes
 from app.screens.export import ExportScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName

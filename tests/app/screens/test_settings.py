@@ -9,7 +9,7 @@ from app.application import KvchatApp
 from app.render.lines import plain
 from app.screens.dialogs import AskLine, AskYes, PickScreen
 from app.screens.settings import NEW_PROMPT, EditScreen, KeyScreen, SettingsScreen, ThemeScreen
-from app.widgets.lines_view import LinesView
+from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 

@@ -8,8 +8,13 @@ import pytest
 from engine.errors import ModelFileError
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import read_gguf
-from engine.model.gguf_header import KEPT_ELEMENTS, MAX_KEPT_ELEMENTS, read_header
-from engine.model.header_bytes import CHUNK_BYTES, HeaderBytes
+from engine.model.gguf_header import (
+    CHUNK_BYTES,
+    KEPT_ELEMENTS,
+    MAX_KEPT_ELEMENTS,
+    HeaderBytes,
+    read_header,
+)
 from tests.gguf_files import header, llama_values, text, write
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]

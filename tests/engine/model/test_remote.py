@@ -322,7 +322,7 @@ def test_a_header_without_an_end_is_not_loaded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "CHUNK_BYTES", 1 << 10)
-    monkeypatch.setattr("engine.model.header_bytes.MAX_HEADER_BYTES", 1 << 14)
+    monkeypatch.setattr("engine.model.gguf_header.MAX_HEADER_BYTES", 1 << 14)
     values = {"tokenizer.ggml.tokens": ["x" * 100] * (KEPT_ELEMENTS + 1)}
     server.files["/m.gguf"] = whole_model(**values)
     with pytest.raises(ModelFileError, match="the header is longer"):

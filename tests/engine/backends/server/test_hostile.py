@@ -13,7 +13,7 @@ from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, EngineError, ServerError
 from engine.events import Event, Finished, FinishReason, TokensCommitted
-from engine.model.server_address import KEY_VARIABLE, parse_server
+from engine.model.addresses import KEY_VARIABLE, parse_server
 from engine.requests import Cancellation, GenerationRequest, Message
 from tests.hostile_language_server import (
     Kind,

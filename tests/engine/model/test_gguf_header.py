@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from engine.model.header_bytes import BLOCK, MAX_SHORT, after_strings
+from engine.model.gguf_header import BLOCK, MAX_SHORT, after_strings
 
 
 def strings(lengths: list[int]) -> bytearray:
