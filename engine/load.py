@@ -52,6 +52,11 @@ class ModelBackend(Backend, Protocol):
         """What its user should know that loading and trying it out found."""
         ...
 
+    @property
+    def blindness(self) -> str:
+        """Why it reads no images; empty where it does."""
+        ...
+
     def try_out(self) -> None:
         """Decode a few tokens as a trial."""
         ...
@@ -198,6 +203,7 @@ def _loaded(
         notes=tuple(_notes(configuration, target)),
         elapsed_s=watch.total(),
         n_threads=target.n_threads,
+        blindness=target.blindness,
     )
 
 

@@ -1,20 +1,22 @@
-"""What goes with a message: long pastes, and the text files that it names as `@path`.
+"""What goes with a message: long pastes, and the files that it names as `@path`.
 
 A text that is being written holds each long paste between two control characters, which no
 keyboard types and no paste brings along: drafts, the queue and the database keep it as it is, the
-composer shows one line for it. Files are named in the text and read when the message is sent.
+composer shows one line for it. Files are named in the text and read when the message is sent: a
+text stands behind the message then, an image where it is named.
 """
 
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import format as fmt
 from app.sanitize import visible
 from engine.errors import EngineError
 from engine.files import read_bytes
+from engine.images import SUFFIXES, Image, ImageError, images_in, parts_of, read_image
 
 PASTE_BEGINS, PASTE_ENDS = "\x02", "\x03"
 LONG_TEXT = 2000
@@ -25,7 +27,6 @@ MAX_FILE_BYTES = 1 << 20
 """A larger file is more than any context of a local model holds."""
 MAX_NAMES = 4000
 """Names of files that completion looks at: a folder of a project, not a disk."""
-IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
 IGNORED = ("node_modules", "__pycache__", "venv", "target", "build", "dist")
 """Folders that hold no text of a person; those whose name begins with a dot neither."""
 
@@ -51,6 +52,8 @@ class Attachment:
     """The path of a file as it was written, or the number of a paste."""
     text: str
     is_paste: bool = False
+    image: Image | None = None
+    """What the file shows; its text is how a message names it then."""
 
 
 # --- pastes ---
@@ -126,7 +129,7 @@ def is_there(name: str, folder: Path) -> bool:
 
 
 def read_file(name: str, folder: Path) -> Attachment:
-    """One text file.
+    """One text file, or an image.
 
     Raises:
         AttachmentError: If it is binary, too large, cannot be read or lies elsewhere.
@@ -144,13 +147,16 @@ def read_file(name: str, folder: Path) -> Attachment:
             )
         if stat.S_ISDIR(mode):
             raise AttachmentError(f"@{shown} is a folder: name a file in it")
+        if path.suffix.lower() in SUFFIXES:
+            image = read_image(path, f"@{shown}")
+            return Attachment(name, replace(image, name=name).reference, image=image)
         data = read_bytes(path, limit=MAX_FILE_BYTES)
+    except ImageError as error:
+        raise AttachmentError(str(error)) from error
     except (OSError, RuntimeError) as error:
         raise AttachmentError(_why_not(shown, path, error)) from error
-    if path.suffix.lower() in IMAGES:
-        raise AttachmentError(f"@{shown} is an image: only text goes with a message")
     if b"\0" in data:
-        raise AttachmentError(f"@{shown} is no text but binary: only text files go with a message")
+        raise AttachmentError(f"@{shown} is no text but binary: texts and images go with a message")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -175,9 +181,27 @@ def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
 
 
 def message_with(text: str, files: Sequence[Attachment]) -> str:
-    """A written text as the model gets it: pastes in their places, files behind it."""
-    blocks = (f"\n\nFile {file.name}:\n{_fenced(file.text)}" for file in files)
-    return expanded(text) + "".join(blocks)
+    """A written text as the model gets it: pastes and images in their places, files behind it.
+
+    What a paste or a text file names as an image was attached to something else, and stays text.
+    """
+    images = {file.name: file.text for file in files if file.image is not None}
+
+    def placed(match: re.Match[str]) -> str:
+        written = match[1] or match[2]
+        name = written if match[1] else written.rstrip(".'")
+        return images.pop(name, match[0].removesuffix(written[len(name) :])) + written[len(name) :]
+
+    said = (
+        without_references(part) if is_paste else _NAME.sub(placed, part) if images else part
+        for part, is_paste in pieces(text)
+    )
+    blocks = (
+        f"\n\nFile {file.name}:\n{_fenced(without_references(file.text))}"
+        for file in files
+        if file.image is None
+    )
+    return without_marks("".join(said)) + "".join(blocks)
 
 
 def as_written(message: str) -> str:
@@ -185,12 +209,37 @@ def as_written(message: str) -> str:
 
     A long message comes back as one paste, since it was hardly typed.
     """
-    text, _ = attached_to(message)
+    text = _without_files(message)[0]
+    text = "".join(
+        part if isinstance(part, str) else mention(part.name) if _is_there(part) else part.reference
+        for part in parts_of(text)
+    )
     return folded(text) if is_long(text) and not names_in(text) else text
 
 
+def _is_there(image: Image) -> bool:
+    """Whether the file of an image is still found by the name that it was attached by."""
+    try:
+        return Path(image.name).expanduser().resolve() == image.path and image.path.is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
 def attached_to(message: str) -> tuple[str, list[Attachment]]:
-    """The text of a sent message, and the files that went with it."""
+    """The text of a sent message, images by their names, and the files that went with it."""
+    message, files = _without_files(message)
+    images = [Attachment(image.name, image.reference, image=image) for image in images_in(message)]
+    return without_references(message), [*images, *files]
+
+
+def without_references(text: str) -> str:
+    """A text with the name of each image in its place."""
+    if not images_in(text):
+        return text
+    return "".join(part if isinstance(part, str) else mention(part.name) for part in parts_of(text))
+
+
+def _without_files(message: str) -> tuple[str, list[Attachment]]:
     files: list[Attachment] = []
     named = set(names_in(message))
     while (match := _last_file(message)) is not None and match["name"] in named:

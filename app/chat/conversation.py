@@ -102,6 +102,11 @@ class Conversation:
         return self.replies.loaded
 
     @property
+    def blindness(self) -> str:
+        """Why no image can go with a message; empty where it can, or before a model is loaded."""
+        return "" if self.loaded is None else self.loaded.blindness
+
+    @property
     def limits(self) -> ChatDefaults:
         """Where every reply ends, and its seed; sampling is each chat's own."""
         return self.replies.limits

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from app.chat.attachments import without_references
 from app.chat.entries import (
     CUT_BY_CLOSE,
     CUT_BY_CRASH,
@@ -31,7 +32,8 @@ RestoreRule = Literal["cut", "last", "never"]
 
 def title_of(text: str) -> str:
     """The first line of a text that says something, short enough for a list."""
-    first = next((part.strip() for part in text.splitlines() if part.strip()), "New chat")
+    lines = without_references(text).splitlines()
+    first = next((line.strip() for line in lines if line.strip()), "New chat")
     return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
 
 

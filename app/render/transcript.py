@@ -294,8 +294,10 @@ def divider_lines(summary: str, width: int) -> list[Line]:
 
 def _file_line(file: Attachment, width: int) -> Line:
     """A file that went with a question: its name and size, not its text."""
-    n_lines = file.text.count("\n") + 1
-    said = Run(f"  {fmt.counted(n_lines, 'line')} attached", "note")
+    size = fmt.counted(file.text.count("\n") + 1, "line")
+    if file.image is not None:
+        size = f"image, {file.image.width} x {file.image.height}"
+    said = Run(f"  {size} attached", "note")
     return clipped((Run(f"@{visible(file.name)}", "accent"), said), width)
 
 

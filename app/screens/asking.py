@@ -17,6 +17,7 @@ from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
+from app.sanitize import visible
 from app.screens.dialogs import report
 from app.screens.drafts import Drafts, shown_chat_id
 from app.screens.pending import Waiting
@@ -87,7 +88,10 @@ class Asking:
             )
             return False
         try:
-            read_files(self._drafts.pending.draft(self._chat_id).text, self._drafts.folder)
+            files = read_files(self._drafts.pending.draft(self._chat_id).text, self._drafts.folder)
+            image = next((file for file in files if file.image is not None), None)
+            if image is not None and (blindness := self._conversation.blindness):
+                raise AttachmentError(f"@{visible(image.name)} is an image, and {blindness}")
         except AttachmentError as error:
             report(self._screen, error)
             return False

@@ -171,7 +171,10 @@ class Drafts:
 
     def _read(self, name: str) -> Part:
         try:
-            return Part(f"@{name}", read_file(name, self.folder).text)
+            file = read_file(name, self.folder)
+            if file.image is not None and (blindness := self._conversation.blindness):
+                return Part(f"@{name}", problem=f"an image, and {blindness}")
+            return Part(f"@{name}", file.text)
         except AttachmentError as error:
             return Part(f"@{name}", problem=str(error))
 

@@ -10,6 +10,7 @@ from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render.lines import Line, Run, spread
 from app.sanitize import one_line
 from app.store.records import Draft
+from engine.images import images_in
 
 Kind = Literal["text", "go on", "again"]
 """Of what is asked: a text of the user, that a reply goes on, one more reply."""
@@ -166,6 +167,8 @@ def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
         return spread((label, Run(part.problem, "bad")), (), width)
     n_lines = part.text.count("\n") + (not part.text.endswith("\n"))
     size = f"{fmt.counted(n_lines, 'line')}, {fmt.counted(len(part.text), 'character')}"
+    if images := images_in(part.text):
+        size = f"image, {images[0].width} x {images[0].height}"
     counted = "counting …" if n_tokens is None else fmt.counted(n_tokens, "token")
     return spread((label, Run(size, "muted")), (Run(f" {counted} ", "strong"),), width)
 

@@ -34,6 +34,7 @@ from engine.events import (
     TiersChanged,
     TokensCounted,
 )
+from engine.images import ImageError
 from engine.process.cache_service import CacheKeeper
 from engine.process.protocol import (
     Answer,
@@ -240,7 +241,10 @@ class Worker:
     def _count(self, command: CountTokens) -> None:
         session = self._session
         if session is not None:
-            n_tokens = session.count_tokens(command.text)
+            try:
+                n_tokens = session.count_tokens(command.text)
+            except ImageError:
+                n_tokens = 0  # it cannot be sent, which then says why
             if n_tokens is not None:  # a server may have no tokenizer to ask
                 self._send((TokensCounted(command.key, n_tokens),))
 

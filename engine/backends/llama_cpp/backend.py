@@ -147,6 +147,10 @@ class LlamaCppBackend:
         return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}{how}"
 
     @property
+    def blindness(self) -> str:
+        return self.vocabulary.blindness
+
+    @property
     def model_name(self) -> str:
         """Name that the file gives the model, or nothing."""
         return self._metadata("general.name") or ""
@@ -281,6 +285,7 @@ class LlamaCppBackend:
             self.notes += (f"no image can be attached: {error}",)
             return
         self._projector = self.vocabulary.projector = projector
+        self.vocabulary.blindness = ""
         self._context = replace(self._context, projector=projector)
         self.buffers += projector.buffers
 

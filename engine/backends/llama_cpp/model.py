@@ -75,7 +75,7 @@ class LlamaCppVocabulary:
         self.projector: Projector | None = None
         """What reads images beside the model."""
         self.blindness = NO_PROJECTOR
-        """Why nothing does, where there is none."""
+        """Why nothing does; empty where something does."""
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()

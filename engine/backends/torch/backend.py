@@ -147,6 +147,10 @@ class TorchBackend:
     """Products of matrices may split their sums among threads."""
 
     @property
+    def blindness(self) -> str:
+        return self.vocabulary.blindness
+
+    @property
     def kv_bytes(self) -> int:
         return storage_bytes(
             tensor for caches in self._caches for cache in caches for tensor in cache.tensors()

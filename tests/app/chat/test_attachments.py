@@ -21,6 +21,8 @@ from app.chat.attachments import (
     pieces,
     read_files,
 )
+from engine.images import Image, images_in
+from tests.filled_projectors import png
 
 
 @pytest.fixture
@@ -91,7 +93,6 @@ def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path
     (folder / "huge.txt").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     os.mkfifo(folder / "pipe")
     assert "binary" in refusal("@b.bin", folder)
-    assert "is an image" in refusal("@photo.PNG", folder)
     assert "no text in UTF-8 (byte 3)" in refusal("@latin.txt", folder)
     assert "at most 1 MiB" in refusal("@huge.txt", folder)
     assert "a pipe or a device is no file" in refusal("@pipe", folder)
@@ -128,3 +129,51 @@ def test_names_are_found_by_any_part_and_links_and_hidden_folders_are_left_out(
     assert file_names(folder, limit=1) == ["loops/b.txt"]
     assert mention("a b.txt") == '@"a b.txt"'
     assert mention("src/loop.py") == "@src/loop.py"
+
+
+def test_an_image_stands_where_it_is_named_and_comes_back_by_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    png(folder / "a b.png", width=4, height=3)
+    text = 'is @"a b.png" like @src/loop.py, or @"a b.png"?'
+    files = read_files(text, folder)
+    message = message_with(text, files)
+    (image,) = images_in(message)
+    assert (image.name, image.path, image.width) == ("a b.png", folder / "a b.png", 4)
+    assert message.startswith(f"is {image.reference} like @src/loop.py, or @")
+    shown, attached = attached_to(message)
+    assert shown == text
+    assert [file.name for file in attached] == ["a b.png", "src/loop.py"]
+    assert as_written(message) == text
+    (folder / "a b.png").unlink()
+    assert as_written(message).startswith(f"is {image.reference} like"), "what is kept serves"
+    assert images_in(message_with(as_written(message), ())) == [image]
+
+
+def test_an_image_at_the_end_of_a_sentence_keeps_the_sentence(folder: Path) -> None:
+    png(folder / "a.png")
+    text = "what is on @a.png."
+    message = message_with(text, read_files(text, folder))
+    assert message == f"what is on {images_in(message)[0].reference}."
+
+
+def test_what_pastes_and_files_name_as_images_is_text(folder: Path) -> None:
+    reference = Image("x.png", Path("/x.png"), "0" * 64, 1, 1).reference
+    (folder / "chat.md").write_text(f"see {reference}\n")
+    text = f"{folded(reference)} @chat.md"
+    message = message_with(text, read_files(text, folder))
+    assert images_in(message) == []
+    assert message.count("@x.png") == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"\x89PNG\r\n\x1a\n" + bytes(9), "cut off"), (b"hello", "none of the images")],
+)
+def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path) -> None:
+    (folder / "a.PNG").write_bytes(data)
+    assert refusal("@a.PNG", folder).startswith("@a.PNG is ")
+    assert said in refusal("@a.PNG", folder)
+    (folder / "out.png").symlink_to(png(folder.parent / "other.png"))
+    assert "@out.png leads out of" in refusal("@out.png", folder)

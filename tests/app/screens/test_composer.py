@@ -1,5 +1,6 @@
 """The composer on the screen: pastes, files, earlier questions, commands, and what is told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from textual.pilot import Pilot
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.widgets.bars import TitleBar
+from engine.images import images_in
+from tests import fakes_client
 from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
 from tests.fakes_client import Script
+from tests.filled_projectors import png
 
 LONG = "word " * 200
 PASTE = "some words in a line\n" * 30
@@ -197,3 +201,39 @@ async def test_a_command_of_several_choices_is_completed_by_its_second_word(
         await pilot.press(*"/theme nord")
         await pilot.press("enter")
         await wait_until(pilot, lambda: app.theme == "nord")
+
+
+async def test_an_image_goes_where_it_is_named_and_its_size_is_told_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    png(tmp_path / "a.png", width=40, height=30)
+    monkeypatch.chdir(tmp_path)
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        screen.composer.put("what is @a.png ?")
+        await wait_until(pilot, lambda: "image, 40 x 30" in beside(screen))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: client.requests)
+        content = client.requests[0].messages[-1].content
+        (image,) = images_in(content)
+        assert (image.path, content) == (tmp_path / "a.png", f"what is {image.reference} ?")
+
+
+async def test_a_model_without_a_projector_says_so_before_an_image_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    png(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    blind = "Tiny has no projector: use --mmproj"
+    seen = fakes_client.loaded
+    monkeypatch.setattr(fakes_client, "loaded", lambda c: replace(seen(c), blindness=blind))
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "what is @a.png ?")
+        assert client.requests == []
+        assert screen.composer.text == "what is @a.png ?"
+        assert f"an image, and {blind}" in beside(screen)
+        said = [notice.message for notice in app._notifications]
+        assert said == [f"@a.png is an image, and {blind}"]
