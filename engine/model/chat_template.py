@@ -5,9 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -22,6 +23,8 @@ from engine.requests import Message
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
 TIME_LIMIT_S = 2.0
+PROBE = "a7Z"
+"""A text that no template writes by itself."""
 MAX_REPEAT = 1_000_000
 PLAIN_STOP = ("\nUser:",)
 THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -76,6 +79,23 @@ class ChatTemplate:
                 limit, or failed.
         """
         values = [_values(message) for message in messages]
+        if self._takes_parts:
+            values = [{**each, "content": _parts(each["content"])} for each in values]
+        return self._rendered(values, **variables)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether it reads contents as lists of parts and nothing of a text, as SmolVLM's does."""
+        try:
+            as_text, as_parts = (
+                self._rendered([{"role": "user", "content": content}])
+                for content in (PROBE, _parts(PROBE))
+            )
+        except TemplateError:
+            return False  # it wants other messages, and says so where they are rendered
+        return PROBE not in as_text and PROBE in as_parts
+
+    def _rendered(self, values: Sequence[Mapping[str, object]], **variables: bool) -> str:
         try:
             with _time_limit(TIME_LIMIT_S):
                 return self._template.render(
@@ -99,8 +119,12 @@ class ChatTemplate:
             ) from error
 
 
-def _values(message: Message) -> dict[str, str]:
-    values = {"role": message.role, "content": message.content}
+def _parts(content: object) -> list[dict[str, object]]:
+    return [{"type": "text", "text": content}]
+
+
+def _values(message: Message) -> dict[str, object]:
+    values: dict[str, object] = {"role": message.role, "content": message.content}
     return values | dict.fromkeys(THOUGHT_FIELDS, message.thought) if message.thought else values
 
 

@@ -62,3 +62,15 @@ def test_a_template_that_loops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
 def test_text_that_is_no_template_is_refused() -> None:
     with pytest.raises(TemplateError, match="not valid Jinja"):
         ChatTemplate("{% for %}")
+
+
+def test_a_template_that_reads_parts_only_is_given_parts() -> None:
+    text = (
+        "{% for message in messages %}{{ message['role'] | capitalize }}:"
+        "{% for part in message['content'] %}"
+        "{% if part['type'] == 'text' %} {{ part['text'] }}{% endif %}"
+        "{% endfor %}<end>{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+    )
+    said = [Message("user", "what?"), Message("assistant", "that"), Message("user", "why?")]
+    rendered = ChatTemplate(text).render(said)
+    assert rendered == "User: what?<end>Assistant: that<end>User: why?<end>Assistant:"
