@@ -40,6 +40,7 @@ class LanguageServer:
     """Connections that the client ended before the reply was whole."""
     n_replying: int = 0
     """Replies that `mixes up` is making now."""
+    sees_images: bool = False
     metrics: str = ""
     is_released: threading.Event = field(default_factory=threading.Event)
     """Lets what hangs end, so that a test leaves nothing behind."""
@@ -93,12 +94,16 @@ class _Handler(BaseHTTPRequestHandler):
             entry["max_model_len"] = 512
         if told.kind == "llama-server":
             entry["meta"] = {"n_vocab": 100, "n_ctx_train": 2048}
+        if told.sees_images:
+            entry["architecture"] = {"input_modalities": ["text", "image"]}
         props = {
             "default_generation_settings": {"n_ctx": 1024},
             "total_slots": 2,
             "build_info": "b1-test",
             "chat_template": "x",
             "endpoint_slots": True,
+            "modalities": {"vision": told.sees_images},
+            "media_marker": "<here>",
         }
         own: Mapping[Kind, Mapping[str, object]] = {
             "llama-server": {
@@ -132,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_let_in():
             return
         if self.path == "/api/show":
-            self._answer(b'{"details": {"quantization_level": "Q4_0"}}')
+            shown = {"details": {"quantization_level": "Q4_0"}}
+            seeing = {"capabilities": ["completion", "vision"]} if self.told.sees_images else {}
+            self._answer(json.dumps({**shown, **seeing}).encode())
         elif self.path == "/apply-template":
             said = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
             self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())

@@ -32,6 +32,10 @@ fb30760.
 """
 
 
+MEDIA_MARKER = "<__media__>"
+"""That of a llama-server that does not name its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """One model of a server, and what the server can be asked; None is what it does not tell."""
@@ -58,6 +62,10 @@ class ServerFacts:
     """Whether it has counters for Prometheus."""
     speculates: bool | None = None
     """Whether it was started with something that drafts."""
+    sees_images: bool = False
+    """Whether it says that its model reads images."""
+    media_marker: str = MEDIA_MARKER
+    """What stands for an image in a text that llama-server is given."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -116,6 +124,7 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
                 version=_version(http, program),
                 n_ctx=n_ctx,
                 has_metrics=_answers(http, "/metrics"),
+                sees_images=_reads("image", _object(listed[model].get("architecture"))),
             )
 
 
@@ -196,6 +205,8 @@ def _llama_server(
         has_slots=bool(slots),
         has_metrics=bool(props.get("endpoint_metrics")),
         speculates=any(slot.get("speculative") for slot in slots) if slots else None,
+        sees_images=_object(props.get("modalities")).get("vision") is True,
+        media_marker=_word(props.get("media_marker")) or MEDIA_MARKER,
     )
 
 
@@ -228,7 +239,13 @@ def _ollama(http: Http, names: tuple[str, ...], model: str) -> ServerFacts:
         file_type=_word(_object(told.get("details")).get("quantization_level")),
         n_ctx=_loaded_context(http, model),
         n_ctx_train=trained,
+        sees_images="vision" in _list(told.get("capabilities")),
     )
+
+
+def _reads(what: str, architecture: Mapping[str, object]) -> bool:
+    """Whether a list of models, as OpenRouter's, has this among what a model takes."""
+    return what in _list(architecture.get("input_modalities"))
 
 
 def _loaded_context(http: Http, model: str) -> int | None:
@@ -259,6 +276,10 @@ def _answers(http: Http, path: str) -> bool:
         http.get(path)
         return True
     return False
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _object(value: object) -> Mapping[str, object]:

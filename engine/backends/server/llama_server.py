@@ -1,8 +1,9 @@
 """Replies of llama-server (llama.cpp 0c1e570): raw prompts, token ids, and counts as they come."""
 
+import base64
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
@@ -11,6 +12,7 @@ from engine.errors import ServerError
 from engine.events import Event, FinishReason, TokenKind
 from engine.generation.prompt import Piece, pieces_of, trimmed
 from engine.grammar.source import GrammarError, grammar_of, is_lark
+from engine.images import Image, images_in, parts_of
 from engine.requests import Cancellation, GenerationRequest, Message
 
 MOST_SPELLED = 256
@@ -77,11 +79,18 @@ class LlamaServer:
 
     # --- what is asked ---
 
-    def _prompt(self, request: GenerationRequest) -> MixedPrompt:
+    def _prompt(self, request: GenerationRequest) -> MixedPrompt | dict[str, object]:
         if request.prompt_tokens is not None:
             return [*request.prompt_tokens, *request.continues]
         if request.raw_prompt is not None:
             return [request.raw_prompt, *request.continues]
+        marker = self._facts.media_marker
+        marked = [_with_markers(message, marker) for message in request.messages]
+        if images := [image for _, found in marked for image in found]:
+            text = self._render([message for message, _ in marked])
+            text += self.spelling(request.continues) if request.continues else ""
+            data = [base64.b64encode(image.read()).decode() for image in images]
+            return {"prompt_string": text, "multimodal_data": data}
         rendered = self._render(request.messages)
         pieces = pieces_of(
             request.messages,
@@ -275,3 +284,15 @@ def _take_end(told: Mapping[str, object], reply: ServedReply) -> None:
         case _:
             is_full = bool(told.get("truncated"))
             reply.reason = FinishReason.CONTEXT if is_full else FinishReason.LENGTH
+
+
+def _with_markers(message: Message, marker: str) -> tuple[Message, list[Image]]:
+    """A question with the server's marker for each image that it names, and these images."""
+    images = images_in(message.content) if message.role == "user" else []
+    if not images:
+        return message, []
+    text = "".join(
+        part.replace(marker, "") if isinstance(part, str) else marker
+        for part in parts_of(message.content)
+    )
+    return replace(message, content=text), images

@@ -1,5 +1,6 @@
 """Replies of Ollama (0.12) by its own protocol, which has its counts and times."""
 
+import base64
 from collections.abc import Iterator, Mapping
 
 from engine.backends.server.facts import ServerFacts
@@ -10,8 +11,9 @@ from engine.backends.server.served_reply import ServedReply
 from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason
 from engine.grammar.source import grammar_of
+from engine.images import images_in, parts_of
 from engine.parsing import parse_json
-from engine.requests import Cancellation, GenerationRequest
+from engine.requests import Cancellation, GenerationRequest, Message
 
 NANO = 1e-9
 
@@ -75,7 +77,7 @@ class Ollama:
             body["format"] = parse_json(grammar.text)
         if request.raw_prompt is not None:
             return {**body, "prompt": request.raw_prompt, "raw": True}
-        said = [{"role": each.role, "content": each.content} for each in request.messages]
+        said = [_said(each) for each in request.messages]
         return {**body, "messages": said}
 
     def _take_end(self, told: Mapping[str, object], reply: ServedReply) -> None:
@@ -94,3 +96,18 @@ def _parts(told: Mapping[str, object]) -> tuple[str, str]:
     parts = message if isinstance(message, dict) else told
     thought, text = parts.get("thinking"), parts.get("content", told.get("response"))
     return (thought if isinstance(thought, str) else "", text if isinstance(text, str) else "")
+
+
+def _said(message: Message) -> dict[str, object]:
+    """A message, with the images that a question names beside its text.
+
+    Raises:
+        ImageError: one is gone.
+    """
+    images = images_in(message.content) if message.role == "user" else []
+    if not images:
+        return {"role": message.role, "content": message.content}
+    parts = parts_of(message.content)
+    text = "".join(part if isinstance(part, str) else f"[{part.name}]" for part in parts)
+    data = [base64.b64encode(image.read()).decode() for image in images]
+    return {"role": message.role, "content": text, "images": data}

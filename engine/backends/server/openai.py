@@ -14,8 +14,9 @@ from engine.backends.server.served_reply import ServedReply
 from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason
 from engine.grammar.source import grammar_of
+from engine.images import data_url, images_in, parts_of
 from engine.parsing import parse_json
-from engine.requests import Cancellation, GenerationRequest
+from engine.requests import Cancellation, GenerationRequest, Message
 
 CHAT = "/v1/chat/completions"
 RAW = "/v1/completions"
@@ -113,7 +114,7 @@ class OpenAI:
             return {"prompt": list(request.prompt_tokens)}
         if request.raw_prompt is not None:
             return {"prompt": request.raw_prompt}
-        said = [{"role": each.role, "content": each.content} for each in request.messages]
+        said = [{"role": each.role, "content": _content(each)} for each in request.messages]
         return {"messages": said}
 
     # --- what is told ---
@@ -177,3 +178,19 @@ def _has_stop_string(told: Mapping[str, object]) -> bool:
     if not isinstance(first, dict):
         return False
     return any(isinstance(first.get(name), str) for name in ("stop_reason", "matched_stop"))
+
+
+def _content(message: Message) -> str | list[dict[str, object]]:
+    """A message's text, with its images between the parts of it where it is a question with some.
+
+    Raises:
+        ImageError: one is gone.
+    """
+    if message.role != "user" or not images_in(message.content):
+        return message.content
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part.read())}}
+        for part in parts_of(message.content)
+    ]

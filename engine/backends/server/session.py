@@ -21,6 +21,7 @@ from engine.clock import Stopwatch
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import AdapterError, EngineError, ServerError
 from engine.events import Event, FinishReason, Loaded, ServerTold, SpeculationChanged
+from engine.images import ImageError, images_in, parts_of
 from engine.model.addresses import goes_unencrypted, model_title
 from engine.requests import Cancellation, GenerationRequest
 
@@ -113,6 +114,10 @@ class ServerSession:
         """
         if request.adapters is not None:
             raise AdapterError("adapters are the server's: start it with them (--lora)")
+        asked = (each.content for each in request.messages if each.role == "user")
+        images = [image for content in asked for image in images_in(content)]
+        if images and self._blindness:
+            raise ImageError(f"{images[0].name} is an image, and {self._blindness}")
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         facts = self._facts
         reply = ServedReply(
@@ -143,11 +148,15 @@ class ServerSession:
         return True
 
     def count_tokens(self, text: str) -> int | None:
-        """Tokens of a text, from any thread; None where the server cannot be asked."""
+        """Tokens of a text, from any thread; None where the server cannot be asked.
+
+        What images cost only the server knows, and its reply tells.
+        """
         if not self._facts.tells_ids:
             return None
         try:
-            told = self._http.post_json("/tokenize", {"content": text}).get("tokens")
+            said = "".join(part for part in parts_of(text) if isinstance(part, str))
+            told = self._http.post_json("/tokenize", {"content": said}).get("tokens")
         except EngineError:
             return None  # its replies say what is wrong
         return len(told) if isinstance(told, list) else None
@@ -305,6 +314,16 @@ class ServerSession:
             predictors=(),
             notes=self._notes(named),
             elapsed_s=watch.total(),
+            blindness=self._blindness,
+        )
+
+    @property
+    def _blindness(self) -> str:
+        if self._facts.sees_images:
+            return ""
+        return (
+            f"{self._http.name} does not say that its model reads images: start it with the "
+            "model's projector (--mmproj), or choose a model there that does"
         )
 
     def _notes(self, named: Configuration) -> tuple[str, ...]:

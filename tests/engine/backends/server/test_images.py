@@ -1,0 +1,60 @@
+"""Images go to servers that say that they read them, each as its protocol has them."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from engine.backends.server.session import ServerSession
+from engine.configuration import Configuration
+from engine.images import ImageError, read_image
+from engine.requests import Cancellation, GenerationRequest, Message
+from tests.filled_projectors import png
+from tests.hostile_language_server import Kind, serving
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "vLLM", "Ollama", "OpenAI"])
+def test_an_image_goes_as_the_protocol_has_it(kind: Kind, tmp_path: Path) -> None:
+    image = read_image(png(tmp_path / "a.png"), "a.png")
+    data = base64.b64encode(image.read()).decode()
+    asked = Message("user", f"what is {image.reference} <here>?")
+    said = Message("assistant", f"it is {image.reference}")
+    request = GenerationRequest((asked, said, Message("user", "and?")))
+    with serving() as server:
+        server.kind, server.sees_images = kind, True
+        session = ServerSession(Configuration.at_server(server.url))
+        assert session.loaded.blindness == ""
+        session.begin(request, Cancellation())
+        while session.step():
+            pass
+        session.close()
+        sent = next(body for path, _, body in reversed(server.asked) if "stream" in body)
+    if kind == "llama-server":
+        text = f"<user>what is <here> ?<assistant>{said.content}<user>and?<assistant>"
+        assert sent["prompt"] == {"prompt_string": text, "multimodal_data": [data]}
+        return
+    messages = sent["messages"]
+    assert isinstance(messages, list)
+    assert messages[1]["content"] == said.content
+    if kind == "Ollama":
+        assert messages[0] == {
+            "role": "user",
+            "content": "what is [a.png] <here>?",
+            "images": [data],
+        }
+    else:
+        url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+        texts = ({"type": "text", "text": text} for text in ("what is ", " <here>?"))
+        assert messages[0]["content"] == [next(texts), url, next(texts)]
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "vLLM", "Ollama", "OpenAI"])
+def test_a_server_that_does_not_say_so_is_sent_none(kind: Kind, tmp_path: Path) -> None:
+    image = read_image(png(tmp_path / "a.png"), "a.png")
+    with serving() as server:
+        server.kind = kind
+        session = ServerSession(Configuration.at_server(server.url))
+        with pytest.raises(ImageError, match=r"a.png is an image, and .* does not say"):
+            session.begin(GenerationRequest((Message("user", image.reference),)), Cancellation())
+        assert "does not say" in session.loaded.blindness
+        session.close()
