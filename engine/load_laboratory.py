@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from engine.backends import TORCH_MISSING, installed_build
@@ -11,6 +10,12 @@ from engine.backends.base import Backend, Vocabulary
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
+from engine.backends.server.laboratory import (
+    ServedTexts,
+    ServerLaboratory,
+    Servers,
+    open_server_laboratory,
+)
 from engine.cache.namespace import adapters_in_words
 from engine.configuration import Configuration
 from engine.errors import EngineError, ModelLoadError, PresetError
@@ -25,11 +30,11 @@ from engine.quality.records import (
     QualityError,
     Report,
     Subject,
-    TextFacts,
     check_same_subject,
 )
 from engine.quality.row_store import RowStore
 from engine.quality.scoring import BatchShape, OpenedKind
+from engine.quality.summary import empty_report
 from engine.quality.texts import (
     LEAST_OF_A_TEXT,
     Document,
@@ -60,11 +65,13 @@ class LaboratoryRequest:
     """Tokens after which texts are left out; None takes all."""
     earlier: Report | None = None
     """A report to go on with."""
+    other_servers: tuple[str, ...] = ()
+    """Whom the server of the configuration is compared with; their caches are as they are."""
     rows_path: Path | None = None
     """Where rows are kept until the measurement is complete."""
 
 
-def open_laboratory(request: LaboratoryRequest) -> Laboratory:
+def open_laboratory(request: LaboratoryRequest) -> Laboratory | ServerLaboratory:
     """A measurement that is ready to run; closing it frees the model.
 
     Raises:
@@ -72,8 +79,11 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
         ModelLoadError: llama.cpp refused it.
         QualityError: no text is long enough, a context is too small, or the earlier report is of
             something else.
+        ServerError: a server cannot be asked, or tells no likelihoods.
     """
     configuration, plan = request.configuration, request.plan
+    if configuration.server is not None:
+        return _at_servers(request, configuration.server)
     model = read_model(configuration.model_path)
     n_most = request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
     if n_most < LEAST_LABORATORY_CTX:
@@ -88,7 +98,7 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
         if request.haystack:
             documents += questions(opener.vocabulary, request.haystack, n_most)
         subject = _subject(model, configuration, plan, documents)
-        report = request.earlier or _empty_report(subject, documents)
+        report = request.earlier or empty_report(subject, documents)
         check_same_subject(report.subject, subject)
         store = RowStore(request.rows_path, subject.digest)
         store.read()
@@ -98,6 +108,13 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
     notes = tuple(_laboratory_notes(request, model, documents, n_most))
     refusal = _refusal(model, configuration, subject)
     return Laboratory(opener, plan, documents, report, refusal, store, notes)
+
+
+def _at_servers(request: LaboratoryRequest, server: str) -> ServerLaboratory:
+    asked = ServedTexts(request.texts, request.haystack, request.n_ctx, request.n_most)
+    name = request.configuration.model_path
+    servers = Servers((server, *request.other_servers), str(name) if name.name else "")
+    return open_server_laboratory(servers, asked, request.earlier, request.rows_path)
 
 
 class Contexts:
@@ -294,10 +311,3 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
     if configuration.lora_paths:
         settings["LoRA"] = adapters_in_words(configuration.adapters, model_identity)
     return settings
-
-
-def _empty_report(subject: Subject, documents: tuple[Document, ...]) -> Report:
-    texts = tuple(
-        TextFacts(each.name, each.kind, each.n_rows) for each in documents if not each.answers
-    )
-    return Report(subject, texts, datetime.now().astimezone().isoformat(timespec="seconds"))

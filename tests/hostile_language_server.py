@@ -1,6 +1,7 @@
 """A server of a language model on this machine that misbehaves as it is told."""
 
 import json
+import math
 import re
 import socket
 import ssl
@@ -21,6 +22,7 @@ Misdeed = Literal[
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 CHUNK = b"x" * (1 << 16)
+OTHER = 0.001
 
 
 @dataclass
@@ -42,6 +44,10 @@ class LanguageServer:
     """Replies that `mixes up` is making now."""
     sees_images: bool = False
     metrics: str = ""
+    shares: tuple[float, ...] = (0.6, 0.2, 0.1)
+    """Probabilities of the likeliest tokens behind any text; each other has `OTHER`."""
+    letter: int = 100
+    """Token of the first letter: a vocabulary of its own."""
     is_released: threading.Event = field(default_factory=threading.Event)
     """Lets what hangs end, so that a test leaves nothing behind."""
 
@@ -144,13 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
             said = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
             self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
         elif self.path == "/detokenize":
-            self._answer(
-                json.dumps({"content": "".join(_word(t) for t in body["tokens"])}).encode()
-            )
+            self._answer(json.dumps({"content": "".join(map(self._word, body["tokens"]))}).encode())
         elif self.path == "/tokenize":
-            self._answer(b'{"tokens": []}')
+            self._answer(json.dumps({"tokens": [*map(self._token, body["content"])]}).encode())
         else:
-            self._reply()
+            self._reply(body)
 
     def _asked(self, body: dict[str, object]) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -185,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     # --- replies ---
 
-    def _reply(self) -> None:
+    def _reply(self, body: Mapping[str, object]) -> None:
         told, misdeed = self.told, self.told.misdeed
         if misdeed == "gone model":
             self._answer(b'{"error": {"message": "model tiny not found"}}', 404)
@@ -202,8 +206,28 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif misdeed == "slow":
             told.is_released.wait(30)
+        elif "n_probs" in body and misdeed == "none":
+            self._answer(json.dumps(self._likelihoods(body)).encode())
         else:
             self._stream(misdeed)
+
+    def _token(self, letter: str) -> int:
+        return self.told.letter + ord(letter)
+
+    def _word(self, token: int) -> str:
+        is_letter = token >= self.told.letter
+        return chr(token - self.told.letter) if is_letter else _word(token)
+
+    def _likelihoods(self, body: Mapping[str, object]) -> Mapping[str, object]:
+        """What llama-server tells of the token that a bias made it say."""
+        prompt, bias = body["prompt"], body["logit_bias"]
+        assert isinstance(prompt, list)
+        assert isinstance(bias, list)
+        forced = bias[0][0]
+        known = {prompt[-1] + at: share for at, share in enumerate(self.told.shares)}
+        top = [{"id": token, "logprob": math.log(share)} for token, share in known.items()]
+        row = {"id": forced, "logprob": math.log(known.get(forced, OTHER)), "top_logprobs": top}
+        return {"completion_probabilities": [row]}
 
     def _stream(self, misdeed: Misdeed) -> None:
         self.send_response(200)

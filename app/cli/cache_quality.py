@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from app.cli.options import (
+    ADDRESS,
     KV_TYPE,
     Count,
     backend_choice,
@@ -63,6 +64,9 @@ quality_options = joined(
                  help="Your own chats too: with this you agree that kvchat reads them now. Figures "
                  "are kept of them, no words, and nothing leaves this machine."),
     backend_choice,
+    click.option("--server", "servers", multiple=True, type=ADDRESS,
+                 help="Compare servers in place of types; may be repeated, the first is the "
+                 "reference, MODEL its name there."),
     click.option("--kinds",
                  help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
                  f"[{DEFAULT_KINDS}; every kind that torch has]"),
@@ -98,6 +102,7 @@ def command(
     text_paths: tuple[Path, ...],
     chats: bool,
     backend: BackendName | None,
+    servers: tuple[str, ...],
     kinds: str | None,
     takes_all: bool,
     reference: str,
@@ -126,6 +131,7 @@ def command(
     kvchat cache-quality --all --resume all.json   go on, in mid-text too
     kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
+    kvchat cache-quality --server a:8080 --server b:8080
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured; the same command goes on there, also where it was killed.
@@ -151,13 +157,15 @@ def command(
         return 0
     if takes_all and backend == "torch":
         raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
+    if servers:
+        _check_servers(preset, backend, kinds, n_threads, n_chunk, others=takes_all or is_due)
     usual = TORCH_KINDS if backend == "torch" else DEFAULT_KINDS
     pairs = read_kinds(usual if kinds is None else kinds, backend)
     if takes_all:
         pairs = tuple((k, v) for k in ALL_TYPES for v in ALL_TYPES)
     chosen = (CacheKind(*pair) for pair in pairs if pair != (reference, reference))
     options = Options(
-        kinds=tuple(chosen),
+        kinds=() if servers else tuple(chosen),
         reference=reference,
         text_paths=text_paths,
         takes_chats=chats,
@@ -165,7 +173,8 @@ def command(
         n_chunk=n_chunk,
         n_tokens=n_tokens or None,
         asks=not no_questions,
-        takes_times=not no_speeds,
+        takes_times=not no_speeds and not servers,
+        servers=servers,
     )
     files = Files(json_path, html_path, resume_path)
     if is_due:
@@ -177,3 +186,12 @@ def command(
         return measure_due(options, settings)
     request = ModelRequest(model, None, preset, None, n_threads, backend=backend)
     return run_measurement(options, request, files, settings)
+
+
+def _check_servers(*named: object, others: bool) -> None:
+    """Refuse what a server was started with, or what is of models here."""
+    if others or any(each is not None for each in named):
+        raise click.UsageError(
+            "--server compares servers with the settings that they were started with: leave out "
+            "--preset, --backend, --kinds, --all, --threads, --chunk and --due"
+        )

@@ -360,9 +360,10 @@ backend_options = joined(
 )  # fmt: skip
 """Who computes, and how torch keeps keys and values."""
 
+ADDRESS = Parsed("URL", _server)
 server_option = click.option(
     "--server",
-    type=Parsed("URL", _server),
+    type=ADDRESS,
     help="A server that makes the replies (llama-server, vLLM, SGLang, Ollama, OpenAI's protocol); "
     "its key is in KVCHAT_SERVER_KEY.",
 )

@@ -33,7 +33,7 @@ from engine.policy.choice import has_verdict, judged
 from engine.policy.plans import SavedPlan
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
-from engine.quality.records import CacheKind, QualityError, Report, read_report
+from engine.quality.records import SERVERS, CacheKind, QualityError, Report, read_report
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
@@ -62,6 +62,8 @@ class Options:
     """Most tokens of all texts; None takes all."""
     asks: bool = True
     takes_times: bool = True
+    servers: tuple[str, ...] = ()
+    """Who is compared in the place of types: the first is the reference."""
 
 
 USUAL = Options(
@@ -101,7 +103,10 @@ def run_measurement(
         EngineError: something is wrong before the first text is scored, or the page cannot be
             written.
     """
-    configuration = open_here(request, settings, "the laboratory").configuration
+    if options.servers:
+        configuration = Configuration.at_server(options.servers[0], request.model)
+    else:
+        configuration = open_here(request, settings, "the laboratory").configuration
     if files.resume is None:
         options = _with_due(options, configuration, settings)
     else:
@@ -135,10 +140,14 @@ def run_measurement(
 
 def _unfinished_path(request: LaboratoryRequest) -> Path:
     """Where the report of a command that names no file lies until it is complete."""
-    backend = request.configuration.backend
-    asked = repr((request.plan, request.texts, request.n_ctx, request.n_most, backend))
+    configuration = request.configuration
+    place: Path = configuration.model_path
+    named: tuple[str, ...] = (configuration.backend,)
+    if configuration.server is not None:
+        place, named = Path(SERVERS), (configuration.address, *request.other_servers)
+    asked = repr((request.plan, request.texts, request.n_ctx, request.n_most, *named))
     digest = blake2b(asked.encode(), digest_size=DIGEST_BYTES).hexdigest()
-    return report_path(request.configuration.model_path, f"unfinished-{digest}")
+    return report_path(place, f"unfinished-{digest}")
 
 
 def _follow(run: MeasurementRun) -> int:
@@ -176,7 +185,7 @@ def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
 def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
     """The options with the kind that was chosen for the model, where its figures are due."""
     measured = (*options.kinds, CacheKind(options.reference, options.reference))
-    if configuration.backend == "torch":
+    if configuration.backend == "torch" or options.servers:
         return options  # plans are of llama.cpp's types
     due = [plan for plan in due_plans(settings.cache_policy) if plan.kind not in measured]
     identity = identity_of(read_model(configuration.model_path).file) if due else ""
@@ -277,6 +286,7 @@ def laboratory_request(options: Options, configuration: Configuration) -> Labora
         haystack=tuple(text for text in own if text.kind == "document") if options.asks else (),
         n_ctx=options.n_ctx,
         n_most=options.n_tokens,
+        other_servers=options.servers[1:],
     )
 
 

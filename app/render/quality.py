@@ -26,6 +26,10 @@ STOPPED = (
     "* was stopped before its last text: the same command goes on with it, with --resume in place "
     "of --json"
 )
+NO_TYPES = (
+    "Servers do not tell which cache they have: what two of them differ by is known to who started "
+    "them. The same one named twice shows what is noise."
+)
 MOST_NLL = 50.0
 """Nats beyond which a perplexity is no number to show."""
 
@@ -108,6 +112,8 @@ def _sections(report: Report) -> Iterator[tuple[str, Sequence[str], Sequence[Seq
 def subject_lines(report: Report) -> tuple[str, ...]:
     """What was measured, where and on how much text."""
     subject = report.subject
+    if report.is_of_servers:
+        return _served_lines(report)
     library = "" if subject.settings.get("backend") == "torch" else "llama-cpp-python "
     settings = ", ".join(f"{name} {value}" for name, value in subject.settings.items())
     return (
@@ -118,6 +124,20 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"reference {subject.reference}; {settings}",
         f"loss and KL are nats; the control is {subject.reference} again in smaller batches: "
         "what it shows no cache type causes",
+        *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
+    )
+
+
+def _served_lines(report: Report) -> tuple[str, ...]:
+    """What was read to which servers."""
+    subject = report.subject
+    settings = (f"{name} {value}" for name, value in subject.settings.items() if name != "backend")
+    return (
+        f"{subject.model} at {fmt.counted(len(subject.settings) - 2, 'server')}",
+        f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, at "
+        f"most {subject.n_ctx:,} at once; {', '.join(settings)}",
+        "loss and KL are nats; KL is at least what is shown, for the tokens that a server does not "
+        "tell of count as one",
         *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
     )
 
@@ -194,6 +214,9 @@ def _cost_row(row: Measurement) -> tuple[str, ...]:
 
 def verdict_lines(report: Report) -> Iterator[str]:
     """A sentence for each kind, or why there is none."""
+    if report.is_of_servers:
+        yield NO_TYPES
+        return
     if not report.allows_verdict:
         yield no_verdict(report)
         return

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from engine.backends.server.laboratory import ServerLaboratory
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
 from engine.process.watchdog import describe_exit, start_behind_pipe
@@ -102,7 +103,7 @@ class LaboratoryProcess:
 class _Worker:
     def __init__(self, connection: "Connection[Told, Order]") -> None:
         self._connection = connection
-        self._laboratory: Laboratory | None = None
+        self._laboratory: Laboratory | ServerLaboratory | None = None
         self._is_stopped = False
 
     def run(self) -> None:

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from engine.backends.base import Vocabulary, common_prefix
-from engine.quality.texts import Answer, Document, Text
+from engine.backends.base import common_prefix
+from engine.quality.texts import Answer, Document, Text, Tokenizer
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 HAYSTACKS = (1024, 2560)
@@ -34,7 +34,7 @@ Piece = tuple[str, str | None]
 """A stretch of a text, and what it is counted under where it is an answer."""
 
 
-def questions(vocabulary: Vocabulary, texts: Sequence[Text], n_ctx: int) -> tuple[Document, ...]:
+def questions(vocabulary: Tokenizer, texts: Sequence[Text], n_ctx: int) -> tuple[Document, ...]:
     """Needles and problems that fit the context; the same for the same texts.
 
     Args:
@@ -49,7 +49,7 @@ def questions(vocabulary: Vocabulary, texts: Sequence[Text], n_ctx: int) -> tupl
     return tuple(each for each in found if each.answers and len(each.tokens) <= n_ctx)
 
 
-def _needles(vocabulary: Vocabulary, hay: str, size: int) -> Document:
+def _needles(vocabulary: Tokenizer, hay: str, size: int) -> Document:
     """A text of some `size` tokens with a sentence at each depth, and questions behind it."""
     draw = random.Random(SEED + size)
     things = draw.sample(THINGS, len(DEPTHS))
@@ -81,7 +81,7 @@ def _shuffled(
     return mixed
 
 
-def _start(vocabulary: Vocabulary, hay: str, n_tokens: int) -> str:
+def _start(vocabulary: Tokenizer, hay: str, n_tokens: int) -> str:
     """The first `n_tokens` of a text, about."""
     tokens = vocabulary.tokenize(hay, add_special=False, parse_special=False)[: max(0, n_tokens)]
     return b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "ignore")
@@ -99,7 +99,7 @@ def _with_sentences(text: str, sentences: Sequence[str]) -> str:
 
 
 def _problems(
-    vocabulary: Vocabulary, sort: str, write: Callable[[random.Random], list[Piece]]
+    vocabulary: Tokenizer, sort: str, write: Callable[[random.Random], list[Piece]]
 ) -> Document:
     draw = random.Random(f"{SEED} {sort}")
     pieces: list[Piece] = []
@@ -162,7 +162,7 @@ _SORTS: dict[str, Callable[[random.Random], list[Piece]]] = {
 }
 
 
-def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Piece]) -> Document:
+def _document(vocabulary: Tokenizer, name: str, kind: str, pieces: Sequence[Piece]) -> Document:
     """A document whose answers are found among the tokens of the whole text.
 
     A piece may share a token with its neighbours: it counts from the first token that the text

@@ -17,6 +17,8 @@ from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.parsing import parse_json
 
+SERVERS: Final = "server"
+"""What the setting `backend` of a report says that compares servers: no cache types, no bytes."""
 SCHEMA: Final = 1
 """Raised whenever a field changes its meaning; older files are then refused, not misread."""
 LEAST_TOKENS = 8_000
@@ -236,8 +238,13 @@ class Report:
 
     @property
     def allows_verdict(self) -> bool:
-        """Whether there was text enough to choose by."""
-        return self.n_tokens >= LEAST_TOKENS
+        """Whether there was text enough to choose a type of cache by."""
+        return self.n_tokens >= LEAST_TOKENS and not self.is_of_servers
+
+    @property
+    def is_of_servers(self) -> bool:
+        """Whether servers were compared, of whose caches nothing is known."""
+        return self.subject.settings.get("backend") == SERVERS
 
     @property
     def candidates(self) -> tuple[Measurement, ...]:

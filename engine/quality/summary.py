@@ -5,6 +5,7 @@ together, so whole documents are drawn, with replacement.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,11 @@ from engine.quality.records import (
     Figure,
     Measurement,
     Part,
+    Report,
     Role,
     Scores,
+    Subject,
+    TextFacts,
     position_name,
 )
 from engine.quality.texts import Document
@@ -32,6 +36,14 @@ INTERVAL = (0.025, 0.975)
 QUANTILES = (0.5, 0.99, 0.999)
 MOST_AT_ONCE = 1 << 24
 """Counts that are held at once while percentiles are drawn: 64 MiB."""
+
+
+def empty_report(subject: Subject, documents: Sequence[Document]) -> Report:
+    """A report that begins now: its subject and texts, and no figures yet."""
+    texts = tuple(
+        TextFacts(each.name, each.kind, each.n_rows) for each in documents if not each.answers
+    )
+    return Report(subject, texts, datetime.now().astimezone().isoformat(timespec="seconds"))
 
 
 def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:

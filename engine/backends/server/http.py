@@ -27,8 +27,14 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 READ_EVERY_S = 0.02
 """How often a running stream is read: what came meanwhile is read at once, so that a quick server
 wakes this process no more often than a slow one."""
-CONTEXT_WORDS = ("exceed_context_size", "context_length_exceeded", "maximum context length")
-"""How servers say that a prompt is too long: llama-server 0c1e570, OpenAI, vLLM 0.32."""
+CONTEXT_WORDS = (
+    "exceed_context_size",
+    "context_length_exceeded",
+    "maximum context length",
+    "the model's context length",
+)
+"""How servers say that a prompt is too long: llama-server 0c1e570, OpenAI, vLLM 0.32, SGLang 0.5.
+"""
 
 
 class TooLongError(ValueError):
@@ -117,14 +123,22 @@ class Http:
         """
         return self._object(self.get(path), path)
 
-    def post_json(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+    def post_json(
+        self, path: str, body: Mapping[str, object], *, is_computed: bool = False
+    ) -> Mapping[str, object]:
         """The JSON object that a question is answered with.
+
+        Args:
+            path: What is asked.
+            body: The question.
+            is_computed: Whether the model reads a text for it, which may take as long as a prompt.
 
         Raises:
             ServerError: there is no such answer.
             ContextFullError: the prompt is longer than the context.
         """
-        with self._asked("POST", self.url + path, body, self.limits.answer_s) as response:
+        answer_s = self.limits.first_s if is_computed else self.limits.answer_s
+        with self._asked("POST", self.url + path, body, answer_s) as response:
             return self._object(self._body(response), path)
 
     def stream(

@@ -1,0 +1,147 @@
+"""What vLLM 0.32.0 answered; what SGLang 0.5.23 and Ollama 0.33.0-rc2 do by their sources."""
+
+import pytest
+
+from engine.backends.server.facts import Program, ask_facts
+from engine.backends.server.http import Http, Limits
+from engine.backends.server.logprobs import ServedModel
+from engine.backends.server.session import ServedGeneration, ServerSession
+from engine.configuration import Configuration
+from engine.errors import ContextFullError, ServerError
+from engine.events import Finished, FinishReason
+from engine.model.server_address import KEY_VARIABLE
+from engine.requests import Cancellation, GenerationRequest, Message
+from tests.recorded_server import replaying
+
+ASKED = GenerationRequest(messages=(Message("user", "Name three colours."),), max_tokens=24, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+def ended(session: ServerSession, request: GenerationRequest = ASKED) -> ServedGeneration:
+    generation = session.begin(request, Cancellation())
+    while session.step():
+        pass
+    return generation
+
+
+def finished(session: ServerSession, request: GenerationRequest = ASKED) -> Finished:
+    *_, last = ended(session, request).take()
+    assert isinstance(last, Finished)
+    return last
+
+
+def told_by(session: ServerSession) -> str:
+    return "\n".join(figure.text for figure in session.look().figures)
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "version", "n_ctx"),
+    [
+        ("vllm", "vLLM", "0.32.0", 1024),
+        ("sglang", "SGLang", "0.5.23", 8192),
+        ("ollama", "Ollama", "0.33.0-rc2", 4096),
+    ],
+)
+def test_each_is_recognised_with_its_version_and_context(
+    name: str, program: Program, version: str, n_ctx: int
+) -> None:
+    with replaying(name) as server:
+        assert (server.program, server.version) == (program, version)
+        http = Http(server.url, Limits())
+        facts = ask_facts(http, None)
+        http.close()
+    assert (facts.program, facts.version, facts.n_ctx) == (program, version, n_ctx)
+    assert facts.has_metrics == (program != "Ollama")
+
+
+def test_vllm_tells_text_counts_drafts_and_reasons() -> None:
+    with replaying("vllm") as server:
+        session = ServerSession(Configuration.at_server(server.url))
+        first = finished(session)
+        assert (first.text, first.reason) == ("A b c d e f.", FinishReason.END)
+        assert (first.stats.n_prompt, first.stats.n_emitted, first.stats.n_reused) == (45, 8, 0)
+        told = told_by(session)
+        assert "accepted 4 of 4 drafted tokens" in told
+        assert "0 of 45 prompt tokens reused" in told
+        raw = finished(session, GenerationRequest(raw_prompt="One two three", max_tokens=8))
+        assert (raw.text, raw.reason) == ("-one-two-three-two", FinishReason.LENGTH)
+        stopped = finished(session)
+        assert stopped.reason is FinishReason.STOP_STRING
+        assert stopped.text == "1. Red: The most obvious colour"
+        assert isinstance(ended(session).fault, ContextFullError)
+        session.close()
+    asked = [body for path, body in server.asked if path == "/v1/chat/completions"]
+    assert asked[0]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+def test_sglang_tells_text_counts_and_gauges() -> None:
+    with replaying("sglang") as server:
+        session = ServerSession(Configuration.at_server(server.url))
+        told = told_by(session)
+        assert "1 replies under way, 2 wait" in told
+        assert "28% of its KV cache" in told
+        assert "41% of prompts found" in told
+        assert "2.75 tokens a round" in told
+        reply = finished(session)
+        assert (reply.text, reply.reason) == ("Red, green blue", FinishReason.END)
+        stats = reply.stats
+        assert (stats.n_prompt, stats.n_reused, stats.n_emitted) == (33, 21, 6)
+        assert isinstance(ended(session).fault, ContextFullError)
+        session.close()
+
+
+def test_ollama_tells_thoughts_text_and_its_own_clock() -> None:
+    with replaying("ollama") as server:
+        session = ServerSession(Configuration.at_server(server.url))
+        assert (session.facts.file_type, session.facts.n_ctx_train) == ("Q4_K_M", 131072)
+        reply = finished(session)
+        assert reply.text == "<think>\nColours.\n</think>\n\nRed, green"
+        assert (reply.stats.n_prompt, reply.stats.n_emitted) == (26, 12)
+        assert reply.stats.decode_tps == pytest.approx(12 / 0.48)
+        raw = finished(session, GenerationRequest(raw_prompt="one"))
+        assert (raw.text, raw.reason) == (" two three", FinishReason.LENGTH)
+        fault = ended(session).fault
+        session.close()
+    assert isinstance(fault, ServerError)
+    assert "model 'llama3.2:latest' not found" in str(fault)
+
+
+def test_vllm_tells_how_likely_a_text_is() -> None:
+    with replaying("vllm") as server:
+        http = Http(server.url, Limits())
+        model = ServedModel(http, ask_facts(http, None))
+        tokens = model.tokenize("The cat sat on the mat.", add_special=True, parse_special=False)
+        rows = list(model.rows(tokens, 1))
+        http.close()
+    assert [row.token for row in rows] == tokens[2:]
+    assert [row.top for row in rows] == [506, 335, 253, 2644, 30]
+    assert rows[1].logprob == pytest.approx(-1.1024, abs=1e-4)
+    assert rows[1].logprob == rows[1].likeliest[335]
+    assert server.asked[-1][1]["prompt_logprobs"] == 20
+
+
+def test_sglang_tells_how_likely_a_text_is() -> None:
+    with replaying("sglang") as server:
+        http = Http(server.url, Limits())
+        model = ServedModel(http, ask_facts(http, None))
+        tokens = model.tokenize("The cat", add_special=True, parse_special=False)
+        rows = list(model.rows(tokens, 0))
+        http.close()
+    assert (model.bos, tokens) == (None, [504, 2644, 2643])
+    assert [(row.token, row.logprob, row.top) for row in rows] == [
+        (2644, -13.5, 29),
+        (2643, -8.25, 506),
+    ]
+
+
+def test_ollama_tells_of_its_own_tokens_only() -> None:
+    with replaying("ollama") as server:
+        http = Http(server.url, Limits())
+        facts = ask_facts(http, None)
+        with pytest.raises(ServerError, match=r"is Ollama.*llama-server, vLLM and SGLang"):
+            ServedModel(http, facts)
+        http.close()
