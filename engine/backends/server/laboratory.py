@@ -178,7 +178,11 @@ class ServerLaboratory:
         )
         with ThreadPoolExecutor(max_workers=len(self.servers.models)) as pool:
             for index in range(len(self.documents)):
-                yield from self._score(index, pool)
+                try:
+                    yield from self._score(index, pool)
+                except EngineError:
+                    yield from self._keep()
+                    raise
                 yield from self._keep()
                 if self._is_stopped:
                     break
