@@ -9,7 +9,7 @@ from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, ServerError
 from engine.events import Finished, FinishReason
-from engine.model.server_address import KEY_VARIABLE
+from engine.model.addresses import KEY_VARIABLE
 from engine.requests import Cancellation, GenerationRequest, Message
 from tests.recorded_server import replaying
 

@@ -11,7 +11,7 @@ from engine.backends.server.logprobs import ToldRow, compared_rows
 from engine.configuration import Configuration
 from engine.errors import ServerError
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
-from engine.model.server_address import KEY_VARIABLE
+from engine.model.addresses import KEY_VARIABLE
 from engine.quality.laboratory import Finished, Plan, Progress
 from engine.quality.records import QualityError, Report, report_json, report_of
 from engine.quality.texts import Text
