@@ -13,11 +13,10 @@ from app.config import load_settings
 from app.opening import ModelRequest, loaded_engine, open_model
 from engine.backends.llama_cpp.slot_file import read_slot_file
 from engine.cache.snapshot_folder import ColdFolder
-from engine.errors import ServerError
 from engine.events import Finished, PromptReady, TiersChanged
-from engine.process.server_process import ServerProcess, find_llama_server, free_port
 from engine.requests import GenerationRequest
 from tests.app.cli.conftest import kvchat
+from tests.real_server import llama_server
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 LINE = tuple(range(1000, 1200))
@@ -88,21 +87,10 @@ def test_another_models_slot_and_a_broken_one_are_refused(
 
 @pytest.fixture
 def server(starter_path: Path, tmp_path: Path) -> Iterator[str]:
-    try:
-        program = find_llama_server(None)
-    except ServerError:
-        pytest.skip("no llama-server: name one in LLAMA_SERVER")
-    port = free_port("127.0.0.1")
-    url = f"http://127.0.0.1:{port}"
-    process = ServerProcess(
-        (str(program), "--model", str(starter_path), "--ctx-size", "4096", "--parallel", "2",
-         "--threads", "1", "--host", "127.0.0.1", "--port", str(port),
-         "--slot-save-path", f"{tmp_path}/"),
-        url=url, log_path=tmp_path / "log", tell=lambda _: None,
-    )  # fmt: skip
-    process.start(loading_s=120)
-    yield url
-    process.end()
+    options = ("--ctx-size", "4096", "--parallel", "2", "--threads", "1")
+    slots = ("--slot-save-path", f"{tmp_path}/")
+    with llama_server(starter_path, tmp_path / "log", *options, *slots) as process:
+        yield process.url
 
 
 def post(url: str, body: dict[str, object]) -> dict[str, object]:

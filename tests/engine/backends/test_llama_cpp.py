@@ -29,11 +29,6 @@ def settings(path: Path, **changes: object) -> Configuration:
     return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
 
 
-@pytest.fixture(scope="module")
-def log() -> NativeLog:
-    return NativeLog()
-
-
 class TestDenseModel(BackendContract):
     @pytest.fixture(scope="class")
     @classmethod

@@ -31,11 +31,6 @@ Keys that were read without turning them back would be off by more than 1."""
 
 
 @pytest.fixture(scope="module")
-def log() -> NativeLog:
-    return NativeLog()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     heads = {"attention.key_length": 128, "attention.value_length": 128}

@@ -34,11 +34,6 @@ def refuses(name: str, changes: Mapping[str, object]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def log() -> NativeLog:
-    return NativeLog()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     for name in SHAPES:

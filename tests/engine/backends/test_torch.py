@@ -43,11 +43,6 @@ TEXT = (
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "gemma3"]
 
 
-@pytest.fixture(scope="module")
-def log() -> NativeLog:
-    return NativeLog()
-
-
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")

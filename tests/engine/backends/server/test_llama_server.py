@@ -7,7 +7,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from engine.backends.server.facts import slots_of
 from engine.backends.server.many_users import LoadPlan, run_load, said_alone
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
-from engine.errors import ServerError
 from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
 from engine.memory.server_log import compare_log, read_server_log
 from engine.memory.terms import TermKind
@@ -31,6 +29,7 @@ from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
 from engine.process.server_process import ServerProcess, find_llama_server, free_port
 from engine.requests import Cancellation, GenerationRequest, Message
+from tests.real_server import llama_server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -46,29 +45,14 @@ DRAFTING = (
 )  # fmt: skip
 
 
-@dataclass
-class Started:
-    url: str
-    process: ServerProcess
-
-
 @pytest.fixture(scope="module")
-def started(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    try:
-        program = find_llama_server(None)
-    except ServerError:
-        pytest.skip("no llama-server: name one in LLAMA_SERVER")
-    port = free_port("127.0.0.1")
-    url = f"http://127.0.0.1:{port}"
-    process = ServerProcess(
-        (str(program), "--model", str(starter_path), "--ctx-size", "4096", "--parallel", "2",
-         "--threads", "1", "--ubatch-size", "1", "--metrics", "--host", "127.0.0.1",
-         "--port", str(port), *DRAFTING),
-        url=url, log_path=tmp_path_factory.mktemp("server") / "log", tell=lambda _: None,
-    )  # fmt: skip
-    process.start(loading_s=120)
-    yield Started(url, process)
-    process.end()
+def started(
+    starter_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    options = ("--ctx-size", "4096", "--parallel", "2", "--threads", "1", "--ubatch-size", "1")
+    log_path = tmp_path_factory.mktemp("server") / "log"
+    with llama_server(starter_path, log_path, *options, "--metrics", *DRAFTING) as process:
+        yield process
 
 
 def chat(engine: BlockingClient) -> list[tuple[Finished, list[Event]]]:
@@ -100,9 +84,9 @@ def chat_with(configuration: Configuration, log_path: Path) -> list[tuple[Finish
 
 
 def test_it_says_what_the_engine_says_and_counts_as_its_log_does(
-    started: Started, starter_path: Path, tmp_path: Path
+    started: ServerProcess, starter_path: Path, tmp_path: Path
 ) -> None:
-    log = started.process.log_path
+    log = started.log_path
     n_before = len(log.read_text(errors="replace"))
     served = chat_with(Configuration.at_server(started.url), tmp_path / "one.log")
     here = chat_with(
@@ -133,7 +117,7 @@ def test_it_says_what_the_engine_says_and_counts_as_its_log_does(
     assert served[1][0].stats.n_reused > 0
 
 
-def test_a_stopped_reply_frees_its_slot_and_can_be_gone_on_with(started: Started) -> None:
+def test_a_stopped_reply_frees_its_slot_and_can_be_gone_on_with(started: ServerProcess) -> None:
     session = ServerSession(Configuration.at_server(started.url))
     asked = GenerationRequest(raw_prompt="Once upon a time", max_tokens=400, seed=1)
     whole = session.begin(asked, Cancellation())
@@ -163,7 +147,7 @@ def test_a_stopped_reply_frees_its_slot_and_can_be_gone_on_with(started: Started
 
 
 @pytest.mark.parametrize("n_users", [1, 3])
-def test_users_at_once_get_what_each_gets_alone(started: Started, n_users: int) -> None:
+def test_users_at_once_get_what_each_gets_alone(started: ServerProcess, n_users: int) -> None:
     session = ServerSession(Configuration.at_server(started.url))
     plan = LoadPlan(n_turns=2, max_tokens=12, limit_s=100)
     result = run_load(session, n_users, plan, said_alone(session, n_users, plan))
@@ -178,20 +162,9 @@ def test_users_at_once_get_what_each_gets_alone(started: Started, n_users: int) 
 
 
 def test_a_killed_server_is_started_again_and_answers(starter_path: Path, tmp_path: Path) -> None:
-    try:
-        program = find_llama_server(None)
-    except ServerError:
-        pytest.skip("no llama-server: name one in LLAMA_SERVER")
-    port = free_port("127.0.0.1")
     told: list[str] = []
-    process = ServerProcess(
-        (str(program), "--model", str(starter_path), "--ctx-size", "512", "--host", "127.0.0.1",
-         "--port", str(port)),
-        url=f"http://127.0.0.1:{port}", log_path=tmp_path / "log", tell=told.append,
-        pauses_s=(0.1,),
-    )  # fmt: skip
-    process.start(loading_s=120)
-    try:
+    options = ("--ctx-size", "512")
+    with llama_server(starter_path, tmp_path / "log", *options, tell=told.append) as process:
         session = ServerSession(Configuration.at_server(process.url))
         generation = session.begin(
             GenerationRequest(raw_prompt="Once", max_tokens=200), Cancellation()
@@ -212,8 +185,6 @@ def test_a_killed_server_is_started_again_and_answers(starter_path: Path, tmp_pa
         assert again.fault is None
         assert again.reply.n_emitted == 4
         session.close()
-    finally:
-        process.end()
     assert "started again" in told[0]
 
 

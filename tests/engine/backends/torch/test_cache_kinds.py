@@ -54,16 +54,6 @@ LINE = [int(each) for each in np.random.default_rng(1).integers(3, 259, 200)]
 
 
 @pytest.fixture(scope="module")
-def log() -> NativeLog:
-    return NativeLog()
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return filled_model(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
-
-
-@pytest.fixture(scope="module")
 def loaded(llama: Path, log: NativeLog) -> Iterator[TorchBackend]:
     backend = TorchBackend(settings(llama), log)
     yield backend

@@ -20,16 +20,6 @@ from tests.filled_models import filled_model  # noqa: E402
 LINE = [int(each) for each in np.random.default_rng(1).integers(3, 259, 120)]
 
 
-@pytest.fixture(scope="module")
-def log() -> NativeLog:
-    return NativeLog()
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return filled_model(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
-
-
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same functions, called as they are: compiling them takes half a minute."""
