@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, TypeVar, Union, get_args, get_origin
 
 from engine.errors import shown
+from engine.parsing import parse_json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
+Kept = TypeVar("Kept")
 MOST_FAULTS = 20
 """Faults of one file that are named."""
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -32,6 +34,32 @@ def nearest(wanted: str, names: Iterable[str], *, n: int = 1, cutoff: float = 0.
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     """`, did you mean NAME?` with the name most like a wrong one; empty where none is like it."""
     return "".join(f", did you mean {name}?" for name in nearest(wanted, names))
+
+
+def read_versioned(text: str, kind: type[Kept], version: int, *, key: str = "version") -> Kept:
+    """The object of a JSON text that says its version.
+
+    Args:
+        text: The text.
+        kind: A data class; what it holds is checked.
+        version: Of what is read here.
+        key: Under which the text says its own.
+
+    Raises:
+        ValueError: it is no JSON, of another version or damaged; the message says where.
+    """
+    from pydantic import TypeAdapter, ValidationError  # takes longer to import than most commands
+
+    data = parse_json(text)
+    found = data.get(key) if isinstance(data, dict) else None
+    if found != version:
+        raise ValueError(f"it has the {key} {found!r} and this kvchat reads {version}")
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"it is damaged at {where}: {first['msg']}") from error
 
 
 def explain(

@@ -3,8 +3,10 @@
 import json
 import math
 import re
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +15,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
+
+import pytest
 
 Misdeed = Literal[
     "none", "cut", "broken json", "ten megabytes", "endless line", "endless text", "silence",
@@ -50,6 +54,20 @@ class LanguageServer:
     """Token of the first letter: a vocabulary of its own."""
     is_released: threading.Event = field(default_factory=threading.Event)
     """Lets what hangs end, so that a test leaves nothing behind."""
+
+
+def own_certificate(folder: Path) -> Path:
+    """A certificate for this machine that nobody signed; without openssl the test is skipped."""
+    pem, signed = folder / "server.pem", folder / "cert.pem"
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    subprocess.run(
+        ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=127.0.0.1", "-keyout", str(pem), "-out", str(signed)),
+        check=True, capture_output=True,
+    )  # fmt: skip
+    pem.write_text(pem.read_text() + signed.read_text())
+    return pem
 
 
 @contextmanager

@@ -11,21 +11,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from app import format as fmt
 from app.bench.policies import parse_policy
 from app.bench.results import PromptRecord, Results
-from app.bench.summary import PolicySummary, SetSummary, batch_curve, summarise
+from app.bench.summary import SetSummary, batch_curve, summarise
 from app.bench.table import (
-    accepted,
+    PAGE_COLUMNS,
     against_line,
     against_overall,
-    interval,
+    overall_rows,
+    overall_titles,
+    policy_row,
     ratio,
-    same_text,
     set_facts,
-    sources,
 )
 from app.bench.verdict import (
     auto_against_best,
     noise_warning,
-    overall_of,
     recommend,
     slow_prompts,
 )
@@ -200,10 +199,11 @@ def html_report(results: Results) -> str:
             machine=results.machine,
             advice=recommend(summaries, policies),
             noise=noise_warning(summaries),
-            overall_titles=("policy", "geometric mean", *(summary.label for summary in summaries)),
-            overall_rows=[_overall_row(summaries, policy) for policy in policies],
+            overall_titles=overall_titles(summaries),
+            overall_rows=list(overall_rows(summaries, policies)),
             against_overall=against_overall(summaries),
             slow_rows=list(_slow_rows(summaries)),
+            titles=PAGE_COLUMNS,
             sets=[_set(summary, results.prompts) for summary in summaries],
             curve=_curve(results.prompts),
         )
@@ -228,12 +228,6 @@ def page_environment(template: Path) -> Environment:
     return environment
 
 
-def _overall_row(summaries: Sequence[SetSummary], policy: str) -> tuple[str, ...]:
-    found = (summary.find(policy) for summary in summaries)
-    means = (ratio(each.mean if each else None) for each in found)
-    return policy, ratio(overall_of(summaries, policy)), *means
-
-
 def _slow_rows(summaries: Sequence[SetSummary]) -> Iterable[tuple[str, ...]]:
     for each in slow_prompts(summaries):
         yield (
@@ -251,24 +245,10 @@ def _set(summary: SetSummary, records: Sequence[PromptRecord]) -> dict[str, obje
     against = [each for each in auto_against_best(summary) if each.ratio is not None]
     return {
         "summary": summary,
-        "rows": [_row(policy) for policy in summary.policies],
+        "rows": [policy_row(policy, PAGE_COLUMNS) for policy in summary.policies],
         "against": [against_line(each) for each in against],
         "charts": list(_charts(summary, records)),
     }
-
-
-def _row(policy: PolicySummary) -> tuple[str, ...]:
-    rate = policy.tokens_per_round
-    return (
-        policy.policy,
-        ratio(policy.mean),
-        interval(policy.interval),
-        ratio(policy.mean_of_all),
-        accepted(policy),
-        sources(policy),
-        fmt.NO_VALUE if rate is None else f"{rate:.2f}",
-        same_text(policy),
-    )
 
 
 def _charts(summary: SetSummary, records: Sequence[PromptRecord]) -> Iterable[str]:

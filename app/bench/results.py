@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from pydantic import TypeAdapter, ValidationError
 
 from app import __version__
 from app.config import SettingsError, write_atomically
@@ -16,7 +15,7 @@ from app.doctor import check_build
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text
 from engine.memory.hardware import find_gpus, this_processor
-from engine.parsing import parse_json
+from engine.validation import read_versioned
 
 PLAIN = "plain"
 """Name of the runs that draft nothing."""
@@ -175,20 +174,12 @@ def read_results(path: Path) -> Results:
     """
     try:
         text = read_text(path, limit=RECORDS_BYTES)
-        data = parse_json(text)
+        return read_versioned(text, Results, SCHEMA, key="schema")
     except (OSError, ValueError) as error:
-        raise BenchError(f"{path} cannot be read as results of a benchmark: {error}") from error
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
         raise BenchError(
-            f"{path} has the schema {schema!r} and this kvchat reads {SCHEMA}: measure again"
-        )
-    try:
-        return TypeAdapter(Results).validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BenchError(f"{path} is damaged at {where}: {first['msg']}") from error
+            f"{path} cannot be read as results of a benchmark ({error}): measure again into "
+            "another file"
+        ) from error
 
 
 def write_results(path: Path, results: Results) -> None:

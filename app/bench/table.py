@@ -1,7 +1,7 @@
 """How far a benchmark is, and its results as tables for a terminal."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -38,6 +38,12 @@ from app.console import plain_table
 
 GOOD, BAD, MUTED = "green", "red", "dim"
 COLUMNS = ("policy", "of plain", "95 %", "worst prompt", "accepted", "per round", "same text")
+PAGE_COLUMNS = (
+    "policy", "of plain", "95 %", "with loops", "accepted", "by source", "per round", "same text",
+)  # fmt: skip
+"""Of the terminal, which is narrow, and of the page."""
+TEXTS = ("policy", "worst prompt", "same text", "tokens", "95 %")
+"""Columns that are no numbers."""
 
 
 def report(results: Results) -> Iterator[RenderableType]:
@@ -69,7 +75,13 @@ def _set(summary: SetSummary) -> Iterator[RenderableType]:
         table = _table(COLUMNS)
         best = best_fixed(summary)
         for policy in summary.policies:
-            table.add_row(*_cells(policy), style="bold" if policy is best else "")
+            styles = {
+                "of plain": _style(policy),
+                "same text": "" if policy.parts_at is None else "yellow",
+            }
+            cells = zip(COLUMNS, policy_row(policy, COLUMNS), strict=True)
+            texts = (Text(text, style=styles.get(title, "")) for title, text in cells)
+            table.add_row(*texts, style="bold" if policy is best else "")
         yield table
     for prompt, reason in summary.failures:
         yield Text(f"{prompt} failed: {reason}", style=BAD)
@@ -108,39 +120,50 @@ def interval(ends: tuple[float, float] | None, form: str = "{}") -> str:
     return "" if ends is None else form.format(f"{ends[0]:.2f} to {ends[1]:.2f}")
 
 
-def _cells(policy: PolicySummary) -> tuple[Text, ...]:
+def policy_row(policy: PolicySummary, titles: Sequence[str]) -> tuple[str, ...]:
+    """What a policy did, in the columns of these titles."""
+    return tuple(_CELLS[title](policy) for title in titles)
+
+
+def _worst(policy: PolicySummary) -> str:
     worst = policy.worst
-    rate = policy.tokens_per_round
-    return (
-        Text(policy.policy),
-        Text(ratio(policy.mean), style=_style(policy)),
-        Text(interval(policy.interval)),
-        Text("" if worst is None else f"{worst.ratio:.2f} {worst.prompt}"),
-        Text(accepted(policy)),
-        Text(fmt.NO_VALUE if rate is None else f"{rate:.2f}"),
-        Text(same_text(policy), style="" if policy.parts_at is None else "yellow"),
-    )
+    return "" if worst is None else f"{worst.ratio:.2f} {worst.prompt}"
 
 
-def accepted(policy: PolicySummary) -> str:
+def _accepted(policy: PolicySummary) -> str:
     """The share of accepted tokens, and of how many."""
     if not policy.has_drafts:
         return "no drafts"
     return f"{fmt.percent(policy.acceptance)} of {fmt.count(policy.n_verified)}"
 
 
-def same_text(policy: PolicySummary) -> str:
+def _same_text(policy: PolicySummary) -> str:
     """How many runs gave the text of plain decoding, and from which token on others differ."""
     same = f"{policy.n_same} of {policy.n_runs}"
     return same if policy.parts_at is None else f"{same}, from token {policy.parts_at}"
 
 
-def sources(policy: PolicySummary) -> str:
+def _sources(policy: PolicySummary) -> str:
     """The acceptance of every predictor of a policy, nothing where there is only one."""
     if len(policy.by_source) < 2:
         return ""
-    shares = {name: fmt.share(accepted, n) for name, (n, accepted) in policy.by_source.items()}
+    shares = {name: fmt.share(right, n) for name, (n, right) in policy.by_source.items()}
     return ", ".join(f"{name} {fmt.percent(value)}" for name, value in shares.items())
+
+
+_CELLS: Mapping[str, Callable[[PolicySummary], str]] = {
+    "policy": lambda policy: policy.policy,
+    "of plain": lambda policy: ratio(policy.mean),
+    "95 %": lambda policy: interval(policy.interval),
+    "worst prompt": _worst,
+    "with loops": lambda policy: ratio(policy.mean_of_all),
+    "accepted": _accepted,
+    "by source": _sources,
+    "per round": lambda policy: (
+        fmt.NO_VALUE if policy.tokens_per_round is None else f"{policy.tokens_per_round:.2f}"
+    ),
+    "same text": _same_text,
+}
 
 
 def _style(policy: PolicySummary) -> str:
@@ -153,18 +176,31 @@ def _style(policy: PolicySummary) -> str:
 
 def _overall(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Iterator[RenderableType]:
     yield Text("All sets, their geometric mean", style="bold")
-    table = _table(("policy", "of plain", *(summary.label for summary in summaries), "with loops"))
+    table = _table(overall_titles(summaries))
+    for row in overall_rows(summaries, policies):
+        table.add_row(*row)
+    yield table
+    for auto, value in against_overall(summaries):
+        yield Text(f"{auto} is at {ratio(value)} of the best fixed length of every set")
+
+
+def overall_titles(summaries: Sequence[SetSummary]) -> tuple[str, ...]:
+    """The columns of the table of all sets."""
+    return ("policy", "of plain", *(summary.label for summary in summaries), "with loops")
+
+
+def overall_rows(
+    summaries: Sequence[SetSummary], policies: Sequence[str]
+) -> Iterator[tuple[str, ...]]:
+    """Each policy over all sets, in each, and with the prompts that end in a loop."""
     for policy in policies:
         found = [summary.find(policy) for summary in summaries]
-        table.add_row(
+        yield (
             policy,
             ratio(overall_of(summaries, policy)),
             *(ratio(each.mean if each else None) for each in found),
             ratio(overall(each.mean_of_all if each else None for each in found)),
         )
-    yield table
-    for auto, value in against_overall(summaries):
-        yield Text(f"{auto} is at {ratio(value)} of the best fixed length of every set")
 
 
 def against_overall(summaries: Sequence[SetSummary]) -> tuple[tuple[str, float | None], ...]:
@@ -203,8 +239,7 @@ def _curve(points: Sequence[CurvePoint]) -> Iterator[RenderableType]:
 
 
 def _table(titles: Sequence[str]) -> Table:
-    texts = ("policy", "worst prompt", "same text", "tokens", "95 %")
-    numbers = [title for title in titles if title not in texts]
+    numbers = [title for title in titles if title not in TEXTS]
     return plain_table(titles, numbers=numbers, header_style=MUTED)
 
 

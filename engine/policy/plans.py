@@ -16,10 +16,10 @@ from typing import Annotated, Final, Literal
 from engine.configuration import STRICT, Bounds
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
-from engine.parsing import parse_json
 from engine.policy.choice import Basis, Choice
 from engine.policy.sentence import verdict
 from engine.quality.records import CacheKind, Measurement, Name, Report, Subject
+from engine.validation import read_versioned
 
 VERSION: Final = 1
 MOST_EARLIER = 8
@@ -229,17 +229,7 @@ def read_plan(path: Path) -> SavedPlan:
 
 
 def _plan_of(text: str) -> SavedPlan:
-    from pydantic import TypeAdapter, ValidationError  # takes longer to import than most commands
-
-    data = parse_json(text)
-    version = data.get("version") if isinstance(data, dict) else None
-    if version != VERSION:
-        raise ValueError(f"it has the version {version!r} and this kvchat reads {VERSION}")
-    try:
-        plan = TypeAdapter(SavedPlan).validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"at {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    plan = read_versioned(text, SavedPlan, VERSION)
     for moment in (plan.saved, *(each.measured for each in plan.earlier)):
         _time(moment)
     return plan

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from engine.configuration import MOST_COUNT, STRICT, Bounds
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
-from engine.parsing import parse_json
+from engine.validation import read_versioned
 
 SERVERS: Final = "server"
 """What the setting `backend` of a report says that compares servers: no cache types, no bytes."""
@@ -308,17 +308,7 @@ def report_of(text: str) -> Report:
     Raises:
         ValueError: it is none, or of another version; the message says where.
     """
-    from pydantic import TypeAdapter, ValidationError  # takes longer to import than most commands
-
-    data = parse_json(text)
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise ValueError(f"it has the schema {schema!r} and this kvchat reads {SCHEMA}")
-    try:
-        return TypeAdapter(Report).validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"at {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return read_versioned(text, Report, SCHEMA, key="schema")
 
 
 def read_report(path: Path) -> Report:

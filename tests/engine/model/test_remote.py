@@ -14,8 +14,10 @@ from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
 from engine.model.http_ranges import RemoteFileError, UnreachableError
 from engine.model.remote import read_remote
+from tests import hostile_language_server
 from tests.gguf_files import header, llama_values
 from tests.gguf_server import Server, serving
+from tests.hostile_language_server import own_certificate
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
 SIZE = 1 << 34
@@ -209,6 +211,15 @@ def _drip(server: socket.socket, start: bytes) -> None:
         for _ in range(500):
             connection.sendall(b"x")
             time.sleep(0.02)
+
+
+def test_a_certificate_that_nobody_signed_is_not_trusted(server: Server, tmp_path: Path) -> None:
+    with hostile_language_server.serving(certificate=own_certificate(tmp_path)) as other:
+        with pytest.raises(UnreachableError, match="certificate"):
+            read_remote(f"{other.url}/m.gguf")
+        server.redirects["/m.gguf"] = f"{other.url}/m.gguf"
+        with pytest.raises(UnreachableError, match="certificate"):
+            read_remote(f"{server.url}/m.gguf")
 
 
 def test_nobody_there_is_said(server: Server) -> None:

@@ -1,8 +1,6 @@
 """Servers that are not there, refuse, break off, lie or never end: it is told, and text is kept."""
 
 import logging
-import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from tests.hostile_language_server import (
     LanguageServer,
     Misdeed,
     free_port,
+    own_certificate,
     serving,
     wait_for_cut,
 )
@@ -281,18 +280,8 @@ def test_addresses_with_secrets_are_refused() -> None:
 
 
 def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
-    pem = tmp_path / "server.pem"
-    made = subprocess.run(
-        ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-         "/CN=127.0.0.1", "-keyout", str(pem), "-out", str(tmp_path / "cert.pem")),
-        check=False, capture_output=True,
-    )  # fmt: skip
-    if made.returncode:
-        pytest.skip("no openssl to make a certificate with")
-    pem.write_text(pem.read_text() + (tmp_path / "cert.pem").read_text())
-    assert ssl.OPENSSL_VERSION
     with (
-        serving(certificate=pem) as server,
+        serving(certificate=own_certificate(tmp_path)) as server,
         pytest.raises(ServerError, match=r"cannot be trusted.*SSL_CERT_FILE"),
     ):
         opened(server)
