@@ -166,7 +166,7 @@ class RangeClient:
             for chunk in answer.iter_raw():
                 data += chunk
                 if self._progress is not None:
-                    self._progress(address.file_name, start + min(len(data), end - start))
+                    self._progress(address.file_name, start + len(data))
                 if len(data) >= end - start:
                     break
         missing = end - start - len(data)

@@ -8,11 +8,11 @@ the keys and values, whole heads, so those of fewer heads than GPUs are kept sev
 import platform
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, ControllerName, PredictorName
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import kv_type
 from engine.memory.units import GIB, format_bytes
@@ -23,9 +23,10 @@ from engine.presets.programs.base import (
     ExportRequest,
     comments,
     slug,
+    with_absolute_paths,
     writable,
 )
-from engine.presets.programs.remarks import left_behind, no_scales
+from engine.presets.programs.remarks import left_behind, no_scales, one_length
 from engine.presets.programs.shell import lines_of
 
 HALF_BYTES, QUARTER_BYTES = 2, 1
@@ -121,29 +122,110 @@ def spread_of(request: ExportRequest, page_tokens: int) -> Spread:
     return Spread(nodes, n_tensor, n_pipeline, weights // len(gpus), per_token, page_tokens)
 
 
-def launch(
-    request: ExportRequest,
-    heading: str,
-    remarks: Sequence[str],
-    spread: Spread,
-    commands: Sequence[Sequence[str]],
-) -> Exported:
-    """A script of the first machine; those of the others come beside it.
+@dataclass(frozen=True, slots=True)
+class PagedServer:
+    """What a program calls things, and what it says otherwise than the other."""
 
-    Args:
-        request: The preset; its name is the files' and stands in the heading.
-        heading: The program and its version.
-        remarks: What the user should know.
-        spread: The machines, in the order of the commands.
-        commands: The words that start the program, for each machine that has a script.
-    """
-    first, *others = (_script(words) for words in commands)
-    said = (f"{request.name}, planned by kvchat for {heading}", *remarks, *request.warnings)
-    companions = tuple(
-        Companion(f"{slug(request.name)}.{slug(node.host)}.sh", f"#!/bin/sh\n{script}")
-        for node, script in zip(spread.nodes[1:], others, strict=False)
-    )
-    return Exported(f"#!/bin/sh\n{comments(said)}{first}", tuple(remarks), companions=companions)
+    program: str
+    heading: str
+    """The program and its version."""
+    page_tokens: int
+    pages: str
+    """Its word for them."""
+    command: tuple[str, ...]
+    """The words before the path of the model."""
+    tokenizer: str
+    name: str
+    n_ctx: str
+    """The flag of a chat's tokens; those before and behind are flags too."""
+    n_slots: str
+    share: str
+    """Of the memory that may be used."""
+    n_tensor: str
+    n_pipeline: str
+    eight_bits: str
+    """Type of a cache in 8 bits."""
+    adapters: tuple[str, ...]
+    counts: tuple[str, ...]
+    """What makes it tell counts that kvchat shows."""
+    lookup: str
+    """Its word for drafts out of the text."""
+    nodes: Callable[[Spread, int], Iterator[str]]
+    """The words that join several machines, for one of them by its number."""
+    drafts: Callable[[ExportRequest], Iterator[str]]
+    remarks: Callable[[ExportRequest, Spread], Iterator[str]]
+    """What is said of it alone."""
+
+    def render(self, request: ExportRequest) -> Exported:
+        """A script of the first machine; those of the others come beside it.
+
+        Raises:
+            ExportError: a path that cannot be written, or machines that it cannot join.
+        """
+        request = with_absolute_paths(request)
+        spread = spread_of(request, self.page_tokens)
+        remarks = tuple(self._remarks(request, spread))
+        n_scripts = len(spread.nodes) if spread.is_even else 1
+        first, *others = (_script(self._words(request, spread, n)) for n in range(n_scripts))
+        said = (
+            f"{request.name}, planned by kvchat for {self.heading}",
+            *remarks,
+            *request.warnings,
+        )
+        companions = tuple(
+            Companion(f"{slug(request.name)}.{slug(node.host)}.sh", f"#!/bin/sh\n{script}")
+            for node, script in zip(spread.nodes[1:], others, strict=False)
+        )
+        return Exported(f"#!/bin/sh\n{comments(said)}{first}", remarks, companions=companions)
+
+    def _words(self, request: ExportRequest, spread: Spread, rank: int) -> list[str]:
+        configuration = request.configuration
+        tokenizer = tokenizer_of(request.model)
+        words = [*self.command, writable(str(configuration.model_path))]
+        words += [] if tokenizer is None else [self.tokenizer, tokenizer]
+        words += [self.name, slug(request.name)]
+        words += [self.n_ctx, str(n_ctx_of_chat(configuration))]
+        words += [self.n_slots, str(configuration.n_slots)]
+        words += [self.share, f"{utilization(request):g}"]
+        if number_bytes(configuration) < HALF_BYTES:
+            words += ["--kv-cache-dtype", self.eight_bits]
+        for flag, n_gpus in (
+            (self.n_tensor, spread.n_tensor),
+            (self.n_pipeline, spread.n_pipeline),
+        ):
+            words += [flag, str(n_gpus)] if n_gpus > 1 else []
+        if len(spread.nodes) > 1:
+            words += self.nodes(spread, rank)
+        words += self.drafts(request)
+        if configuration.adapters:
+            words += [*self.adapters, *named_adapters(configuration)]
+        return [*words, *self.counts, "--host", writable(request.host), "--port", str(request.port)]
+
+    def _remarks(self, request: ExportRequest, spread: Spread) -> Iterator[str]:
+        yield from sizes_text(request, spread, self.pages)
+        yield from lost(request, spread, self.program)
+        speculation = request.configuration.speculation
+        if speculation.predictor in (PredictorName.SUFFIX, PredictorName.COMBINED):
+            yield (
+                f"the predictor is {speculation.predictor}: {self.program} gets its look-up "
+                f"({self.lookup}) instead"
+            )
+        if speculation.predictor is PredictorName.CUSTOM:
+            yield f"the predictor {speculation.predictor_title} is a plugin of kvchat's: no drafts"
+        yield from one_length(request.configuration, self.program)
+        yield from self.remarks(request, spread)
+
+
+def n_drafted(configuration: Configuration) -> int:
+    """Tokens of a draft out of the text: the fixed length, else the longest there may be."""
+    speculation = configuration.speculation
+    is_fixed = speculation.controller is ControllerName.FIXED
+    return speculation.n_draft if is_fixed else speculation.n_draft_max
+
+
+def machines_text(spread: Spread) -> str:
+    """The machines with the number of their GPUs."""
+    return ", ".join(f"{node.host} {len(node.gpus)}" for node in spread.nodes)
 
 
 def _script(words: Sequence[str]) -> str:

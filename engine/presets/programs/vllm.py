@@ -7,82 +7,21 @@ package of its own since 0.26 (`vllm-gguf-plugin`).
 import json
 from collections.abc import Iterator
 
-from engine.configuration import ControllerName, PredictorName
-from engine.presets.programs.base import (
-    Exported,
-    ExportRequest,
-    Format,
-    named_file,
-    slug,
-    with_absolute_paths,
-    writable,
-)
+from engine.configuration import PredictorName
+from engine.presets.programs.base import ExportRequest, Format, named_file, writable
 from engine.presets.programs.paged_server import (
-    HALF_BYTES,
+    PagedServer,
     Spread,
-    launch,
-    lost,
+    machines_text,
     n_ctx_of_chat,
-    named_adapters,
-    number_bytes,
-    sizes_text,
-    spread_of,
+    n_drafted,
     tier_gib,
-    tokenizer_of,
-    utilization,
 )
-from engine.presets.programs.remarks import one_length
 
-PROGRAM = "vLLM"
-PAGE_TOKENS = 16
-"""`CacheConfig.DEFAULT_BLOCK_SIZE`."""
 MASTER_PORT = 29501
 
 
-def render(request: ExportRequest) -> Exported:
-    """A script of the first machine; those of the others come beside it.
-
-    Raises:
-        ExportError: a path that cannot be written.
-    """
-    placed = with_absolute_paths(request)
-    spread = spread_of(placed, PAGE_TOKENS)
-    remarks = tuple(_remarks(placed, spread))
-    commands = [_words(placed, spread, rank) for rank in range(_n_scripts(spread))]
-    return launch(request, "vLLM 0.32", remarks, spread, commands)
-
-
-def _n_scripts(spread: Spread) -> int:
-    return len(spread.nodes) if spread.is_even else 1
-
-
-def _words(request: ExportRequest, spread: Spread, rank: int) -> list[str]:
-    configuration = request.configuration
-    tokenizer = tokenizer_of(request.model)
-    words = ["vllm", "serve", writable(str(configuration.model_path))]
-    words += [] if tokenizer is None else ["--tokenizer", tokenizer]
-    words += ["--served-model-name", slug(request.name)]
-    words += ["--max-model-len", str(n_ctx_of_chat(configuration))]
-    words += ["--max-num-seqs", str(configuration.n_slots)]
-    words += ["--gpu-memory-utilization", f"{utilization(request):g}"]
-    if number_bytes(configuration) < HALF_BYTES:
-        words += ["--kv-cache-dtype", "fp8"]
-    if spread.n_tensor > 1:
-        words += ["--tensor-parallel-size", str(spread.n_tensor)]
-    if spread.n_pipeline > 1:
-        words += ["--pipeline-parallel-size", str(spread.n_pipeline)]
-    words += list(_nodes(spread, rank))
-    if (drafts := _drafts(request)) is not None:
-        words += ["--speculative-config", json.dumps(drafts)]
-    if configuration.adapters:
-        words += ["--enable-lora", "--lora-modules", *named_adapters(configuration)]
-    words.append("--enable-prompt-tokens-details")  # without it replies do not tell what was reused
-    return [*words, "--host", writable(request.host), "--port", str(request.port)]
-
-
 def _nodes(spread: Spread, rank: int) -> Iterator[str]:
-    if len(spread.nodes) < 2:
-        return
     if not spread.is_even:
         yield from ("--distributed-executor-backend", "ray")
         return
@@ -92,8 +31,14 @@ def _nodes(spread: Spread, rank: int) -> Iterator[str]:
         yield "--headless"
 
 
-def _drafts(request: ExportRequest) -> dict[str, object] | None:
-    """The speculative config; None drafts nothing."""
+def _drafts(request: ExportRequest) -> Iterator[str]:
+    config = _speculative_config(request)
+    if config is not None:
+        yield from ("--speculative-config", json.dumps(config))
+
+
+def _speculative_config(request: ExportRequest) -> dict[str, object] | None:
+    """What drafts; None drafts nothing."""
     configuration, speculation = request.configuration, request.configuration.speculation
     if configuration.n_mtp_draft:
         return {"method": "mtp", "num_speculative_tokens": configuration.n_mtp_draft}
@@ -105,10 +50,9 @@ def _drafts(request: ExportRequest) -> dict[str, object] | None:
         }
     if not speculation.drafts_from_text:
         return None
-    is_fixed = speculation.controller is ControllerName.FIXED
     return {
         "method": "ngram",
-        "num_speculative_tokens": speculation.n_draft if is_fixed else speculation.n_draft_max,
+        "num_speculative_tokens": n_drafted(configuration),
         "prompt_lookup_min": speculation.lookup_pattern_min,
         "prompt_lookup_max": max(speculation.lookup_pattern_max, speculation.lookup_pattern_min),
     }
@@ -116,19 +60,10 @@ def _drafts(request: ExportRequest) -> dict[str, object] | None:
 
 def _remarks(request: ExportRequest, spread: Spread) -> Iterator[str]:
     yield "GGUF needs a package beside it: pip install vllm vllm-gguf-plugin"
-    yield from sizes_text(request, spread, "blocks")
-    yield from lost(request, spread, PROGRAM)
-    speculation = request.configuration.speculation
-    if speculation.predictor in (PredictorName.SUFFIX, PredictorName.COMBINED):
-        yield f"the predictor is {speculation.predictor}: vLLM gets its look-up (ngram) instead"
-    if speculation.predictor is PredictorName.CUSTOM:
-        yield f"the predictor {speculation.predictor_title} is a plugin of kvchat's: no drafts"
-    yield from one_length(request.configuration, PROGRAM)
     if not spread.is_even:
-        counts = ", ".join(f"{node.host} {len(node.gpus)}" for node in spread.nodes)
         yield (
-            f"the machines have different numbers of GPUs ({counts}): start Ray on them first, "
-            f"`ray start --head` on {spread.nodes[0].host} and "
+            f"the machines have different numbers of GPUs ({machines_text(spread)}): start Ray on "
+            f"them first, `ray start --head` on {spread.nodes[0].host} and "
             f"`ray start --address={spread.nodes[0].host}:6379` on the others"
         )
     if tier := tier_gib(request):
@@ -145,4 +80,25 @@ def _chats(tier: int, request: ExportRequest, spread: Spread) -> str:
     return f" holds {tier * 2**30 // nbytes:,} chats of {n_ctx:,} tokens more" if nbytes else ""
 
 
-FORMAT = Format("vllm", "vLLM, on one machine or several", named_file(".vllm.sh"), render)
+SERVER = PagedServer(
+    program="vLLM",
+    heading="vLLM 0.32",
+    page_tokens=16,  # `CacheConfig.DEFAULT_BLOCK_SIZE`
+    pages="blocks",
+    command=("vllm", "serve"),
+    tokenizer="--tokenizer",
+    name="--served-model-name",
+    n_ctx="--max-model-len",
+    n_slots="--max-num-seqs",
+    share="--gpu-memory-utilization",
+    n_tensor="--tensor-parallel-size",
+    n_pipeline="--pipeline-parallel-size",
+    eight_bits="fp8",
+    adapters=("--enable-lora", "--lora-modules"),
+    counts=("--enable-prompt-tokens-details",),  # of tokens that were reused
+    lookup="ngram",
+    nodes=_nodes,
+    drafts=_drafts,
+    remarks=_remarks,
+)
+FORMAT = Format("vllm", "vLLM, on one machine or several", named_file(".vllm.sh"), SERVER.render)
