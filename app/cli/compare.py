@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from engine.requests import GenerationRequest
 
 EXIT_INTERRUPTED = 130
-SEED_BITS = 31
 
 
 compare_options = joined(
@@ -113,6 +112,7 @@ def _request(
     import secrets
     from dataclasses import replace
 
+    from app.compare.side import SEED_BITS
     from engine.requests import GenerationRequest, Message
 
     user = Message("user", text)

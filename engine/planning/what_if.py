@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
+from engine.memory.kv_cache import is_quantized, kv_type
 from engine.planning.knob import Knob
 from engine.planning.knobs import with_matched_types
 from engine.planning.planner import Facts, Plan, Planner, Setup, Verdict, n_ctx_limit, verdict_of
@@ -103,8 +104,8 @@ Label = Callable[[Configuration], str]
 def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label, Change]]:
     """The changes to try, those that cost the least quality or speed first."""
     yield lambda c: f"context {c.n_ctx:,}", lambda c: _largest_context(c, plan)
-    yield lambda _: "q8_0 K and V", lambda c: _kv(c, "q8_0", at_most=8)
-    yield lambda _: "q4_0 K and V", lambda c: _kv(c, "q4_0", at_most=4)
+    yield lambda _: "q8_0 K and V", lambda c: _kv(c, "q8_0")
+    yield lambda _: "q4_0 K and V", lambda c: _kv(c, "q4_0")
     yield lambda _: "q8_0 V", _v_only
     yield lambda _: "f16 K and V", _back_to_f16
     yield lambda _: "flash attention on", _flash
@@ -143,31 +144,24 @@ def _largest_context(configuration: Configuration, plan: Plan) -> Configuration 
     return with_n_ctx(configuration, limit)
 
 
-_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 5, "q5_0": 5}
-
-
-def _bits(name: str) -> int:
-    return _BITS.get(name, 4)
-
-
-def _kv(configuration: Configuration, name: str, *, at_most: int) -> Configuration | None:
-    if max(_bits(configuration.type_k), _bits(configuration.type_v)) <= at_most:
+def _kv(configuration: Configuration, name: KVTypeName) -> Configuration | None:
+    types = (configuration.type_k, configuration.type_v)
+    if max(kv_type(each).bits for each in types) <= kv_type(name).bits:
         return None
     is_off = configuration.flash_attention == "off"
     flash = "auto" if is_off else configuration.flash_attention
-    if name == "q8_0":
-        return replace(configuration, type_k="q8_0", type_v="q8_0", flash_attention=flash)
-    return replace(configuration, type_k="q4_0", type_v="q4_0", flash_attention=flash)
+    return replace(configuration, type_k=name, type_v=name, flash_attention=flash)
 
 
 def _v_only(configuration: Configuration) -> Configuration | None:
-    if configuration.flash_attention == "off" or _bits(configuration.type_v) <= 8:
+    is_small = kv_type(configuration.type_v).bits <= kv_type("q8_0").bits
+    if configuration.flash_attention == "off" or is_small:
         return None
     return replace(configuration, type_v="q8_0")
 
 
 def _back_to_f16(configuration: Configuration) -> Configuration | None:
-    if min(_bits(configuration.type_k), _bits(configuration.type_v)) >= 16:
+    if not (is_quantized(configuration.type_k) or is_quantized(configuration.type_v)):
         return None
     return replace(configuration, type_k="f16", type_v="f16")
 

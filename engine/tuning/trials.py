@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 from engine.configuration import MOST_COUNT, Bounds, Configuration
+from engine.memory.kv_cache import is_quantized
 
 WorkloadName = Literal["prompt", "near", "deep"]
 PositiveCount = Annotated[int, Bounds(ge=1, le=MOST_COUNT)]
@@ -205,7 +206,7 @@ def _threads_label(n: int) -> str:
 
 
 def _flash_attention(now: Configuration, scope: Scope) -> SettingGroup:
-    needs_it = now.type_v not in ("f32", "f16", "bf16")
+    needs_it = is_quantized(now.type_v)
     can_change = scope.has_flash_attention and not needs_it
     is_off = now.flash_attention == "off"
     other = Trial("on", {"flash_attention": "on"})
