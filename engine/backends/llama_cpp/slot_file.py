@@ -94,8 +94,13 @@ def write_slot_file(
 
     Raises:
         OSError: it cannot be written.
-        StateError: the states are damaged, or none of llama.cpp.
+        StateError: the states are damaged, or none of llama.cpp, or the line holds an image.
     """
+    if min(tokens, default=0) < 0:
+        raise StateError(
+            "this line holds an image, which llama-server marks in a way of its own: no slot file "
+            "is written of it"
+        )
     state = memoryview(whole_state(states, n_streams=n_streams))[HEADER.size :]
     head = SLOT_HEADER.pack(SLOT_MAGIC, SLOT_VERSION, len(tokens))
     packed = np.asarray(tokens, "<i4").tobytes()

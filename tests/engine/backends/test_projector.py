@@ -13,7 +13,15 @@ import pytest
 from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.backends.llama_cpp.slot_file import write_slot_file
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.errors import StateError
 from engine.events import Finished, PromptReady
 from engine.generation.prompt import text_tokens
 from engine.generation.session import Session
@@ -160,6 +168,63 @@ def test_a_chat_with_an_image_says_the_same_with_any_predictor(
         replies.add(asked(session, question)[1].token_ids)
         session.close()
     assert len(replies) == 1
+
+
+def test_a_draft_model_reads_what_stands_behind_the_image(tmp_path: Path, picture: Image) -> None:
+    question = f"as as as {picture.reference} as as as"
+    plain = configured(tmp_path, "janus_pro", n_ubatch=1)
+    drafted = replace(
+        plain,
+        draft=DraftConfiguration(plain.model_path, n_ctx=256),
+        speculation=SpeculationSettings(
+            predictor=PredictorName.DRAFT,
+            controller=ControllerName.FIXED,
+            draft_min_confidence=0.0,
+        ),
+    )
+    replies = []
+    for configuration in (plain, drafted):
+        session = load_session(configuration).session
+        replies.append(asked(session, question)[1])
+        session.close()
+    assert replies[0].token_ids == replies[1].token_ids
+    assert replies[1].stats.n_verified > 0
+
+
+def test_two_chats_with_images_at_once_say_what_each_says_alone(
+    tmp_path: Path, picture: Image
+) -> None:
+    other = read_image(png(tmp_path / "b.png", seed=1, width=100, height=60), "b.png")
+    texts = (f"{picture.reference} what is it?", f"and {other.reference} what is that?")
+    two = configured(tmp_path, "idefics3", n_slots=2, n_ctx=2048)
+    alone = []
+    for text in texts:
+        session = load_session(two).session
+        alone.append(asked(session, text)[1].token_ids)
+        session.close()
+    session = load_session(two).session
+    both = [
+        session.begin(
+            GenerationRequest((Message("user", text),), max_tokens=24, seed=3), Cancellation()
+        )
+        for text in texts
+    ]
+    told: list[list[object]] = [[], []]
+    while not all(each.is_over for each in both):
+        session.step()
+        for each, events in zip(both, told, strict=True):
+            events.extend(each.take())
+    together = [
+        event.token_ids for events in told for event in events if isinstance(event, Finished)
+    ]
+    assert together == alone
+    session.close()
+
+
+def test_a_slot_file_is_not_written_of_an_image(backend: LlamaCppBackend, picture: Image) -> None:
+    tokens = line_of(backend, picture.reference)
+    with pytest.raises(StateError, match="holds an image"):
+        write_slot_file(picture.path.with_suffix(".bin"), tokens, [])
 
 
 def test_the_next_turn_reads_no_image_again_and_another_image_is_read(
