@@ -40,7 +40,7 @@ class FitParams:
 
 def _arguments(row: Row) -> list[str]:
     """A small context, weights without copies in repacked buffers, which it leaves out."""
-    model = part_of(part_of(row, "request"), "model")
+    model = part_of(part_of(row, "request"), "configuration")
     split = model["tensor_split"]
     assert isinstance(split, list)
     n_layers = model["n_gpu_layers"]

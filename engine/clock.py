@@ -1,8 +1,13 @@
-"""Clocks: how long something took, and how often it may be done."""
+"""Clocks: how long something took, how often it may be done, and how long it may take."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Empty, Queue
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Stopwatch:
@@ -53,3 +58,29 @@ class Pacer:
         yield
         cost = self._clock() - begin
         self._next = begin + max(self.interval_s, cost / self._max_share)
+
+
+def in_time(ask: Callable[[], T], limit_s: float) -> T:
+    """What a library gives that limits no more than the silence of a server.
+
+    When the time is over nobody waits any more; the thread that asks ends with the process.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    told: Queue[T | BaseException] = Queue()
+
+    def run() -> None:
+        try:
+            told.put(ask())
+        except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
+            told.put(error)
+
+    threading.Thread(target=run, daemon=True, name="asks in time").start()
+    try:
+        answer = told.get(timeout=limit_s)
+    except Empty:
+        raise TimeoutError(f"no whole answer in {limit_s:g} s") from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

@@ -106,7 +106,7 @@ def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
     Raises:
         OSError: it cannot be read, is neither, is too large, or the pipe did not end in time.
     """
-    if not stat.S_ISFIFO(path.stat().st_mode):
+    if not stat.S_ISFIFO(file_status(path).st_mode):
         return read_bytes(path, limit=limit)
     with open(path, "rb", buffering=0, opener=_opened) as pipe:
         return _joined(_chunks_in_time(pipe, path, time.monotonic() + wait_s), path, limit)
@@ -141,7 +141,7 @@ def open_file(path: Path) -> FileIO:
     Raises:
         OSError: it cannot be opened, or is no file.
     """
-    _check_mode(path.stat().st_mode, path)  # to open a device may be to change it
+    _check_mode(file_status(path).st_mode, path)  # to open a device may be to change it
     file = open(path, "rb", buffering=0, opener=_opened)  # noqa: SIM115  the caller closes it
     try:
         _check_mode(os.fstat(file.fileno()).st_mode, path)
@@ -149,6 +149,18 @@ def open_file(path: Path) -> FileIO:
         file.close()
         raise
     return file
+
+
+def file_status(path: Path) -> os.stat_result:
+    """What the system says of a file.
+
+    Raises:
+        OSError: it is not there, or its name can be none: texts may spell a zero byte.
+    """
+    try:
+        return path.stat()
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "the name has a zero byte", str(path)) from error
 
 
 def _opened(path: str, flags: int) -> int:

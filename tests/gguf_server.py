@@ -1,6 +1,8 @@
 """A web server on this machine that gives files in pieces, and misbehaves as it is told."""
 
+import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -129,3 +131,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+
+@contextmanager
+def dripping(start: bytes = b"") -> Iterator[str]:
+    """The address of a server that answers one byte after the other, behind a start."""
+    left = threading.Event()
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(start)
+            while not left.wait(0.02):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        left.set()
+        thread.join()

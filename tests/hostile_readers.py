@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from hashlib import blake2b, sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 import httpx
 import numpy as np
 
-from app.batch import read_requests
+from app.batch import Results, read_requests
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
 from app.bindings import Action, read_keymap
@@ -27,7 +28,7 @@ from app.chat_files.markdown import markdown_of
 from app.cli.options import AGE
 from app.config import load_settings
 from app.library import Favourites
-from app.paths import builtin_themes_dir
+from app.paths import _lm_studio, builtin_themes_dir
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of
@@ -63,6 +64,8 @@ from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.header_cache import HeaderCache
 from engine.model.http_ranges import Version
+from engine.model.hub import find_repositories, repository_models
+from engine.model.library import scan
 from engine.model.ollama import stored_models
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.speeds import ModelSpeed, Speeds
@@ -81,6 +84,7 @@ from engine.quality import row_store
 from engine.quality.metrics import ROW
 from engine.quality.records import CacheKind, read_report, report_json
 from engine.quality.row_store import RowKey, RowStore
+from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
 from engine.speculation.costs import CostProfile
@@ -98,7 +102,10 @@ from tests.hostile_seeds import (
     BATCH,
     CHUNKED,
     COMMAND,
+    DONE,
     ENVIRONMENT,
+    FOLDERS,
+    FOUND_IN_HUB,
     GRAMMAR,
     KOBOLD,
     LM_STUDIO,
@@ -113,6 +120,7 @@ from tests.hostile_seeds import (
     SETTINGS,
     STREAM,
     TREE,
+    TREE_OF_HUB,
     URL,
 )
 from tests.hostile_texts import damaged_texts
@@ -123,6 +131,7 @@ LOGS = Path(__file__).parent / "engine" / "memory" / "logs"
 KEY = "0123"
 ROWS_HEAD_BYTES = 65
 """Of the head that `_quality_rows_seed` writes."""
+HAS_TORCH = find_spec("torch") is not None
 MOST_OF_A_LINE = 131_072
 """Bytes of an argument that Linux takes (`MAX_ARG_STRLEN`)."""
 
@@ -500,7 +509,67 @@ def _index_seed() -> bytes:
         return (Path(folder) / "index.db").read_bytes()
 
 
+def _saved_torch(data: bytes) -> Iterator[str]:
+    """A header of its right length, and all of the bytes as they are."""
+    import torch
+
+    from engine.backends.torch.caches.saved import MAGIC, read_tensors
+
+    for whole in (MAGIC + struct.pack("<I", len(data)) + data + bytes(64), data):
+        try:
+            length, found = read_tensors(whole, "dense", ("k", "v"), torch.device("cpu"))
+            yield f"{length} {[tuple(each.shape) for each in found.values()]}"
+        except EngineError as error:
+            yield str(error)
+
+
+def _saved_torch_seed() -> bytes:
+    import torch
+
+    from engine.backends.torch.caches.saved import MAGIC, write_tensors
+
+    tensors = {name: torch.zeros(2, 4) for name in ("k", "v")}
+    return write_tensors("dense", 2, tensors)[len(MAGIC) + 4 : -64]
+
+
+def _folders_of_others(data: bytes) -> Iterator[str]:
+    """LM Studio's settings name a folder, in which models are looked for."""
+    own = _folder() / "home" / ".lmstudio"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "settings.json").write_bytes(data)
+    named = next(iter(_lm_studio(own.parent, own.parent)))
+    yield from (entry.name for entry in scan([named]) if not named.is_dir())
+
+
+def _text(data: bytes) -> Iterator[str]:
+    yield read_text_file(_file(data, "text.md")).name
+
+
+def _done(data: bytes) -> Iterator[str]:
+    """Results of a batch that goes on."""
+    with Results(_file(data, "done.jsonl")) as results:
+        yield from (f"{name}{digest}" for name, digest in results.done())
+
+
 # --- a server ---
+
+
+def _listing(data: bytes) -> Iterator[str]:
+    """One answer to all that the hub is asked."""
+    import huggingface_hub
+    from huggingface_hub.utils._http import default_client_factory
+
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, content=data))
+    huggingface_hub.set_client_factory(lambda: httpx.Client(transport=answer))
+    try:
+        for ask in (partial(repository_models, "a/b"), partial(find_repositories, "a", "b")):
+            try:
+                yield from (each.name for each in ask())
+            except EngineError as error:
+                yield str(error)
+    finally:
+        huggingface_hub.close_session()
+        huggingface_hub.set_client_factory(default_client_factory)
 
 
 def _answered(data: bytes) -> Iterator[str]:
@@ -618,6 +687,9 @@ READERS = [
     _texts("results of a benchmark", _results, _results_seed),
     _texts("report of cache quality", _quality, lambda: report_json(made_report()).encode()),
     _texts("rows of cache quality", _quality_rows, _quality_rows_seed),
+    _texts("text to measure a cache on", _text, ATTACHED),
+    _texts("results of a batch that goes on", _done, DONE),
+    _texts("LM Studio's settings", _folders_of_others, FOLDERS),
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
     _texts("measured speeds, tuning, favourites", _measured, *map(_seed, range(3))),
@@ -625,9 +697,11 @@ READERS = [
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),
+    *([_texts("state of a torch cache", _saved_torch, _saved_torch_seed)] * HAS_TORCH),
     _texts("description of a kept state", _snapshots, lambda: _snapshot()[0]),
     _texts("slot file of llama-server", _slot, _slot_seed),
     _texts("index of kept states", _index, _index_seed, share=0.1),
     _texts("answers of a language server", _served, MODELS, STREAM, share=0.3),
+    _texts("listings of a hub", _listing, TREE_OF_HUB, FOUND_IN_HUB, share=0.3),
     _texts("answer of a server", _answered, ANSWER, REDIRECT, CHUNKED, share=0.3),
 ]

@@ -141,6 +141,16 @@ OLLAMA = (
     b'{"schemaVersion": 2, "layers": [{"mediaType": "application/vnd.ollama.image.model", '
     b'"digest": "sha256:' + b"ab" * 32 + b'", "size": 9}]}'
 )
+FOLDERS = b'{"downloadsFolder": "/models of others", "language": "en", "n": 3}'
+DONE = b"""{"id": "a", "request": "0a1b", "text": "one", "n_tokens": 3}
+{"id": 2, "request": "2c3d", "error": "stopped"}
+"""
+TREE_OF_HUB = b"""[{"type": "file", "path": "m.Q4_K_M.gguf", "size": 9, "oid": "0a",
+"lfs": {"oid": "0b", "size": 9, "pointerSize": 130}}, {"type": "directory", "path": "d",
+"oid": "0c"}, {"type": "file", "path": "x-00001-of-00002.gguf", "size": 5, "oid": "0d"},
+{"type": "file", "path": "x-00002-of-00002.gguf", "size": 5, "oid": "0e"}]"""
+FOUND_IN_HUB = b"""[{"id": "b/m-GGUF", "modelId": "b/m-GGUF", "downloads": 7, "tags": ["gguf"],
+"lastModified": "2026-01-01T00:00:00.000Z"}, {"id": "c/m", "downloads": null}]"""
 MODELS = b"""{"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "llamacpp",
 "max_model_len": 4096, "meta": {"n_ctx_train": 4096, "n_vocab": 32000}}], "version": "0.11",
 "default_generation_settings": {"n_ctx": 4096}, "total_slots": 2, "model_path": "/m.gguf"}"""

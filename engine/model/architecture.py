@@ -126,6 +126,8 @@ class Model:
     architecture: Architecture
 
 
+GEMMA3N_LAYER_EMBEDDING = 256
+"""Elements of a token's embedding for one layer, whatever the header says (`n_embd_altup`)."""
 MOST_KEPT = 8
 """Models that are not read again while their files stay as they are."""
 SETTLED_NS = 2_000_000_000
@@ -279,8 +281,9 @@ def _image_rows(keys: HeaderKeys, n_layers: int) -> tuple[int, frozenset[int]]:
 def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:
     if keys.name not in ("gemma3n", "gemma4"):
         return 0
-    default = 256 if keys.name == "gemma3n" else 0
-    return n_blocks * keys.optional("embedding_length_per_layer_input", default)
+    if keys.name == "gemma3n":
+        return n_blocks * GEMMA3N_LAYER_EMBEDDING
+    return n_blocks * keys.optional("embedding_length_per_layer_input", 0)
 
 
 def _cached_layers(

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from engine.clock import in_time
 from engine.errors import EngineError
 from engine.files import sync_folder
 from engine.model.addresses import DEFAULT_REVISION, HF_NAME, HF_PREFIX, endpoint, hub_token
@@ -31,6 +32,8 @@ REPOSITORY = re.compile(
 )
 MAX_FILES = 5_000
 MAX_REPOSITORIES = 30
+LISTING_S = 120.0
+"""How long a listing may take, from the first request to the last byte."""
 SPARE_BYTES = 256 << 20
 """Room that a download leaves on the disk."""
 GB = 1_000_000_000
@@ -143,8 +146,7 @@ def repository_models(repo: str, revision: str = DEFAULT_REVISION) -> list[HubMo
         DownloadError: it is not there, may not be read, or holds no GGUF file.
     """
     with _translated(repo):
-        tree = _api().list_repo_tree(repo, recursive=True, revision=revision)
-        files = [_part(item) for item in islice(tree, MAX_FILES)]
+        files = in_time(lambda: _files(repo, revision), LISTING_S)
     groups: dict[str, list[HubPart]] = defaultdict(list)
     for part in filter(None, files):
         name = PurePosixPath(part.path)
@@ -168,17 +170,22 @@ def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
         DownloadError: the hub does not answer.
     """
     with _translated(words):
-        found = [
-            HubRepository(model.id, model.downloads or 0)
-            for model in islice(
-                _api().list_models(
-                    search=words, filter="gguf", sort="downloads", limit=MAX_REPOSITORIES
-                ),
-                MAX_REPOSITORIES,
-            )
-        ]
+        found = in_time(lambda: _repositories(words), LISTING_S)
     is_other = {each.name: not each.name.lower().startswith(f"{maker.lower()}/") for each in found}
     return sorted(found, key=lambda each: (bool(maker) and is_other[each.name], -each.n_downloads))
+
+
+def _files(repo: str, revision: str) -> list[HubPart | None]:
+    tree = _api().list_repo_tree(repo, recursive=True, revision=revision)
+    return [_part(item) for item in islice(tree, MAX_FILES)]
+
+
+def _repositories(words: str) -> list[HubRepository]:
+    listed = _api().list_models(
+        search=words, filter="gguf", sort="downloads", limit=MAX_REPOSITORIES
+    )
+    models = islice(listed, MAX_REPOSITORIES)
+    return [HubRepository(model.id, model.downloads or 0) for model in models]
 
 
 def download(model: HubModel, folder: Path, progress: Progress) -> Path:

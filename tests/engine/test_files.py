@@ -127,6 +127,14 @@ def from_pipe(command: str, limit: int = 1 << 20, wait_s: float = 10) -> bytes:
             process.kill()
 
 
+@pytest.mark.parametrize("read", [open_file, partial(read_bytes, limit=9)])
+def test_a_name_with_a_zero_byte_is_no_file(read: Callable[[Path], object]) -> None:
+    with pytest.raises(OSError, match="zero byte"):
+        read(Path("/a\0b"))
+    with pytest.raises(OSError, match="zero byte"):
+        read_file_or_pipe(Path("/a\0b"), limit=9, wait_s=1)
+
+
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     assert from_pipe("printf one; sleep 0.1; printf two; head -c 200000 /dev/zero") == (
         b"onetwo" + bytes(200_000)

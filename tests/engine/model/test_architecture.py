@@ -1,4 +1,5 @@
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,35 @@ def test_an_indexer_keeps_keys_of_its_own(tmp_path: Path) -> None:
     }
     layer = architecture(tmp_path, "deepseek32", **keys).layers[0]
     assert (layer.indexer_k_width, layer.indexer_v_width) == (128, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama", "hyper_connection.count", 4),
+        ("llama", "n_deepstack_layers", 3),
+        ("qwen3vl", "deepstack_mapping", [0, 1]),
+        ("deepseek32", "attention.indexer.kpool", 16),
+        ("gemma3n", "embedding_length_per_layer_input", 512),
+        ("mamba2", "wkv.head_size", 64),
+    ],
+)
+def test_a_key_that_llama_cpp_does_not_read_changes_nothing(
+    tmp_path: Path, name: str, key: str, value: object
+) -> None:
+    keys: dict[str, object] = {
+        "llama.attention.indexer.key_length": 128,
+        "llama.attention.sliding_window": 512,
+        "llama.ssm.conv_kernel": 4,
+        "llama.ssm.inner_size": 256,
+        "llama.ssm.state_size": 16,
+        "llama.ssm.group_count": 1,
+    }
+    plain, odd = (
+        architecture(tmp_path, name, **keys, **more) for more in ({}, {f"llama.{key}": value})
+    )
+    for field in fields(plain):
+        assert getattr(odd, field.name) == getattr(plain, field.name), field.name
 
 
 def test_encoders_keep_nothing(tmp_path: Path) -> None:

