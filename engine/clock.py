@@ -82,5 +82,8 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T:
     except Empty:
         raise TimeoutError(f"no whole answer in {limit_s:g} s") from None
     if isinstance(answer, BaseException):
-        raise answer
+        try:
+            raise answer
+        finally:
+            del answer  # this frame is in its traceback: a circle would keep its connection
     return answer

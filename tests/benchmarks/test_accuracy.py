@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.model.gguf import read_gguf
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
 
 pytestmark = pytest.mark.model
@@ -19,13 +21,21 @@ def run(*arguments: object) -> None:
 
 def test_rows_worst_rows_and_page_come_from_one_command(starter_path: Path, tmp_path: Path) -> None:
     rows, worst, page = (tmp_path / name for name in ("rows.jsonl", "worst.txt", "page.md"))
-    run(starter_path, "--out", rows, "--worst", worst, "--docs", page)
+    program = tmp_path / "llama-fit-params"
+    mib = sum(tensor.nbytes for tensor in read_gguf(starter_path).tensors) >> 20
+    program.write_text(f'#!/bin/sh\ntest "$2" = {starter_path} && echo "Host {mib} 90 98"\n')
+    program.chmod(0o700)
+    run(
+        starter_path, "--out", rows, "--worst", worst, "--docs", page, "--fit-params", program
+    )  # fmt: skip
     found = [json.loads(line) for line in rows.read_text().splitlines()]
     assert len(found) >= 12
     for row in found:
         [sizes] = row["truth"]["buffers"].values()
         assert row["formula"]["kv"] == sizes["context"], row["case"]
     assert "| key-value cache exact to the byte | yes | 17 of 17 |" in page.read_text()
+    printed = "weights within 1 MiB of what llama-fit-params prints"
+    assert f"| {printed} | yes | 1 of 1 devices |" in page.read_text()
     assert "KV: 0 of 17 wrong" in worst.read_text()
 
 

@@ -1,4 +1,8 @@
-from engine.clock import Pacer
+import threading
+
+import pytest
+
+from engine.clock import Pacer, in_time
 
 
 class Clock:
@@ -28,3 +32,13 @@ def test_slow_work_is_done_less_often() -> None:
     assert not pacer.is_due()
     clock.now += 0.5
     assert pacer.is_due()
+
+
+def test_what_takes_longer_is_left_and_errors_come_through() -> None:
+    over = threading.Event()
+    with pytest.raises(TimeoutError, match=r"in 0\.05 s"):
+        in_time(over.wait, 0.05)
+    over.set()
+    assert in_time(lambda: 3, 5) == 3
+    with pytest.raises(ZeroDivisionError):
+        in_time(lambda: 1 // 0, 5)
