@@ -173,6 +173,14 @@ async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(
         assert client.loads[0].model_path == tmp_path / "starter.gguf"
 
 
+async def test_the_first_run_leads_to_the_models_that_can_be_downloaded(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("d")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(
     tmp_path: Path, size: tuple[int, int]

@@ -206,6 +206,21 @@ async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
         assert path.read_bytes() == data
 
 
+async def test_a_model_of_the_catalogue_is_looked_for_among_the_hubs_repositories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_hub() as hub:
+        hub.files["Qwen/Qwen3-8B-GGUF"] = {"Qwen3-8B-Q4_K_M.gguf": b"GGUF"}
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        screen = HubScreen("qwen3-8b:Q4_K_M")
+        app, _ = make_app(tmp_path)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await ready(pilot)
+            app.push_screen(screen)
+            await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+            await wait_until(pilot, lambda: "Qwen/Qwen3-8B-GGUF" in rows_of(screen))
+
+
 async def test_a_hub_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)

@@ -1,8 +1,10 @@
 """Servers that are not there, refuse, break off, lie or never end: it is told, and text is kept."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,7 +13,7 @@ from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, EngineError, ServerError
 from engine.events import Event, Finished, FinishReason, TokensCommitted
-from engine.model.addresses import KEY_VARIABLE, parse_server
+from engine.model.addresses import KEY_VARIABLE, key_of, parse_server
 from engine.requests import Cancellation, GenerationRequest, Message
 from tests.hostile_language_server import (
     Kind,
@@ -270,6 +272,19 @@ def test_no_key_is_in_a_message_or_a_log(
     assert "[key]" in said
     shown = capfd.readouterr()
     assert KEY not in said + caplog.text + shown.out + shown.err
+
+
+def test_the_keyring_has_the_key_of_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {("kvchat", "https://cellar:443"): " k "}
+    keyring, errors = ModuleType("keyring"), ModuleType("keyring.errors")
+    monkeypatch.setattr(keyring, "get_password", lambda *of: kept.get(of), raising=False)
+    monkeypatch.setattr(errors, "KeyringError", OSError, raising=False)
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    monkeypatch.setitem(sys.modules, "keyring.errors", errors)
+    assert key_of("https://Cellar/v1") == "k"
+    assert key_of("https://cellar:8443") is None
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    assert key_of("https://cellar") == KEY
 
 
 def test_addresses_with_secrets_are_refused() -> None:
