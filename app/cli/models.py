@@ -167,22 +167,20 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     """  # noqa: D301  click wants the backspace character itself
     from app.library import verdict_text
     from engine.errors import ModelFileError
-    from engine.model.hub import download
+    from engine.model.hub import repository_projectors
 
+    if (projector := _projector(name)) is not None:
+        _download(projector, folder, is_sure=is_sure)
+        return
     offer, model = _offered(name)
     if model is None:
         print_offer(offer)
         raise ModelFileError(f"no file of {offer.repo} fits here: name one of these all the same")
     option = offer.option_of(model)
-    say((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {offer.repo}")
-    say(f"{model.name} {verdict_text(option)}")
-    place = folder or paths.models_dir()
-    if not is_sure:
-        _confirm(f"Download it into {model.place(place).parent}?", "--yes downloads it")
-    path = download(model, place, _progress(model.name))
-    if sys.stderr.isatty():
-        tell_over()
-    say(str(path))
+    _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
+    for each in repository_projectors(offer.repo, model.revision):
+        size = fmt.nbytes(each.nbytes)
+        tell(f"`kvchat models get {each.address}` ({size}) lets it read images.")
 
 
 @command.command(name="rm")
@@ -367,6 +365,35 @@ def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
     best = offer.best
     if best is not None:
         tell(f"`kvchat models get {best.address}` downloads the one to begin with.")
+
+
+def _projector(name: str) -> "HubModel | None":
+    """The projector that a name of a file means."""
+    from engine.model.hub import file_repository, repository_projectors
+    from engine.model.library import is_projector_name
+
+    of_file = file_repository(name)
+    if of_file is None or not is_projector_name(of_file[1]):
+        return None
+    asked, file = of_file
+    found = repository_projectors(asked.repo, asked.revision)
+    return next((each for each in found if f"{each.name}.gguf" == file), None)
+
+
+def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_sure: bool) -> None:
+    """Download a file after a question, and print where it lies."""
+    from engine.model.hub import download
+
+    say((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {model.repo}")
+    if verdict:
+        say(verdict)
+    place = folder or paths.models_dir()
+    if not is_sure:
+        _confirm(f"Download it into {model.place(place).parent}?", "--yes downloads it")
+    path = download(model, place, _progress(model.name))
+    if sys.stderr.isatty():
+        tell_over()
+    say(str(path))
 
 
 def _offered(name: str) -> "tuple[HubOffer, HubModel | None]":

@@ -23,6 +23,7 @@ from engine.errors import EngineError
 from engine.files import sync_folder
 from engine.model.addresses import DEFAULT_REVISION, HF_NAME, HF_PREFIX, endpoint, hub_token
 from engine.model.gguf import SPLIT_NAME
+from engine.model.library import is_projector_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -145,6 +146,19 @@ def repository_models(repo: str, revision: str = DEFAULT_REVISION) -> list[HubMo
     Raises:
         DownloadError: it is not there, may not be read, or holds no GGUF file.
     """
+    models = [each for each in _listed(repo, revision) if not is_projector_name(each.name)]
+    if not models:
+        raise DownloadError(f"{repo} holds no GGUF model: name a repository that does")
+    return models
+
+
+def repository_projectors(repo: str, revision: str = DEFAULT_REVISION) -> list[HubModel]:
+    """The projectors of a repository, the smallest first; raises as `repository_models` does."""
+    return [each for each in _listed(repo, revision) if is_projector_name(each.name)]
+
+
+def _listed(repo: str, revision: str) -> list[HubModel]:
+    """The whole files of a repository, the smallest first."""
     with _translated(repo):
         files = in_time(lambda: _files(repo, revision), LISTING_S)
     groups: dict[str, list[HubPart]] = defaultdict(list)
@@ -158,8 +172,6 @@ def repository_models(repo: str, revision: str = DEFAULT_REVISION) -> list[HubMo
         for parts in groups.values()
         if _is_whole(parts)
     ]
-    if not models:
-        raise DownloadError(f"{repo} holds no GGUF model: name a repository that does")
     return sorted(models, key=lambda model: model.nbytes)
 
 
@@ -278,11 +290,11 @@ def _sha256(path: Path) -> str:
 
 
 def _part(item: object) -> HubPart | None:
-    """A GGUF file of a listing; None for all else, projectors among it."""
+    """A GGUF file of a listing; None for all else."""
     path, size = getattr(item, "path", None), getattr(item, "size", None)
     if not isinstance(path, str) or not isinstance(size, int) or not path.isprintable():
         return None
-    if not path.lower().endswith(".gguf") or "mmproj" in path.lower():
+    if not path.lower().endswith(".gguf"):
         return None
     lfs = getattr(item, "lfs", None)
     digest = getattr(lfs, "sha256", None)

@@ -17,6 +17,7 @@ from engine.model.hub import RepositoryName
 from engine.planning.models import scaled
 from engine.planning.planner import Planner, Verdict
 from tests.drafting_models import drafting_model
+from tests.filled_projectors import filled_projector
 from tests.hub_server import Hub, serving_hub
 
 REPO = "maker/Tiny-GGUF"
@@ -184,3 +185,18 @@ def test_what_belongs_to_ollama_is_left_to_it(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="`ollama rm qwen3:8b` removes it"):
         removal_of(blob)
     assert blob.exists()
+
+
+def test_a_projector_is_named_behind_its_model_and_lands_beside_it(
+    hub: Hub, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = filled_projector(tmp_path / "p.gguf").read_bytes()
+    hub.files[REPO]["mmproj-Tiny.gguf"] = data
+    assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
+    told = capsys.readouterr()
+    command = f"kvchat models get hf:{REPO}/mmproj-Tiny.gguf"
+    assert f"`{command}`" in told.err
+    assert run([*command.split()[1:], "--yes"]) == 0
+    path = Path(capsys.readouterr().out.splitlines()[-1])
+    assert path == Path(told.out.splitlines()[-1]).with_name("mmproj-Tiny.gguf")
+    assert path.read_bytes() == data
