@@ -129,12 +129,11 @@ def prepare(request: ModelRequest) -> AppParts:
 def _servers(store: ChatStore) -> list[str]:
     """The servers that chats were made with, last used first, and those of presets."""
     from engine.presets.library import list_presets  # with the list's first showing
-    from engine.presets.preset import read_preset
 
     used = [chat.model_path or "" for chat in store.list_chats(limit=MOST_CHATS)]
     found = dict.fromkeys(address for address in used if kept_server(address) is not None)
     for entry in list_presets(paths.presets_dir()):
-        preset = None if entry.problem is not None else read_preset(entry.path)
+        preset = entry.preset
         if preset is not None and preset.server is not None:
             found[Configuration.at_server(preset.server, preset.model).address] = None
     return list(found)

@@ -56,14 +56,18 @@ class LanguageServer:
     """Lets what hangs end, so that a test leaves nothing behind."""
 
 
-def own_certificate(folder: Path) -> Path:
-    """A certificate for this machine that nobody signed; without openssl the test is skipped."""
+def own_certificate(folder: Path, name: str = "IP:127.0.0.1") -> Path:
+    """A certificate for a name that nobody signed, with its key; `cert.pem` beside it has none.
+
+    Without openssl the test is skipped.
+    """
     pem, signed = folder / "server.pem", folder / "cert.pem"
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     subprocess.run(
         ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-         "/CN=127.0.0.1", "-keyout", str(pem), "-out", str(signed)),
+         "/CN=test", "-addext", f"subjectAltName={name}", "-keyout", str(pem), "-out",
+         str(signed)),
         check=True, capture_output=True,
     )  # fmt: skip
     pem.write_text(pem.read_text() + signed.read_text())

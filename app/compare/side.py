@@ -11,7 +11,6 @@ from app.chat.snapshot import NO_MODEL, Phase
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError
 from engine.presets.library import list_presets
-from engine.presets.preset import read_preset
 from engine.requests import GenerationRequest
 from engine.speculation.registry import with_predictor
 
@@ -167,9 +166,9 @@ def side_choices(
         else:
             here += [SideChoice(side.with_controller(rule)) for rule in _RULES]
     presets = [
-        SideChoice(Side(read_preset(entry.path).speculation), entry.name)
+        SideChoice(Side(entry.preset.speculation), entry.name)
         for entry in list_presets(presets_dir)
-        if entry.problem is None
+        if entry.preset is not None
     ]
     return here + [choice for choice in presets if choice.side.settings.predictor in predictors]
 

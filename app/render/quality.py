@@ -106,7 +106,11 @@ def _sections(report: Report) -> Iterator[tuple[str, Sequence[str], Sequence[Seq
     for title, titles, rows in part_tables(report):
         if len(titles) > 2 and rows:
             yield title, titles, rows
-    yield cost_title(report), COST, cost_rows(report)
+    if not report.is_of_servers:
+        yield cost_title(report), COST, cost_rows(report)
+    elif any(row.needle or row.reasoning for row in report.measurements):
+        answers = [row[:1] + row[-2:] for row in cost_rows(report)]
+        yield "Right answers", COST[:1] + COST[-2:], answers
 
 
 def subject_lines(report: Report) -> tuple[str, ...]:

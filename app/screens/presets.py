@@ -31,7 +31,6 @@ from engine.model.ollama import model_name
 from engine.planning.planner import Plan
 from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset
-from engine.presets.preset import read_preset
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_NAME = 30
@@ -176,15 +175,16 @@ class PresetsScreen(Screen[Configuration | None]):
         Raises:
             EngineError: it cannot be read, or names no model and none is loaded.
         """
-        preset = read_preset(entry.path)
-        if model is None and preset.model is None and self._current is not None:
+        named = None if entry.preset is None else entry.preset.model
+        if model is None and named is None and self._current is not None:
             model = self._current.model_path
         asked = PlanRequest(model=None if model is None else str(model))
-        return self._planner.plan(setup_of(asked, self._planner, preset))
+        return self._planner.plan(setup_of(asked, self._planner, entry.preset))
 
     def _has_model(self, entry: PresetEntry) -> bool:
-        """Whether it is known which model a preset is for; raises `PresetError` as reading does."""
-        return self._current is not None or read_preset(entry.path).model is not None
+        """Whether it is known which model a preset is for."""
+        is_named = entry.preset is not None and entry.preset.model is not None
+        return self._current is not None or is_named
 
     def action_scroll_preview(self, pages: int) -> None:
         self.query_one(LinesView).page(pages)
@@ -196,15 +196,8 @@ class PresetsScreen(Screen[Configuration | None]):
 
     def action_load(self) -> None:
         entry = self._chosen()
-        if entry is None or entry.problem is not None:
-            self._with_plan(self._load)
-            return
-        try:
-            preset = read_preset(entry.path)
-        except PresetError as error:
-            report(self, error)
-            return
-        if preset.server is None:
+        preset = None if entry is None else entry.preset
+        if preset is None or preset.server is None:
             self._with_plan(self._load)
             return
         self.system_prompt = preset.system_prompt
@@ -214,7 +207,7 @@ class PresetsScreen(Screen[Configuration | None]):
     def _load(self, plan: Plan) -> None:
         configuration = plan.setup.configuration
         entry = self._chosen()
-        self.system_prompt = entry.system_prompt if entry else ""
+        self.system_prompt = entry.preset.system_prompt if entry and entry.preset else ""
         if plan.fits or plan.setup.machine.vram_bytes:
             self.dismiss(configuration)
             return
@@ -237,12 +230,7 @@ class PresetsScreen(Screen[Configuration | None]):
         if entry.problem is not None:
             self.notify(entry.problem, title="Not valid", severity="error")
             return
-        try:
-            has_model = self._has_model(entry)
-        except PresetError as error:
-            report(self, error)
-            return
-        if has_model:
+        if self._has_model(entry):
             self._plan_then(entry, use, None)
             return
         folders = model_folders()

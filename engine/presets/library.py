@@ -26,7 +26,8 @@ class PresetEntry:
     description: str
     is_builtin: bool
     problem: str | None = None
-    system_prompt: str = ""
+    preset: Preset | None = None
+    """What the file says; None where it cannot be used."""
 
 
 def builtin_dir() -> Path:
@@ -65,7 +66,7 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     entries = list_presets(user_dir)
     for entry in entries:
         if name.lower() in (entry.name.lower(), entry.path.stem.lower()):
-            return read_preset(entry.path)
+            return entry.preset or read_preset(entry.path)
     if path.is_file():
         raise PresetError(f"{name} is no preset: their files end in .toml")
     known = ", ".join(entry.name for entry in entries)
@@ -183,9 +184,7 @@ def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
         preset = read_preset(path)
     except PresetError as error:
         return PresetEntry(path, path.stem, "", is_builtin, problem=str(error))
-    return PresetEntry(
-        path, preset.name, preset.description, is_builtin, system_prompt=preset.system_prompt
-    )
+    return PresetEntry(path, preset.name, preset.description, is_builtin, preset=preset)
 
 
 def _check_is_users(path: Path, user_dir: Path) -> None:

@@ -24,6 +24,8 @@ MOST_TOLD = 300
 """Characters of a server's own words that a message repeats."""
 MOST_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+X509_EXPIRED, X509_OTHER_NAME, X509_OTHER_ADDRESS = 10, 62, 64
+"""Why OpenSSL refuses a certificate (`X509_V_ERR_...`, x509_vfy.h)."""
 READ_EVERY_S = 0.02
 """How often a running stream is read: what came meanwhile is read at once, so that a quick server
 wakes this process no more often than a slow one."""
@@ -246,13 +248,26 @@ class Http:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLError):
-                return ServerError(
-                    f"{self.name} cannot be trusted ({cause.reason or cause}): the system knows no "
-                    "certificate for it; add its certificate to the system's, or name the file in "
-                    "SSL_CERT_FILE"
-                )
+                return ServerError(self._untrusted(cause))
             cause = cause.__cause__ or cause.__context__
         return ServerUnreachableError(self._unreachable(self.harmless(str(error)) or "no reason"))
+
+    def _untrusted(self, error: ssl.SSLError) -> str:
+        if not isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"{self.name} does not speak TLS as this system does ({error.reason or error}): "
+                "write http:// where it has none, or start it with a certificate"
+            )
+        known = {
+            X509_EXPIRED: "renew its certificate",
+            X509_OTHER_NAME: "use the name that its certificate is for",
+            X509_OTHER_ADDRESS: "use the name or address that its certificate is for",
+        }
+        todo = known.get(
+            error.verify_code,
+            "add its certificate to the system's, or name the file in SSL_CERT_FILE",
+        )
+        return f"{self.name} cannot be trusted ({error.verify_message}): {todo}"
 
     def _unreachable(self, said: str) -> str:
         return f"{self.name} does not answer or broke off ({said}): see that it runs"

@@ -212,7 +212,8 @@ class PagedServer:
             )
         if speculation.predictor is PredictorName.CUSTOM:
             yield f"the predictor {speculation.predictor_title} is a plugin of kvchat's: no drafts"
-        yield from one_length(request.configuration, self.program)
+        n_draft = n_drafted(request.configuration) if speculation.drafts_from_text else None
+        yield from one_length(request.configuration, self.program, n_draft)
         yield from self.remarks(request, spread)
 
 

@@ -115,13 +115,15 @@ def flash_is_on(configuration: Configuration, program: str) -> Iterator[str]:
         yield f"flash_attention is auto: {program} has on and off, and gets on"
 
 
-def one_length(configuration: Configuration, program: str) -> Iterator[str]:
-    """That drafts have one length there."""
+def one_length(
+    configuration: Configuration, program: str, n_draft: int | None = None
+) -> Iterator[str]:
+    """That drafts have one length there: `n_draft`, else that of the settings."""
     speculation = configuration.speculation
     if speculation.controller is not ControllerName.FIXED:
         yield (
             f"the controller is {speculation.controller}: {program} drafts up to "
-            f"a length of {speculation.n_draft} in every round"
+            f"a length of {n_draft or speculation.n_draft} in every round"
         )
 
 

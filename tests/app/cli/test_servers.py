@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
+from engine.model.addresses import KEY_VARIABLE
 from tests.hostile_language_server import serving
 
 
@@ -79,6 +80,43 @@ def test_a_plan_of_a_server_preset_asks_for_a_file(
     assert run(["export", "--preset", str(served_preset)]) == 1
     assert "name a model's file" in " ".join(capsys.readouterr().err.split())
     assert run(["export", str(starter_path), "--preset", str(served_preset)]) == 0
+
+
+def test_no_key_is_in_anything_that_commands_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key, wrong = "sk-very-secret-123", "sk-almost-456"
+    with serving("llama-server") as server, serving() as thief:
+        server.key = key
+        preset = tmp_path / "cellar.toml"
+        preset.write_text(f'name = "cellar"\nserver = "{server.url}"\nmodel = "tiny"\n')
+        commands = (
+            ["doctor", "--server", server.url],
+            ["run", "--server", server.url, "--json", "Hello"],
+            ["run", "--preset", str(preset), "Hello"],
+            ["load", server.url, "--users", "2", "--turns", "1", "--json"],
+            ["cache-quality", "--server", server.url, "--json", str(tmp_path / "report.json"),
+             "--html", str(tmp_path / "page.html"), "--ctx", "64", "--tokens", "64",
+             "--no-questions"],
+        )  # fmt: skip
+        for sent in (key, wrong):
+            monkeypatch.setenv(KEY_VARIABLE, sent)
+            codes = [run(command) for command in commands]
+            assert codes == [0] * 5 if sent == key else all(codes)
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        server.elsewhere, server.misdeed = thief.url, "elsewhere"
+        assert all(run(command) for command in commands)
+        server.misdeed = "echoes key"
+        assert all(run(command) for command in commands)
+        assert thief.asked == []
+    shown = capfd.readouterr()
+    assert "[key]" in shown.err + shown.out
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    kept = shown.out.encode() + shown.err.encode()
+    kept += b"".join(path.read_bytes() for path in written)
+    assert len(written) >= 3
+    assert key.encode() not in kept
+    assert wrong.encode() not in kept
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")

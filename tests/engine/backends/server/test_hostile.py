@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -123,6 +124,45 @@ def test_a_reply_that_breaks_is_told_and_what_came_is_there(
     server.misdeed = "none"
     assert text_of(events_of(ended(session))) == WHOLE
     session.close()
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "Ollama"])
+@pytest.mark.parametrize(("misdeed", "said"), [each for each in BROKEN if each[0] != "comments"])
+def test_other_protocols_break_as_openai_s_does(kind: Kind, misdeed: Misdeed, said: str) -> None:
+    with serving(kind) as server:
+        session = opened(server)
+        server.misdeed = misdeed
+        generation = ended(session)
+        assert said in str(generation.fault)
+        assert text_of(events_of(generation)).startswith("The cat sat")
+        server.misdeed = "none"
+        assert text_of(events_of(ended(session))) == WHOLE
+        session.close()
+
+
+def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
+    limits = replace(QUICK, pauses_s=(0.05,) * 40)
+    request = GenerationRequest(messages=(Message("user", "Hello"),))
+    with serving() as server:
+        session = ServerSession(Configuration.at_server(server.url), limits)
+        server.misdeed = "comments"
+        begun = session.begin(request, Cancellation())
+        told: list[Event] = []
+        while not text_of(told).endswith("sat"):
+            session.step()
+            told += begun.take()
+        server.misdeed = "slow"
+        waiting = [session.begin(request, Cancellation()) for _ in range(3)]
+        while sum(path == "/v1/chat/completions" for path, _, _ in server.asked) < 4:
+            session.step()
+        port = int(server.url.rpartition(":")[2])
+    with serving(port=port):
+        while session.step():
+            pass
+    session.close()
+    assert "what came is kept" in str(begun.fault)
+    assert text_of(told + events_of(begun)) == "The cat sat"
+    assert [text_of(events_of(each)) for each in waiting] == [WHOLE] * 3
 
 
 @pytest.mark.parametrize("misdeed", ["busy once", "reset once"])
@@ -297,6 +337,28 @@ def test_addresses_with_secrets_are_refused() -> None:
 def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
     with (
         serving(certificate=own_certificate(tmp_path)) as server,
-        pytest.raises(ServerError, match=r"cannot be trusted.*SSL_CERT_FILE"),
+        pytest.raises(ServerError, match=r"cannot be trusted \(self.signed.*SSL_CERT_FILE"),
     ):
+        opened(server)
+
+
+def test_a_certificate_that_the_user_trusts_is_good_for_its_own_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pem = own_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    with serving(certificate=pem) as server:
+        session = opened(server)
+        assert text_of(events_of(ended(session))) == WHOLE
+        session.close()
+    with (
+        serving(certificate=own_certificate(tmp_path, "DNS:elsewhere")) as server,
+        pytest.raises(ServerError, match=r"mismatch.*name or address that its certificate is for"),
+    ):
+        opened(server)
+
+
+def test_a_server_without_tls_at_an_https_address(server: LanguageServer) -> None:
+    server.url = server.url.replace("http:", "https:")
+    with pytest.raises(ServerError, match=r"does not speak TLS.*write http://"):
         opened(server)
