@@ -202,17 +202,19 @@ async def test_the_export_is_shown(folder: Path, starter_path: Path) -> None:
         await wait_until(pilot, lambda: app.given == [None])
 
 
-async def test_a_file_that_went_away_is_a_notice(folder: Path, starter_path: Path) -> None:
+async def test_a_file_that_went_away_is_loaded_as_it_was_listed(
+    folder: Path, starter_path: Path
+) -> None:
     screen = presets(folder, starter_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
         (folder / "mine.toml").unlink()
-        screen._current = None
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: len(app._notifications))
         await pilot.press("d", "y")
+        await wait_until(pilot, lambda: len(app._notifications))
         assert app.given == []
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(app.given))
 
 
 async def test_the_list_is_as_wide_as_its_names(folder: Path, starter_path: Path) -> None:
