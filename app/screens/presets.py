@@ -26,6 +26,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
+from engine.model.addresses import model_title
 from engine.model.library import LibraryScan
 from engine.model.ollama import model_name
 from engine.planning.planner import Plan
@@ -36,6 +37,7 @@ WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_NAME = 30
 """Cells that the longest name of the list gets."""
 NO_MODEL = "It names no model, and none is loaded: enter asks for one."
+SERVED = "A server makes the replies, with what it was started with: enter goes to it."
 FRAME = MARKER_WIDTH + 4
 """Cells of the list beside its names."""
 
@@ -81,7 +83,10 @@ class PresetsScreen(Screen[Configuration | None]):
         """
         super().__init__()
         self._presets_dir = presets_dir
-        self._current = current
+        self._address = None if current is None else current.address
+        is_here = current is not None and current.server is None
+        self._model = current.model_path if current is not None and is_here else None
+        """The loaded one; None of a server, which has its own settings."""
         self._planner = user_planner(loaded=measured)
         self.system_prompt = ""
         """That of the preset that was loaded; a configuration holds none."""
@@ -98,8 +103,11 @@ class PresetsScreen(Screen[Configuration | None]):
 
     def on_mount(self) -> None:
         where = "no model is loaded: each asks for one"
-        if self._current is not None:
-            where = f"for {visible(model_name(self._current.model_path))}"
+        if self._model is not None:
+            where = f"for {visible(model_name(self._model))}"
+        elif self._address is not None:
+            served = visible(model_title(self._address))
+            where = f"{served} is at a server: each asks for a model here"
         title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
         self.query_one(TitleBar).present(partial(clipped, title))
         self.query_one(SelectList).focus()
@@ -147,7 +155,7 @@ class PresetsScreen(Screen[Configuration | None]):
             text = f"# it cannot be read: {error.strerror or error}"
         outcome = self._outcomes.get(entry.path)
         plan, problem = (outcome, "") if isinstance(outcome, Plan) else (None, outcome or "")
-        hint = NO_MODEL if outcome == NO_MODEL else ""
+        hint = next((each for each in (NO_MODEL, SERVED) if each == outcome), "")
         problem = "" if hint else problem
         self.query_one(LinesView).present(
             lambda width: preset_lines(entry, text, width, outcome=plan, problem=problem, hint=hint)
@@ -157,6 +165,8 @@ class PresetsScreen(Screen[Configuration | None]):
         """Find out what a preset comes to, away from the screen."""
 
         def resolve() -> Plan | str:
+            if entry.preset is not None and entry.preset.server is not None:
+                return SERVED
             return self._plan_of(entry) if self._has_model(entry) else NO_MODEL
 
         def fail(error: EngineError) -> None:
@@ -176,15 +186,17 @@ class PresetsScreen(Screen[Configuration | None]):
             EngineError: it cannot be read, or names no model and none is loaded.
         """
         named = None if entry.preset is None else entry.preset.model
-        if model is None and named is None and self._current is not None:
-            model = self._current.model_path
+        if model is None and named is None:
+            model = self._model
         asked = PlanRequest(model=None if model is None else str(model))
         return self._planner.plan(setup_of(asked, self._planner, entry.preset))
 
     def _has_model(self, entry: PresetEntry) -> bool:
-        """Whether it is known which model a preset is for."""
-        is_named = entry.preset is not None and entry.preset.model is not None
-        return self._current is not None or is_named
+        """Whether it is known which model here a preset is for; that of a server is none."""
+        preset = entry.preset
+        if preset is None or preset.server is not None:
+            return False
+        return self._model is not None or preset.model is not None
 
     def action_scroll_preview(self, pages: int) -> None:
         self.query_one(LinesView).page(pages)

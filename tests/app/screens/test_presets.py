@@ -228,3 +228,19 @@ async def test_the_list_is_as_wide_as_its_names(folder: Path, starter_path: Path
         (folder / "long.toml").unlink()
         screen._fill(None)
         await wait_until(pilot, lambda: listed.outer_size.width < 24)
+
+
+async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(
+    folder: Path,
+) -> None:
+    (folder / "cellar.toml").write_text('name = "cellar"\nserver = "http://127.0.0.1:9"\n')
+    screen = PresetsScreen(folder, Configuration.at_server("http://127.0.0.1:9", "a/tiny.gguf"))
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "A server makes the replies")
+        await pilot.press("down")
+        await shows(pilot, screen, "It names no model")
+        await pilot.press("up", "enter")
+        await wait_until(pilot, lambda: len(app.given))
+    assert app.given[0] is not None
+    assert app.given[0].server == "http://127.0.0.1:9"
