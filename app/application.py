@@ -28,18 +28,11 @@ from textual.timer import Timer
 from textual.types import AnimationLevel
 from textual.widgets import Input, TextArea
 
-from app.bindings import read_keymap
+from app.bindings import Command, read_keymap
 from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
-from app.commands import (
-    Command,
-    command_named,
-    commands_of,
-    completions,
-    every_action,
-    key_sections,
-)
+from app.commands import commands_of, every_action, key_sections
 from app.console import console
 from app.opening import ModelRequest
 from app.render.charts import GraphSymbols
@@ -128,7 +121,7 @@ class KvchatApp(App[None]):
         """Characters that every widget draws gauges with."""
         self.keymap: Mapping[str, str] = {}
         """The user's own keys by binding id."""
-        self.chat = ChatScreen(controller, services, self)
+        self.chat = ChatScreen(controller, services, lambda: self.commands(self.chat))
         self._left_plan: PlanSession | None = None
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
@@ -508,19 +501,6 @@ class KvchatApp(App[None]):
             yield Command(f"theme {name}", f"theme: {name}", "Use this theme", use)
         picture = "Write the screen to an SVG file"
         yield Command("picture", "screen: Save picture", picture, self.save_picture)
-
-    def complete(self, typed: str) -> Sequence[Command]:
-        """The commands of the chat that what is typed behind a slash may become."""
-        found = completions([*self.commands(self.chat)], typed)
-        return found if typed else [command for command in found if command.is_named]
-
-    def named(self, typed: str) -> Command | None:
-        """The command of the chat with a name or an alias."""
-        return command_named([*self.commands(self.chat)], typed)
-
-    def names(self) -> list[str]:
-        """The names of the commands of the chat."""
-        return [command.name for command in self.commands(self.chat)]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         for command in self.commands(screen):

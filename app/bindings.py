@@ -1,9 +1,9 @@
-"""The keys of the chat, and the user's own keys from `[keys]` of the settings.
+"""The keys of the chat, the user's own keys from `[keys]` of the settings, commands by name.
 
 An id is `area-name`; the settings rebind keys by it, the palette shows `area: Description`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
@@ -138,6 +138,39 @@ COMPOSER_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 
+SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
+    "app-help": ("help", "keys"),
+    "app-quit": ("quit", "exit"),
+    "cache-open": ("cache",),
+    "cache-types": ("types", "laboratory"),
+    "chat-find": ("find",),
+    "chat-list": ("chats", "history"),
+    "chat-new": ("new", "clear"),
+    "chat-search": ("search",),
+    "chat-settings": ("system", "sampling"),
+    "chat-sidebar": ("sidebar",),
+    "compare-open": ("compare",),
+    "composer-open-paste": ("paste",),
+    "engine-restart": ("restart",),
+    "message-continue": ("continue",),
+    "message-copy": ("copy",),
+    "message-copy-code": ("code",),
+    "message-edit": ("edit",),
+    "message-see-all": ("see-all",),
+    "message-statistics": ("statistics", "stats"),
+    "model-list": ("models", "open"),
+    "model-plan": ("plan",),
+    "preset-list": ("presets",),
+    "reply-regenerate": ("again", "retry"),
+    "reply-stop": ("stop",),
+    "settings-open": ("settings",),
+    "speculation-predictor": ("predictor",),
+    "speculation-rule": ("rule",),
+    "transcript-colours": ("colours", "colors"),
+}
+"""What actions are called in the composer, the first name and aliases; the others by their ids."""
+SHORT_NAMES = {name for names in SLASH_NAMES.values() for name in names}
+
 ON_THE_CHAT = frozenset({"ChatScreen", "Transcript", "Composer"})
 """Parts of one screen: a key of one of them is a key of all."""
 EVERYWHERE = "KvchatApp"
@@ -165,6 +198,35 @@ class Action:
         if any(EVERYWHERE in owners for owners in both) or self.owners & other.owners:
             return True
         return all(owners & ON_THE_CHAT for owners in both)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that can be asked for by its name."""
+
+    name: str
+    """As it is written behind a slash: small letters, and blanks where it is one of several."""
+    title: str
+    """As the palette shows it: `area: Verb`."""
+    description: str
+    run: Callable[[], object]
+    aliases: tuple[str, ...] = ()
+    key: str = ""
+    """As it is bound now."""
+    obstacle: str = ""
+    """Why it can do nothing now; empty where it can."""
+    run_with: Callable[[str], object] | None = None
+    """Does it with the words behind the name; None where it takes none."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it has a short name, and stands before those that have their ids."""
+        return bool(self.aliases) or "-" not in self.name or self.name in SHORT_NAMES
+
+    @property
+    def meaning(self) -> str:
+        """What it does, or why it cannot now."""
+        return f"not now: {self.obstacle}" if self.obstacle else self.description
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +298,20 @@ def conflicts(
             # Some keys are shared on purpose, such as enter of a list and of its screen.
             if key in other.keys and key not in action.keys:
                 yield key, other
+
+
+def completions(commands: Sequence[Command], typed: str) -> list[Command]:
+    """The commands that what stands behind the slash may become, the nearest first."""
+    wanted = typed.casefold().strip()
+    begin = [c for c in commands if any(n.startswith(wanted) for n in (c.name, *c.aliases))]
+    others = [c for c in commands if c not in begin and len(wanted) > 1 and wanted in c.name]
+    return [*sorted(begin, key=lambda c: (c.name != wanted, not c.is_named)), *others]
+
+
+def command_named(commands: Iterable[Command], typed: str) -> Command | None:
+    """The command with a name or an alias."""
+    wanted = typed.casefold().strip()
+    return next((c for c in commands if wanted in (c.name, *c.aliases)), None)
 
 
 def is_key(name: str) -> bool:

@@ -6,8 +6,8 @@ binding, and `/name` in the composer. Choices that have no key of their own come
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from app import screens
-from app.bindings import Action
+from app.bindings import SLASH_NAMES, Action, Command
 from app.render.help import KeyHelp, KeySection
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat import ChatScreen
@@ -25,70 +25,6 @@ from engine.configuration import ControllerName, PredictorName
 
 Keys = Mapping[str, str]
 """The user's own keys by binding id."""
-
-SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
-    "app-help": ("help", "keys"),
-    "app-quit": ("quit", "exit"),
-    "cache-open": ("cache",),
-    "cache-types": ("types", "laboratory"),
-    "chat-find": ("find",),
-    "chat-list": ("chats", "history"),
-    "chat-new": ("new", "clear"),
-    "chat-search": ("search",),
-    "chat-settings": ("system", "sampling"),
-    "chat-sidebar": ("sidebar",),
-    "compare-open": ("compare",),
-    "composer-open-paste": ("paste",),
-    "engine-restart": ("restart",),
-    "message-continue": ("continue",),
-    "message-copy": ("copy",),
-    "message-copy-code": ("code",),
-    "message-edit": ("edit",),
-    "message-see-all": ("see-all",),
-    "message-statistics": ("statistics", "stats"),
-    "model-list": ("models", "open"),
-    "model-plan": ("plan",),
-    "preset-list": ("presets",),
-    "reply-regenerate": ("again", "retry"),
-    "reply-stop": ("stop",),
-    "settings-open": ("settings",),
-    "speculation-predictor": ("predictor",),
-    "speculation-rule": ("rule",),
-    "transcript-colours": ("colours", "colors"),
-}
-"""What actions are called in the composer, the first name and aliases; the others by their ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Something that can be asked for by its name."""
-
-    name: str
-    """As it is written behind a slash: small letters, and blanks where it is one of several."""
-    title: str
-    """As the palette shows it: `area: Verb`."""
-    description: str
-    run: Callable[[], object]
-    aliases: tuple[str, ...] = ()
-    key: str = ""
-    """As it is bound now."""
-    obstacle: str = ""
-    """Why it can do nothing now; empty where it can."""
-    run_with: Callable[[str], object] | None = None
-    """Does it with the words behind the name; None where it takes none."""
-
-    @property
-    def is_named(self) -> bool:
-        """Whether it has a short name, and stands before those that have their ids."""
-        return bool(self.aliases) or "-" not in self.name or self.name in SHORT_NAMES
-
-    @property
-    def meaning(self) -> str:
-        """What it does, or why it cannot now."""
-        return f"not now: {self.obstacle}" if self.obstacle else self.description
-
-
-SHORT_NAMES = {name for names in SLASH_NAMES.values() for name in names}
 
 
 def every_action() -> list[Action]:
@@ -221,20 +157,6 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
             TINT_MEANINGS[mode].capitalize(),
             partial(chat.set_tint, mode),
         )
-
-
-def completions(commands: Sequence[Command], typed: str) -> list[Command]:
-    """The commands that what stands behind the slash may become, the nearest first."""
-    wanted = typed.casefold().strip()
-    begin = [c for c in commands if any(n.startswith(wanted) for n in (c.name, *c.aliases))]
-    others = [c for c in commands if c not in begin and len(wanted) > 1 and wanted in c.name]
-    return [*sorted(begin, key=lambda c: (c.name != wanted, not c.is_named)), *others]
-
-
-def command_named(commands: Sequence[Command], typed: str) -> Command | None:
-    """The command with a name or an alias."""
-    wanted = typed.casefold().strip()
-    return next((c for c in commands if wanted in (c.name, *c.aliases)), None)
 
 
 def _own_kinds(kind: type[DOMNode]) -> Iterator[type[DOMNode]]:

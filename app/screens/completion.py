@@ -2,12 +2,12 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
+from app.bindings import Command, command_named, completions
 from app.chat.attachments import file_names, matching, mention
 from app.render.lines import Line, Run, clipped, spread
 from app.sanitize import visible
@@ -15,6 +15,8 @@ from app.widgets.composer import Composer
 from app.widgets.select_list import Row, SelectList
 from engine.validation import did_you_mean
 
+Commands = Callable[[], Iterable[Command]]
+"""Everything that can be commanded now."""
 MAX_ROWS = 40
 """Completions that are listed: whoever wants another one types a letter more."""
 NAMES_AGE_S = 5.0
@@ -25,45 +27,12 @@ _WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
 _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
 
-class SlashCommand(Protocol):
-    """What completion shows of a command, and how it is run."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def meaning(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def obstacle(self) -> str: ...
-    @property
-    def run(self) -> Callable[[], object]: ...
-    @property
-    def run_with(self) -> Callable[[str], object] | None: ...
-
-
-class Commands(Protocol):
-    """The registry as the composer uses it."""
-
-    def complete(self, typed: str) -> Sequence[SlashCommand]:
-        """What may be meant by what is typed behind a slash, the nearest first."""
-        ...
-
-    def named(self, typed: str) -> SlashCommand | None:
-        """The command with a name or an alias."""
-        ...
-
-    def names(self) -> list[str]:
-        """Every name."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """One completion: what it writes into the composer, and the command that it is, if it is."""
 
     text: str
-    command: SlashCommand | None = None
+    command: Command | None = None
 
 
 class Completion:
@@ -144,18 +113,19 @@ class Completion:
                 self._run(choice.command, choice.command.run)
             return True
         words = _WITH_WORDS.fullmatch(self._composer.text.strip())
-        command = self._commands.named(words[1]) if words is not None else None
+        command = command_named(self._commands(), words[1]) if words is not None else None
         if words is not None and command is not None and command.run_with is not None:
             self._run(command, partial(command.run_with, words[2]))
             return True
         match = _COMMAND.fullmatch(self._composer.text.strip())
         if match is None or not match[1]:
             return False
-        command = self._commands.named(match[1])
+        commands = [*self._commands()]
+        command = command_named(commands, match[1])
         if command is not None:
             self._run(command, command.run)
         else:
-            hint = did_you_mean(match[1], self._commands.names()) or ""
+            hint = did_you_mean(match[1], [each.name for each in commands])
             self._composer.notify(
                 f"There is no command /{match[1]}{hint}. With a blank before the slash it is sent "
                 "as a message.",
@@ -163,7 +133,7 @@ class Completion:
             )
         return True
 
-    def _run(self, command: SlashCommand, run: Callable[[], object]) -> None:
+    def _run(self, command: Command, run: Callable[[], object]) -> None:
         if command.obstacle:
             self._composer.notify(command.obstacle, title=f"/{command.name}")
             return
@@ -192,7 +162,10 @@ class Completion:
         self._rows.display = False
 
     def _command_rows(self, typed: str) -> list[Row[int]]:
-        found = self._commands.complete(typed)[:MAX_ROWS]
+        found = completions([*self._commands()], typed)
+        if not typed:
+            found = [command for command in found if command.is_named]
+        found = found[:MAX_ROWS]
         self._choices = [_Choice(f"/{command.name}", command) for command in found]
         return [Row(i, partial(_command_line, command)) for i, command in enumerate(found)]
 
@@ -207,7 +180,7 @@ class Completion:
         return [Row(i, partial(_file_line, name)) for i, name in enumerate(found)]
 
 
-def _command_line(command: SlashCommand, width: int) -> Line:
+def _command_line(command: Command, width: int) -> Line:
     style = "muted" if command.obstacle else "accent"
     name = Run(f"{'/' + command.name:<{NAME_WIDTH}}", style)
     return spread((name, Run(command.meaning, "muted")), (Run(command.key, "muted"),), width)

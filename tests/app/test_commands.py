@@ -2,17 +2,8 @@
 
 from pathlib import Path
 
-from app.commands import (
-    SLASH_NAMES,
-    Command,
-    command_named,
-    commands_of,
-    completions,
-    every_action,
-    key_sections,
-    own_bindings,
-    own_nodes,
-)
+from app.bindings import SLASH_NAMES, Command, command_named, completions
+from app.commands import commands_of, every_action, key_sections, own_bindings, own_nodes
 from tests.fakes_app import make_app
 
 
