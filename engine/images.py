@@ -60,6 +60,18 @@ class Image:
         address = f"file://{quote(str(self.path), safe='/')}"
         return f"![{name}]({address}#sha256={self.sha256}&size={self.width}x{self.height})"
 
+    def check_size(self) -> None:
+        """Refuse a size that nobody reads.
+
+        Raises:
+            ImageError: it has none, or more than `MAX_PIXELS`.
+        """
+        if not 0 < self.width * self.height <= MAX_PIXELS:
+            raise ImageError(
+                f"{self.name} has {self.width:,} x {self.height:,} pixels, and at most "
+                f"{MAX_PIXELS:,} are read: make a smaller copy"
+            )
+
     def read(self) -> bytes:
         """The file, where it is still the one that was attached.
 
@@ -116,12 +128,9 @@ def read_image(path: Path, name: str) -> Image:
     """
     data = _bytes_of(path, name, "check the path")
     width, height = _size(data, name)
-    if not 0 < width * height <= MAX_PIXELS or max(width, height) > 999_999:
-        raise ImageError(
-            f"{name} has {width:,} x {height:,} pixels, and at most {MAX_PIXELS:,} are read: make "
-            "a smaller copy"
-        )
-    return Image(name, path.resolve(), hashlib.sha256(data).hexdigest(), width, height)
+    image = Image(name, path.resolve(), hashlib.sha256(data).hexdigest(), width, height)
+    image.check_size()
+    return image
 
 
 def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:

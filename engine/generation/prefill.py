@@ -78,7 +78,9 @@ class Prefill:
                 elapsed_s += batch_s
                 n_timed += end - start
             yield PromptProgress(end, n_known, n_reused)
-            changed = self._threads.read(end - start, batch_s) if given.is_alone else None
+            is_text = min(reply.tokens[start:end]) >= 0  # an image is encoded besides
+            is_usual = given.is_alone and is_text
+            changed = self._threads.read(end - start, batch_s) if is_usual else None
             if changed is not None:
                 yield changed
             if self._recall.is_due(slot) or end in (reply.recalled.n_branch, reply.n_lasting):

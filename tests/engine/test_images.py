@@ -1,5 +1,7 @@
 import struct
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.images import (
     MAX_IMAGE_BYTES,
+    MAX_PIXELS,
     Image,
     ImageError,
     before_image,
@@ -87,6 +90,21 @@ def test_a_file_that_is_no_whole_image_is_refused_in_a_sentence(tmp_path: Path) 
     ):
         with pytest.raises(ImageError, match=said):
             read_image(path, "x")
+
+
+@given(st.data())
+def test_a_damaged_header_is_read_or_refused(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = png(Path(folder) / "a")
+        whole = bytearray(data.draw(st.sampled_from([path.read_bytes(), JPEG, GIF, BMP])))
+        for _ in range(data.draw(st.integers(1, 4))):
+            whole[data.draw(st.integers(0, min(len(whole), 40) - 1))] = data.draw(
+                st.integers(0, 255)
+            )
+        path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        with suppress(ImageError):
+            image = read_image(path, "a")
+            assert 0 < image.width * image.height <= MAX_PIXELS
 
 
 def test_a_file_too_large_is_not_read(tmp_path: Path) -> None:

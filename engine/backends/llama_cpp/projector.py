@@ -24,6 +24,8 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.images import FORMATS, Image, ImageError, image_tokens
 
 MARKER = b"<__media__>"
+NO_TOKEN = -1
+"""Where libmtmd looked for a word in the vocabulary that is not there."""
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
 NO_LIBRARY = (
@@ -101,13 +103,14 @@ class Projector:
         """What stands for an image in a line, words around and between its parts included.
 
         Raises:
-            ImageError: libmtmd refused its size, or wants words that the vocabulary lacks.
+            ImageError: its size is refused, or it wants words that the vocabulary lacks.
         """
         key = f"{image.sha256} {image.width}x{image.height}"
         self._images[key] = image
         known = self._known.get(key)
         if known is not None:
             return known
+        image.check_size()
         mtmd, found = self._mtmd, []
         bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, None)
         chunks = self._cut(bitmap, image)  # stays: decoding names its parts
@@ -121,7 +124,7 @@ class Projector:
             own = image_tokens(f"{key} {self._hash()} {index}", n_tokens)
             self._stretches[own[0]] = Stretch(key, index, chunk, n_tokens)
             found += own
-        if min(found, default=0) == -1:
+        if NO_TOKEN in found:
             raise ImageError(
                 f"{self._path.name} puts words between the parts of an image that this model's "
                 "vocabulary lacks: it belongs to another model"

@@ -310,6 +310,32 @@ def test_an_image_that_is_read_whole_wants_a_micro_batch_that_holds_it(
     session.close()
 
 
+def test_words_that_the_vocabulary_lacks_are_told(tmp_path: Path, picture: Image) -> None:
+    wordless = filled_model(tmp_path / "wordless.gguf", "llama")
+    session = load_session(configured(tmp_path, "idefics3", model_path=wordless)).session
+    with pytest.raises(ImageError, match="vocabulary lacks"):
+        asked(session, f"{picture.reference} what is it?")
+    session.close()
+
+
+def test_images_of_odd_sizes_are_read_or_refused_and_end_nothing(
+    backend: LlamaCppBackend, tmp_path: Path
+) -> None:
+    refused = []
+    for width, height in ((1, 900), (900, 1), (1, 1), (7, 5)):
+        path = png(tmp_path / f"{width}.png", width=width, height=height)
+        tokens = line_of(backend, f"a {read_image(path, 'x').reference} b")
+        try:
+            assert np.isfinite(logits_of(backend, tokens)).all()
+        except ImageError as error:
+            refused.append(str(error))
+    assert all("refused x with its" in said for said in refused)
+    assert len(refused) <= 2, "only lines of pixels are"
+    huge = Image("x", tmp_path / "x.png", "0" * 64, 99_999, 99_999)
+    with pytest.raises(ImageError, match="pixels, and at most"):
+        line_of(backend, huge.reference)
+
+
 def test_its_memory_is_told(tmp_path: Path) -> None:
     loaded = load_session(configured(tmp_path, "janus_pro"))
     kinds = {buffer.kind for buffer in loaded.loaded.buffers if buffer.owner == "projector"}
