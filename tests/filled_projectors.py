@@ -28,7 +28,9 @@ WITH_WORDS: dict[str, Value] = {
 }
 
 
-def filled_projector(path: Path, kind: Kind = "janus_pro", *, n_embd: int = 128) -> Path:
+def filled_projector(
+    path: Path, kind: Kind = "janus_pro", *, n_embd: int = 128, seed: int = 5
+) -> Path:
     """Write a projector of this kind to a model that is `n_embd` wide."""
     layer = [
         *((f"v.blk.0.attn_{part}.weight", (WIDTH, WIDTH)) for part in ("q", "k", "v", "out")),
@@ -59,7 +61,7 @@ def filled_projector(path: Path, kind: Kind = "janus_pro", *, n_embd: int = 128)
         tensors.append((name, shape, 0, offset))
         offset += -(-int(np.prod(shape)) * 4 // 32) * 32
     write(path, header(_values(kind, n_embd), tensors), data_bytes=offset)
-    rng = np.random.default_rng(5)
+    rng = np.random.default_rng(seed)
     with path.open("r+b") as file:
         start = path.stat().st_size - offset
         for _, shape, _, at in tensors:

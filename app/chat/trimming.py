@@ -15,6 +15,7 @@ from engine.events import (
     FinishReason,
     WorkerStopped,
 )
+from engine.images import images_in
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
@@ -27,6 +28,9 @@ MAX_BYTES_PER_TOKEN = 8.0
 """Texts are hardly ever in longer tokens: so many bytes of a message are a token at least."""
 TURN_TOKENS = 8
 """Tokens that a chat template puts around a message; those of known templates are 4 to 8."""
+IMAGE_TOKENS = 256
+"""Of an image, until its prompt is read: projectors give 64 to 576, and more where they cut tiles.
+"""
 INSTRUCTION = (
     "Summarise our conversation so far in at most 200 words. Keep names, numbers, decisions, "
     "open questions and everything that later turns may refer to. Write the summary only."
@@ -76,7 +80,9 @@ def n_tokens_of(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> i
     """Tokens of a message with what the template puts around it; estimated where not known."""
     if message.token_ids:
         return len(message.token_ids) + TURN_TOKENS
-    return round(len(message.content.encode()) / per_token) + TURN_TOKENS
+    images = images_in(message.content)
+    n_bytes = len(message.content.encode()) - sum(len(each.reference.encode()) for each in images)
+    return round(n_bytes / per_token) + IMAGE_TOKENS * len(images) + TURN_TOKENS
 
 
 def is_surely_longer(text: str, n_ctx: int) -> bool:

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 from app.chat.entries import SUMMARY_BEGINS, index_of, prompt_messages
-from app.chat.trimming import N_KNOWN, TokenCounts, n_tokens_of, trim_of
+from app.chat.trimming import IMAGE_TOKENS, N_KNOWN, TokenCounts, n_tokens_of, trim_of
 from app.store.records import StoredMessage
+from engine.images import Image
 from engine.requests import Role
 
 
@@ -114,3 +117,9 @@ def test_the_oldest_answers_go() -> None:
         counts.take(i + 1, i)
     assert counts.of(str(N_KNOWN)) == N_KNOWN
     assert counts.of("0") is None
+
+
+def test_an_image_counts_as_one_and_not_as_the_letters_of_its_name() -> None:
+    image = Image("a.png", Path("/a/long/path" * 20 + "/a.png"), "0" * 64, 9, 9)
+    alone = n_tokens_of(message(1, "abc"))
+    assert n_tokens_of(message(1, f"abc{image.reference}")) == alone + IMAGE_TOKENS

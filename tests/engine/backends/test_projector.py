@@ -124,6 +124,18 @@ def test_an_equal_image_has_equal_tokens_and_another_one_has_others(
     assert all((a == b) == (a >= 0) for a, b in pairs)
 
 
+def test_another_projector_has_other_tokens_of_an_image(tmp_path: Path, picture: Image) -> None:
+    configuration = configured(tmp_path, "janus_pro")
+    assert configuration.mmproj_path is not None
+    found = []
+    for seed in (5, 6):
+        filled_projector(configuration.mmproj_path, seed=seed)
+        backend = LlamaCppBackend(configuration, NativeLog())
+        found.append(backend.vocabulary.image_tokens(picture))
+        backend.close()
+    assert not set(found[0]) & set(found[1])
+
+
 def test_a_stretch_is_held_whole_or_not_at_all(backend: LlamaCppBackend, picture: Image) -> None:
     tokens = line_of(backend, f"a {picture.reference} b")
     whole = logits_of(backend, tokens)
