@@ -365,8 +365,11 @@ class KvchatApp(App[None]):
             self.notify("No model is loaded whose cache types could be measured.")
             return
         if configuration.server is not None:
-            self.notify("A server's cache has the types that it was started with: open a model of "
-                        "this machine to measure them.")  # fmt: skip
+            self.notify(
+                "A server's cache has the types that it was started with: open a model of this "
+                "machine to measure them, or compare two servers by `kvchat cache-quality "
+                f"--server {configuration.server} --server ...`."
+            )
             return
 
         def take(pair: "Pair | None") -> None:

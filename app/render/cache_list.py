@@ -53,6 +53,8 @@ def empty_text(snapshot: CockpitSnapshot) -> str:
     """Why the table is empty, and what fills it."""
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         return "No model is loaded: what is kept belongs to a model and its settings."
+    if snapshot.server:
+        return "A server keeps what it computed by its own rules; what it tells of it is beside."
     if snapshot.tiers is None:
         return "The cache has not reported yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]

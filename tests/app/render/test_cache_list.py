@@ -18,6 +18,7 @@ from app.render.cache_list import (
 )
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheEntry, CacheNote, CacheReport, TierName, TierUse
+from engine.events import ServerFigure
 from engine.memory.units import MIB
 
 NOW = 100_000.0
@@ -185,6 +186,8 @@ def test_an_empty_table_says_why() -> None:
     ready = CockpitSnapshot(phase=Phase.READY)
     assert "No model is loaded" in empty_text(CockpitSnapshot())
     assert "not reported yet" in empty_text(ready)
+    served = replace(ready, tiers=off, server=(ServerFigure("cache", "slots: 1 of 2 busy"),))
+    assert "A server keeps" in empty_text(served)
     assert "[cache] in the settings is off" in empty_text(replace(ready, tiers=off))
     assert "saved after each reply" in empty_text(replace(ready, tiers=on))
 
