@@ -30,7 +30,7 @@ from engine.configuration import (
 )
 from engine.errors import EngineError
 from engine.events import Event, Failed, Finished, FinishReason
-from engine.files import read_bytes
+from engine.files import is_file, read_bytes
 from engine.grammar.source import GrammarError, check_grammar
 from engine.parsing import parse_json
 from engine.process.blocking_client import BlockingClient
@@ -153,7 +153,7 @@ _check = lru_cache(maxsize=64)(check_grammar)
 
 def _adapter(spelled: str) -> Adapter:
     adapter = Adapter.read(spelled)
-    if not adapter.path.is_file():
+    if not is_file(adapter.path):
         raise ValueError(f"the adapter {adapter.path} is not there")
     return adapter
 

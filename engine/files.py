@@ -163,6 +163,14 @@ def file_status(path: Path) -> os.stat_result:
         raise OSError(errno.EINVAL, "the name has a zero byte", str(path)) from error
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file that may be looked for; a name too long for any is none."""
+    try:
+        return stat.S_ISREG(file_status(path).st_mode)
+    except OSError:
+        return False
+
+
 def _opened(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 

@@ -22,6 +22,7 @@ from engine.configuration import (
     PredictorName,
 )
 from engine.errors import PresetError
+from engine.files import is_file
 from engine.memory.estimate import Companions, Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.estimate import DoesNotFitError as DoesNotFitError
 from engine.memory.hardware import Device
@@ -253,7 +254,7 @@ def with_projector_beside(rules: Preset, model: Model) -> Preset:
 
 def _companions(rules: Preset, draft: Model | None) -> Companions:
     path = _projector_path(rules)
-    is_there = path is not None and path.is_file()  # else loading says what is missing
+    is_there = path is not None and is_file(path)  # else loading says what is missing
     return Companions(draft, read_gguf(path) if path is not None and is_there else None)
 
 

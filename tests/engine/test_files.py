@@ -13,6 +13,7 @@ import pytest
 from engine.configuration import Configuration
 from engine.files import (
     drafting_process,
+    is_file,
     open_file,
     read_bytes,
     read_file_or_pipe,
@@ -195,3 +196,9 @@ def test_a_name_in_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> N
     (tmp_path / "taken").write_text("")
     with pytest.raises(OSError, match="taken"):
         take_lock(tmp_path / "taken" / "name.lock")
+
+
+def test_a_name_that_no_file_can_have_has_none(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert is_file(tmp_path / "a")
+    assert not any(map(is_file, (tmp_path, tmp_path / ("b" * 300), Path("/a\0b"))))
