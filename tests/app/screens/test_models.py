@@ -1,6 +1,7 @@
 """The list of models: while folders are looked through, with verdicts, and the hub behind it."""
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from textual.widgets import Static
 
 from app.render.lines import plain
 from app.screens.dialogs import AskYes
-from app.screens.downloads import HubScreen, progress_text
+from app.screens.downloads import DownloadScreen, HubScreen, progress_text
 from app.screens.models import ModelsScreen
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
+from engine.model.hub import HubModel, HubPart
 from engine.model.library import LibraryScan, ModelEntry
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner
@@ -219,6 +221,32 @@ async def test_a_model_of_the_catalogue_is_looked_for_among_the_hubs_repositorie
             app.push_screen(screen)
             await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
             await wait_until(pilot, lambda: "Qwen/Qwen3-8B-GGUF" in rows_of(screen))
+
+
+async def test_a_download_shows_how_far_it_is_and_ends_where_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def download(model: HubModel, folder: Path, progress: Callable[[int, int], None]) -> Path:
+        progress(25, 100)
+        goes_on.wait(30)
+        progress(50, 100)
+        return model.place(folder)
+
+    monkeypatch.setattr("app.screens.downloads.download", download)
+    model = HubModel("maker/Tiny", "main", (HubPart("Tiny.gguf", 100, None),))
+    screen, results = DownloadScreen(model, tmp_path, "fits"), []
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen, results.append)
+        await wait_until(pilot, lambda: screen.is_mounted and "25%" in text_of(screen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "stopping" in text_of(screen))
+        assert not results, "what is under way ends first"
+        goes_on.set()
+        await wait_until(pilot, lambda: results == [None])
 
 
 async def test_a_hub_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
