@@ -229,8 +229,8 @@ def _left_out(rows: list[Row]) -> list[str]:
     lines = [
         "## Not measured, and not agreed",
         "",
-        "- GPUs: nothing was measured on one. The driver's context, which the planner shows as",
-        "  overhead, is from reports.",
+        "- GPUs: one card was measured ([gpu.md](gpu.md)). The driver's context, which the planner",
+        "  shows as overhead, is from there and from reports.",
     ]
     lines += [f"- left out: {text}" for text in left]
     lines += [f"- weights differ: {text}" for text in agreement(rows)[2]]

@@ -3,17 +3,21 @@
     python benchmarks/torch_backend.py logits MODEL [--positions 2000] [--transformers PYTHON]
     python benchmarks/torch_backend.py speed MODEL --transformers PYTHON [--rounds 5]
     python benchmarks/torch_backend.py compiled MODEL [--dtype f32] [--ctx 1024]
+    python benchmarks/torch_backend.py bandwidth MODEL [--dtype bf16] [--ctx 1024]
 
 `logits` compares distributions at every position of the texts that the laboratory has. MODEL, whose
 weights torch dequantises, is held against llama.cpp on MODEL itself, where it rounds activations to
 8 bits, and on a float32 file that its own quantiser makes of MODEL: the very same weights. `speed`
 lets kvchat and transformers' `generate` answer by turns, greedily and without drafts, with the same
 weights in the same type. `compiled` decodes by turns with the compiled step and without, and says
-how long compiling took. PYTHON is one that has transformers and torch.
+how long compiling took. `bandwidth` says which share of the memory's bandwidth, as a copy of a
+gigabyte measures it, a decode step reaches; on a GPU where torch finds one. PYTHON is one that has
+transformers and torch.
 """
 
 import ctypes
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -26,12 +30,14 @@ from statistics import median
 import click
 import llama_cpp
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
+from engine.backends.torch.fixed_steps import Way
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Finished
@@ -157,27 +163,101 @@ def compiled(
             )  # fmt: skip
             backend, watch = TorchBackend(configuration, NativeLog()), Stopwatch()
             backend.try_out()
-            took, step, sequence = watch.total(), backend._live().compiled, backend.open()
-            if step is None or not step.is_on:
-                sys.exit(backend.notes[0])
-            taken: dict[bool, list[float]] = {True: [], False: []}
-            sequence.prefill([5] * N_BEHIND)
-            for number in range(rounds + 1):
-                for step.is_on in (True, False):
-                    watch = Stopwatch()
-                    for _ in range(tokens):
-                        sequence.decode(5)
-                    sequence.crop(N_BEHIND)
-                    if number:  # the first warm both up
-                        taken[step.is_on].append(tokens / watch.total())
-            pairs = [one / other for one, other in zip(taken[True], taken[False], strict=True)]
+            took = watch.total()
+            seconds = steps_taken(backend, rounds, tokens)
+            compiled_s, plain_s = seconds["compiled"], seconds["plain"]
+            pairs = [one / other for one, other in zip(plain_s, compiled_s, strict=True)]
             print(
-                f"| {dtype} | {size} | {took:.0f} | {median(taken[True]):.1f} | "
-                f"{median(taken[False]):.1f} | {median(pairs):.2f} "
+                f"| {dtype} | {size} | {took:.0f} | {1 / median(compiled_s):.1f} | "
+                f"{1 / median(plain_s):.1f} | {median(pairs):.2f} "
                 f"({min(pairs):.2f} to {max(pairs):.2f}) |",
                 flush=True,
             )
             backend.close()
+
+
+@command.command()
+@click.argument("model", type=click.Path(path_type=Path, exists=True))
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--tokens", default=64, show_default=True)
+@click.option("--ctx", default=512, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--dtype", "dtypes", multiple=True, default=("bf16",), show_default=True)
+def bandwidth(
+    model: Path, rounds: int, tokens: int, ctx: int, threads: int, dtypes: Sequence[str]
+) -> None:
+    """The bytes that a decode step must read, over its time, beside those of a copy."""
+    for dtype in dtypes:
+        configuration = replace(
+            _configuration(model, threads, "torch", dtype),
+            n_ctx=ctx, type_k=dtype, type_v=dtype, compile="on", n_gpu_layers=-1,
+        )  # fmt: skip
+        backend = TorchBackend(configuration, NativeLog())
+        backend.try_out()
+        print(f"{dtype} on {backend._live().model.device}: {'; '.join(backend.notes)}")
+        copied = copied_bytes_per_s(backend)
+        print(f"a copy moves {copied / 1e9:.0f} GB/s", flush=True)
+        print("| step | tokens/s | GB read a step | GB/s | of the copy's |")
+        for way, taken in steps_taken(backend, rounds, tokens).items():
+            nbytes, seconds = read_bytes(backend, ctx), median(taken)
+            print(
+                f"| {way} | {1 / seconds:.1f} | "
+                f"{nbytes / 1e9:.3f} | {nbytes / seconds / 1e9:.0f} | "
+                f"{nbytes / seconds / copied:.2f} |",
+                flush=True,
+            )
+        backend.close()
+
+
+def copied_bytes_per_s(backend: TorchBackend) -> float:
+    """Bytes read and written a second by the quickest of ten copies of a gigabyte."""
+    source = torch.ones(1 << 28, device=backend._live().model.device)
+    target = torch.empty_like(source)
+    best = math.inf
+    for _ in range(10):
+        settled(backend)
+        watch = Stopwatch()
+        target.copy_(source)
+        settled(backend)
+        best = min(best, watch.total())
+    return 2 * source.nbytes / best
+
+
+def read_bytes(backend: TorchBackend, n_ctx: int) -> int:
+    """Bytes that a step cannot do without: all matrices once, and the cache's rows so far.
+
+    Of embeddings one row is read, unless they are the output's matrix too.
+    """
+    model = backend._live().model
+    is_tied = model.embeddings.data_ptr() == model.output.weight.data_ptr()
+    weights = model.nbytes - (0 if is_tied else model.embeddings.nbytes)
+    return weights + backend.kv_bytes * N_BEHIND // n_ctx
+
+
+def settled(backend: TorchBackend) -> None:
+    """Wait until the device has computed what it was given."""
+    if backend._live().model.device.type == "cuda":
+        torch.cuda.synchronize(backend._live().model.device)
+
+
+def steps_taken(backend: TorchBackend, rounds: int, tokens: int) -> dict[Way, list[float]]:
+    """Seconds of a step behind 100 tokens by each way, of several rounds by turns."""
+    steps, sequence = backend._live().fixed, backend.open()
+    if steps is None or steps.way != "compiled":
+        sys.exit(backend.notes[0])
+    is_cuda = backend._live().model.device.type == "cuda"
+    ways: tuple[Way, ...] = ("plain", "captured", "compiled") if is_cuda else ("plain", "compiled")
+    taken: dict[Way, list[float]] = {way: [] for way in ways}
+    sequence.prefill([5] * N_BEHIND)
+    for number in range(rounds + 1):
+        for steps.way in ways:
+            watch = Stopwatch()
+            for _ in range(tokens):
+                sequence.decode(5)
+            sequence.crop(N_BEHIND)
+            if number:  # the first warm all up
+                taken[steps.way].append(watch.total() / tokens)
+    return taken
 
 
 def write_f32(model: Path, path: Path) -> None:

@@ -6,17 +6,29 @@ from enum import StrEnum
 
 from engine.configuration import Target as Target
 from engine.memory.hardware import Device
-from engine.memory.units import MIB
+from engine.memory.units import GIB, MIB
 
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
 Bounds = tuple[int, int]
 """Bytes that an estimate may turn out to be: the least and the most."""
 
-GPU_OVERHEAD_BYTES = 300 * MIB
-"""CUDA context and workspaces: 107 to 555 MiB were reported, growing with the card."""
+GPU_OVERHEAD_BYTES, GPU_OVERHEAD_SPREAD = (300 * MIB, 600 * MIB), 210 * MIB
+"""Context, kernels and workspaces of CUDA on a small card and on a large one, and how far off that
+may be. 107 to 555 MiB were reported, growing with the card; an H100 took 516 to 636 in 49 loads of
+seven models (driver 580, CUDA 13.0, llama.cpp 0c1e57098: `benchmarks/gpu_truth.py`)."""
+GPU_SIZES = (24 * GIB, 80 * GIB)
+"""Memory of those cards; in between it is taken to grow in proportion."""
 CPU_OVERHEAD_BYTES = {"kvchat": 100 * MIB, "llama-server": 90 * MIB}
 """The process itself: resident memory beyond llama.cpp's buffers. Measured on Linux at vocabularies
 of 49k and 262k tokens: 64 and 92 MiB in kvchat's worker, 36 and 84 MiB in llama-server."""
+
+
+def gpu_overhead_bytes(gpu: Device) -> int:
+    """What a GPU's context takes beyond llama.cpp's buffers, by the size of its memory."""
+    (small, large), (least, most) = GPU_OVERHEAD_BYTES, GPU_SIZES
+    share = (gpu.total_bytes - least) / (most - least)
+    mib = (small + (large - small) * min(max(share, 0.0), 1.0)) / MIB
+    return round(mib) * MIB
 
 
 class TermKind(StrEnum):
@@ -138,8 +150,9 @@ class Ledger:
         for gpu in self.gpus:
             if self._terms[gpu]:
                 note = "its driver, grows with the card"
-                bounds = within(GPU_OVERHEAD_BYTES, 0.7)
-                self.add(gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note, bounds)
+                nbytes = gpu_overhead_bytes(gpu)
+                bounds = nbytes - GPU_OVERHEAD_SPREAD, nbytes + GPU_OVERHEAD_SPREAD
+                self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
     def devices(self) -> tuple[DeviceEstimate, ...]:
         """What each device holds; main memory also has the parts of GPUs that share it."""

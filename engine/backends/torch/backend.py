@@ -19,7 +19,6 @@ from engine.backends.torch.caches.kinds import make_caches, make_pool
 from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.recurrent import RecurrentCache
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache
-from engine.backends.torch.compiled import CompiledStep
 from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.device import (
     DTYPES,
@@ -30,6 +29,7 @@ from engine.backends.torch.device import (
     choose_dtype,
     free_bytes,
 )
+from engine.backends.torch.fixed_steps import FixedSteps
 from engine.backends.torch.hyperparameters import (
     AttentionShape,
     Hyperparameters,
@@ -201,12 +201,13 @@ class TorchBackend:
         """Decode a few tokens, so that the first reply waits for nothing that is made once."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
-        sequence, step = self.open(), self._live().compiled
+        sequence, fixed = self.open(), self._live().fixed
         sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch, self.n_ctx))
         sequence.crop(0)
         sequence.decode(token)
-        if step is not None:
-            self.notes = (step.begin(self._compile, lambda: self._again(sequence, token)),)
+        if fixed is not None:
+            note = fixed.begin(self._compile, lambda: self._again(sequence, token))
+            self.notes = (note,) if note else ()
         sequence.close()
 
     def _again(self, sequence: TorchSequence, token: int) -> None:
@@ -280,10 +281,10 @@ class TorchBackend:
             if self._compile == "on":
                 raise ModelLoadError(f"{fault}; leave out compile, or what is in its way")
             self.notes = (fault,)
-        is_compiled = fault is None and self._compile != "off"
+        is_fixed = fault is None and (self._compile != "off" or self._device.type == "cuda")
         return Context(
             model=transformer,
-            compiled=CompiledStep(transformer, self.n_ctx) if is_compiled else None,
+            fixed=FixedSteps(transformer, self.n_ctx) if is_fixed else None,
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,

@@ -8,9 +8,9 @@ import torch
 from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
 from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.tracing import CacheTrace
-from engine.backends.torch.compiled import CompiledStep
 from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.device import quickest_products
+from engine.backends.torch.fixed_steps import FixedSteps
 from engine.backends.torch.model import LayerCache, Line, Transformer
 from engine.backends.torch.state import State, cut, join_layers, read_layers, write_layers
 from engine.configuration import MAX_DRAFT
@@ -39,8 +39,8 @@ class Context:
     prefixes: BlockPrefixes | None = None
     """Beginnings of earlier lines in blocks of the sequences' pool."""
     trace: CacheTrace | None = None
-    compiled: CompiledStep | None = None
-    """Decodes single tokens, where the caches have fixed shapes."""
+    fixed: FixedSteps | None = None
+    """Decodes a few tokens of one sequence, where the caches have fixed shapes."""
     open: "dict[int, TorchSequence]" = field(default_factory=dict)
     """The sequences that are open, by their numbers."""
 
@@ -230,8 +230,8 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
         with torch.inference_mode(), quickest_products(len(tokens)):
             at = torch.tensor([tokens], device=context.model.device)
             logits = None
-            if context.compiled is not None and len(tokens) == 1:
-                logits = context.compiled.take(at, lines[0], pairs[0][1].number)
+            if context.fixed is not None and len(lines) == 1:
+                logits = context.fixed.take(at, lines[0], pairs[0][1].number)
             if logits is None:
                 logits = context.model.forward(at, lines, context.plan)
             rows: Logits = logits[0].float().cpu().numpy()

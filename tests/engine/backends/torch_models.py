@@ -11,6 +11,7 @@ from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
+from tests.torch_device import N_GPU_LAYERS
 
 Rows = NDArray[np.float32]
 
@@ -18,7 +19,7 @@ Rows = NDArray[np.float32]
 def settings(path: Path, **changes: object) -> Configuration:
     base = Configuration(
         path, n_ctx=256, n_batch=64, n_ubatch=64, n_threads=1, type_k="f32", type_v="f32",
-        backend="torch", dtype="f32", n_gpu_layers=0,
+        backend="torch", dtype="f32", n_gpu_layers=N_GPU_LAYERS,
     )  # fmt: skip
     return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
 
@@ -36,7 +37,7 @@ def rows_of(backend: Backend, tokens: Sequence[int]) -> Rows:
 
 def llama_cpp_rows(path: Path, tokens: Sequence[int], log: NativeLog, **changes: object) -> Rows:
     """What llama.cpp says with float32 keys and values."""
-    backend = LlamaCppBackend(settings(path, flash_attention="off", **changes), log)
+    backend = LlamaCppBackend(settings(path, flash_attention="off", n_gpu_layers=0, **changes), log)
     try:
         return rows_of(backend, tokens)
     finally:

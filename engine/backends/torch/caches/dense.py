@@ -45,8 +45,8 @@ class DenseCache:
         self.length += n_new
         return self.state()
 
-    def put(self, keys: Tensor, values: Tensor, at: Tensor) -> KVState:
-        """Write tokens, and give every row there is: the same shapes however long the line is.
+    def put(self, keys: Tensor, values: Tensor, at: Tensor, n_rows: int) -> KVState:
+        """Write tokens, and give the first rows: the same shapes however long the line is.
 
         Nothing is asked of the device, and `length` is left to the caller, so that a graph can have
         it.
@@ -55,10 +55,11 @@ class DenseCache:
             keys: `[batch, n_kv_heads, n_new, k_head_dim]`
             values: `[batch, n_kv_heads, n_new, v_head_dim]`
             at: `[n_new]` int64, their positions, for which there is room.
+            n_rows: Rows that are given, filled or not; `at` lies among them.
         """
         self._keys.index_copy_(2, at, keys.to(self._keys.dtype))
         self._values.index_copy_(2, at, values.to(self._values.dtype))
-        return self._state(self._room.n_ctx)
+        return self._state(n_rows)
 
     def state(self) -> KVState:
         return self._state(self.length)

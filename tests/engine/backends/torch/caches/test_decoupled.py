@@ -14,8 +14,9 @@ from engine.backends.torch.caches.decoupled import (  # noqa: E402
     decoupled_keys,
 )
 from engine.backends.torch.model import attend  # noqa: E402
+from tests.torch_device import DEVICE  # noqa: E402
 
-ROOM = CacheRoom(256, torch.float32, torch.device("cpu"))
+ROOM = CacheRoom(256, torch.float32, DEVICE)
 SHAPE = DecoupledShape(n_kv_heads=2, semantic_dim=32, geometric_dim=64, v_head_dim=32)
 F32 = DecoupledCodecs(*(FloatCodec(torch.float32, dim) for dim in (32, 64, 32)))
 

@@ -17,14 +17,14 @@ from engine.memory.torch_caches import (  # noqa: E402
     token_bytes,
 )
 from engine.quality.records import CacheKind  # noqa: E402
+from tests.torch_device import DEVICE  # noqa: E402
 
 LAYERS = [LayerShape(3, 64, 64)] * 4
-CPU = torch.device("cpu")
 GROWING = ("static", "paged")
 
 
 def room(n_ctx: int) -> CacheRoom:
-    return CacheRoom(n_ctx, torch.float32, CPU)
+    return CacheRoom(n_ctx, torch.float32, DEVICE)
 
 
 @pytest.mark.parametrize("name", [*TENSOR_KINDS, *GROWING, "means"])

@@ -8,9 +8,10 @@ from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E40
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
 from engine.backends.torch.caches.paged import BlockPool, BlockPrefixes, BlockTable  # noqa: E402
 from engine.errors import ContextFullError  # noqa: E402
+from tests.torch_device import DEVICE  # noqa: E402
 
 LAYERS = [LayerShape(2, 8, 4), LayerShape(1, 4, 4)]
-ROOM = CacheRoom(64, torch.float32, torch.device("cpu"))
+ROOM = CacheRoom(64, torch.float32, DEVICE)
 
 
 def new_pool(n_blocks: int = 16) -> BlockPool:

@@ -10,10 +10,11 @@ from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes 
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
 from engine.backends.torch.caches.tiered import Tier, TieredCache, TierManager  # noqa: E402
 from engine.errors import CacheStoreError, StateError  # noqa: E402
+from tests.torch_device import DEVICE  # noqa: E402
 
 N_LAYERS = 6
 LAYER = LayerShape(2, 16, 16)
-ROOM = CacheRoom(64, torch.float32, torch.device("cpu"))
+ROOM = CacheRoom(64, torch.float32, DEVICE)
 make = partial(DenseCache, LAYER, ROOM, torch.float32, torch.float32)
 LAYER_BYTES = held_bytes([make()])
 

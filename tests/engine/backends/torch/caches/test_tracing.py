@@ -10,8 +10,9 @@ from engine.backends.torch.caches.kinds import make_caches  # noqa: E402
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noqa: E402
 from engine.errors import CropUnsupportedError  # noqa: E402
 from engine.quality.records import CacheKind  # noqa: E402
+from tests.torch_device import DEVICE  # noqa: E402
 
-ROOM = CacheRoom(64, torch.float32, torch.device("cpu"))
+ROOM = CacheRoom(64, torch.float32, DEVICE)
 
 
 def test_each_operation_is_a_line_of_json(tmp_path: Path) -> None:

@@ -12,17 +12,23 @@ pytest.importorskip("gguf")
 from engine.backends.llama_cpp.log import NativeLog  # noqa: E402
 from engine.backends.torch.backend import TorchBackend  # noqa: E402
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
-from engine.backends.torch.compiled import CompiledStep  # noqa: E402
+from engine.backends.torch.fixed_steps import FixedSteps  # noqa: E402
 from engine.errors import ModelLoadError  # noqa: E402
 from tests.engine.backends.torch_models import settings  # noqa: E402
 from tests.filled_models import filled_model  # noqa: E402
+from tests.torch_device import DEVICE  # noqa: E402
 
 LINE = [int(each) for each in np.random.default_rng(1).integers(3, 259, 120)]
 
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same functions, called as they are: compiling them takes half a minute."""
+    """The same functions, called as they are: compiling them takes half a minute.
+
+    Calls are counted, which a graph of CUDA replays without Python.
+    """
+    if DEVICE.type == "cuda":
+        pytest.skip("steps are graphs there, and have a test of their own")
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
 
 
@@ -32,8 +38,8 @@ def tried(path: Path, log: NativeLog, **changes: object) -> TorchBackend:
     return backend
 
 
-def step_of(backend: TorchBackend) -> CompiledStep:
-    step = backend._live().compiled
+def step_of(backend: TorchBackend) -> FixedSteps:
+    step = backend._live().fixed
     assert step is not None
     return step
 
@@ -53,7 +59,7 @@ def test_a_step_of_fixed_shapes_says_what_any_other_says(
     for sequence in (first, second):
         sequence.prefill(LINE[:50])
     said = []
-    for step.is_on in (True, False):
+    for step.way in ("compiled", "plain"):
         rows = [first.decode(token).logits.copy() for token in LINE[50:90]]
         first.crop(60)
         rows += [first.verify(LINE[60:64]).logits.copy(), first.decode(7).logits.copy()]
@@ -64,6 +70,38 @@ def test_a_step_of_fixed_shapes_says_what_any_other_says(
         said.append(np.concatenate(rows))
     assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()
     assert len(n_put) == 42 * len(first.caches), "single tokens of both lines, and no others"
+    backend.close()
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="graphs are CUDA's: KVCHAT_TEST_DEVICE=cuda")
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "static"])
+def test_steps_captured_as_graphs_say_what_any_other_says(
+    tmp_path: Path, log: NativeLog, architecture: str, kind: str
+) -> None:
+    path = filled_model(tmp_path / "model.gguf", architecture)
+    backend = TorchBackend(settings(path, n_ctx=600, kv_cache=kind, swa_full=True, n_slots=2), log)
+    backend.try_out()
+    steps = step_of(backend)
+    assert steps.way == "captured"
+    first, second = backend.open(), backend.open()
+    for sequence in (first, second):
+        sequence.prefill(LINE[:50])
+    said = []
+    for steps.way in ("captured", "plain"):
+        rows, at = [], 50
+        for n_tokens in (1, 5, 2, 17, 1, 3, 17, 17, 17) * 3:  # past 128 and 256 rows
+            tokens = [LINE[each % len(LINE)] for each in range(at, at + n_tokens)]
+            rows.append(first.verify(tokens).logits.copy())
+            at += n_tokens
+        first.crop(60)
+        rows += [first.verify(LINE[60:64]).logits.copy(), second.decode(7).logits.copy()]
+        assert list(first.tokens) == LINE[:64]
+        first.crop(50)
+        second.crop(50)
+        said.append(np.concatenate(rows))
+    assert np.abs(said[0] - said[1]).max() < 1e-3 * np.abs(said[0]).max()
+    assert len(steps._steps) > 6
     backend.close()
 
 
@@ -88,24 +126,23 @@ def test_auto_keeps_what_takes_less_time_and_says_both(
     llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch, *,
     seconds: tuple[float, float], is_kept: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(CompiledStep, "_times", lambda *_: seconds)
+    monkeypatch.setattr(FixedSteps, "_times", lambda *_: seconds)
     backend = TorchBackend(settings(llama, compile="auto"), log)
     backend.try_out()
-    assert step_of(backend).is_on is is_kept
+    assert (step_of(backend).way == "compiled") is is_kept
     [note] = backend.notes
     assert f"{seconds[0] * 1000:.1f} ms compiled" in note
     assert "2000.0 ms as it is" in note
     backend.close()
 
 
-def test_without_a_compiler_it_says_so_and_decodes(
-    llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a processor's compiler")
+def test_without_a_compiler_it_says_so_and_decodes(llama: Path, log: NativeLog) -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    backend = tried(llama, log)
-    assert not step_of(backend).is_on
+    with config.patch({"cpp.cxx": ("no-such-compiler",)}):
+        backend = tried(llama, log)
+    assert step_of(backend).way == "plain"
     [note] = backend.notes
     assert "there is no C++ compiler (install g++" in note
     assert backend.open().decode(5).logits.shape == (1, 259)
@@ -132,7 +169,7 @@ def test_compiled_code_says_what_the_model_says(llama: Path, log: NativeLog) -> 
     backend = tried(llama, log)
     assert "is compiled" in backend.notes[0]
     sequence, step, said = backend.open(), step_of(backend), []
-    for step.is_on in (True, False):
+    for step.way in ("compiled", "plain"):
         said.append(np.concatenate([sequence.decode(each).logits.copy() for each in LINE[:40]]))
         sequence.crop(0)
     assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()
