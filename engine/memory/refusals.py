@@ -57,6 +57,7 @@ CROWDED = {
     "mpt": GraphNodes(28),
     "olmo": GraphNodes(29),
     "olmoe": GraphNodes(42, n_fused=4),
+    "phi3": GraphNodes(31),
     "phimoe": GraphNodes(44),
     "qwen3moe": GraphNodes(47),
     "qwen3vlmoe": GraphNodes(47, 2, 14),

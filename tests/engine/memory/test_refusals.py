@@ -108,6 +108,21 @@ def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
 
 
 @pytest.mark.model
+@pytest.mark.parametrize(("n_slots", "is_too_much"), [(1, False), (3, True)])
+def test_slots_with_caches_of_their_own_leave_a_graph_of_few_tensors_no_room(
+    n_slots: int, *, is_too_much: bool, tmp_path: Path, dry_run: DryRun
+) -> None:
+    entry = find_entry("phi-4")
+    model = made_model(
+        tmp_path / "m.gguf", entry.architecture, entry.values, traits=entry.traits
+    )  # fmt: skip
+    now = Configuration(
+        model.file.path, 5000, flash_attention="on", type_k="q8_0", type_v="q8_0", n_slots=n_slots
+    )
+    assert is_refused(model, now) == stops(dry_run, now) == is_too_much
+
+
+@pytest.mark.model
 @pytest.mark.parametrize(
     ("name", "n_layers", "n_used", "keys", "settings", "is_too_much"),
     [
