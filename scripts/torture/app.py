@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat.conversation import Conversation
+from app.chat.conversation import READ_AHEAD, Conversation
 from app.store.chats import ChatStore
 from app.store.records import NewTurn, StoredMessage, Turn
 from engine.configuration import Configuration, SamplingSettings
@@ -15,6 +15,7 @@ from engine.events import (
     Failed,
     Finished,
     Loaded,
+    OfReply,
     PromptReady,
     TiersChanged,
     TokensCommitted,
@@ -84,6 +85,8 @@ class WatchedClient(WorkerClient):
         """Sees every event before it is taken."""
         self._journal = journal
         self._n_asked = 0
+        self._numbers: dict[int, int] = {}
+        """Of the requests under way, by what the application calls their replies."""
         self._choice = ""
         super().__init__(
             log_path=plan.worker_log,
@@ -105,10 +108,11 @@ class WatchedClient(WorkerClient):
 
     def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         """Ask as the client does; what is only read ahead has no answer to judge."""
-        if reply_id:
+        if reply_id == READ_AHEAD:
             super().generate(request, reply_id)
             return
         self._n_asked += 1
+        self._numbers[reply_id] = self._n_asked
         self._journal.tell(
             "asked",
             number=self._n_asked,
@@ -121,7 +125,7 @@ class WatchedClient(WorkerClient):
                 for m in request.messages
             ],
         )  # fmt: skip
-        super().generate(request)
+        super().generate(request, reply_id)
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         """The events as the client does."""
@@ -144,7 +148,11 @@ class WatchedClient(WorkerClient):
             self._journal.tell("closed", pid=process.popen.pid, exit_code=exit_code)
 
     def _note(self, event: Event) -> None:
-        tell, number = self._journal.tell, self._n_asked
+        reply_id = event.reply_id if isinstance(event, OfReply) else 0
+        event = event.event if isinstance(event, OfReply) else event
+        tell, number = self._journal.tell, self._numbers.get(reply_id)
+        if number is None and isinstance(event, TokensCommitted | PromptReady | Finished):
+            return  # read ahead
         match event:
             case Loaded():
                 tell("loaded", choice=self._choice)
