@@ -197,7 +197,12 @@ def _repositories(words: str) -> list[HubRepository]:
         search=words, filter="gguf", sort="downloads", limit=MAX_REPOSITORIES
     )
     models = islice(listed, MAX_REPOSITORIES)
-    return [HubRepository(model.id, model.downloads or 0) for model in models]
+    told = ((model.id, model.downloads or 0) for model in models)
+    return [
+        HubRepository(name, n_downloads)
+        for name, n_downloads in told
+        if isinstance(name, str) and isinstance(n_downloads, int)
+    ]
 
 
 def download(model: HubModel, folder: Path, progress: Progress) -> Path:

@@ -75,7 +75,8 @@ def read_slot_file(path: Path) -> SavedSlot:
     shape = find_shape(state)
     if shape is None:
         raise StateError(f"{path} has a state of an unknown layout, or is cut off")
-    n_held = 1 + max(int(part.positions.max()) for part in read_parts(state, shape))
+    parts = read_parts(state, shape)
+    n_held = 1 + max((int(part.positions.max(initial=-1)) for part in parts), default=-1)
     if not 0 < n_held <= len(tokens):
         raise StateError(f"{path} says {len(tokens):,} tokens and its state holds {n_held:,}")
     return SavedSlot(tuple(tokens[:n_held]), state, *_types(shape))

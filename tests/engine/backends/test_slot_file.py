@@ -157,3 +157,10 @@ def test_what_is_no_slot_file_or_was_cut_is_refused_with_the_reason(slot: Path) 
             read_slot_file(slot)
     with pytest.raises(StateError, match=r"none of llama\.cpp"):
         whole_state([b"another backend's"])
+
+
+def test_a_file_that_ends_behind_its_tokens_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "cut.slot"
+    path.write_bytes(SLOT_HEADER.pack(SLOT_MAGIC, SLOT_VERSION, 3) + struct.pack("<3i", 5, 6, 7))
+    with pytest.raises(StateError, match="holds 0"):
+        read_slot_file(path)
