@@ -151,8 +151,8 @@ class WatchedClient(WorkerClient):
         reply_id = event.reply_id if isinstance(event, OfReply) else 0
         event = event.event if isinstance(event, OfReply) else event
         tell, number = self._journal.tell, self._numbers.get(reply_id)
-        if number is None and isinstance(event, TokensCommitted | PromptReady | Finished):
-            return  # read ahead
+        if reply_id == READ_AHEAD:
+            return
         match event:
             case Loaded():
                 tell("loaded", choice=self._choice)
