@@ -28,7 +28,7 @@ SIZE_LINE = re.compile(
 
 def padding(sizes: Breakdown) -> int:
     """How much longer buffers of a GPU may be than their tensors: rows are padded there."""
-    return 4 * 1024**2 if any(name.startswith(("GPU", "CUDA")) for name in sizes) else 0
+    return 4 * 1024**2 if any(name.startswith("GPU") for name in sizes) else 0
 
 
 class Truth(DryRunner):
