@@ -119,6 +119,7 @@ class WatchedClient(WorkerClient):
             choice=self._choice,
             owner=request.owner,
             continues=list(request.continues),
+            continues_text=request.continues_text,
             messages=[
                 [m.role, m.content, None if m.token_ids is None else list(m.token_ids),
                  m.vocabulary_id]

@@ -9,9 +9,9 @@ from engine.backends import base
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import SamplingSettings
-from engine.generation.prompt import chat_prompt
+from engine.generation.prompt import asked_prompt
 from engine.model.chat_template import ChatTemplate
-from engine.requests import Message
+from engine.requests import GenerationRequest, Message
 from engine.sampling import Sampler
 from torture.ledger import Tally
 from torture.plan import N_SLOTS, Choice, Line
@@ -27,6 +27,7 @@ class Asked:
     choice: str
     messages: tuple[Message, ...]
     continues: tuple[int, ...] = ()
+    continues_text: str = ""
     tokens: list[int] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
     n_hot: int = 0
@@ -72,7 +73,7 @@ def _asked(line: Line) -> Asked:
         Message(role, content, None if tokens is None else tuple(tokens), vocabulary)
         for role, content, tokens, vocabulary in spelled
     )
-    return Asked(str(choice), messages, tuple(continues))
+    return Asked(str(choice), messages, tuple(continues), str(line["continues_text"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,11 @@ class Oracle:
 
     def judge(self, asked: Asked) -> Wrong | None:
         """Compare every token and the bits of its lead; None where all are the same."""
-        prompt = chat_prompt(asked.messages, self._template, self._backend.vocabulary).tokens
-        line = [*prompt, *asked.continues]
+        request = GenerationRequest(
+            asked.messages, continues=asked.continues, continues_text=asked.continues_text
+        )
+        vocabulary, n_ctx = self._backend.vocabulary, self._backend.n_ctx
+        line = list(asked_prompt(request, self._template, vocabulary, n_ctx=n_ctx).tokens)
         rights = self._known.setdefault(tuple(line), [])
         if len(rights) < len(asked.tokens):
             self._compute(line, rights, len(asked.tokens))

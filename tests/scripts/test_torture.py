@@ -166,15 +166,17 @@ def test_half_written_files_of_the_dead_are_found_and_those_of_the_living_left_a
 def test_the_answers_of_a_life_are_put_together_from_its_rounds() -> None:
     lines: list[Line] = [
         {"kind": "asked", "number": 1, "choice": "m", "continues": [5],
+         "continues_text": "So",
          "messages": [["user", "Why?", None, None], ["assistant", "So.", [1, 2], "v"]]},
         {"kind": "reused", "number": 1, "hot": 0, "warm": 3, "cold": 4, "prompt": 9},
         {"kind": "tokens", "number": 1, "tokens": [6, 7], "margins": [0.5, 1.0]},
         {"kind": "tokens", "number": 1, "tokens": [8], "margins": [0.25]},
-        {"kind": "asked", "number": 2, "choice": "m", "continues": [], "messages": []},
+        {"kind": "asked", "number": 2, "choice": "m", "continues": [], "continues_text": "",
+         "messages": []},
     ]  # fmt: skip
     (asked,) = asked_in(lines)
     assert (asked.tokens, asked.margins) == ([6, 7, 8], [0.5, 1.0, 0.25])
-    assert asked.continues == (5,)
+    assert (asked.continues, asked.continues_text) == ((5,), "So")
     assert asked.messages[1].token_ids == (1, 2)
     assert asked.is_restored
 
