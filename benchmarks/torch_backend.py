@@ -198,8 +198,9 @@ def bandwidth(
         copied = copied_bytes_per_s(backend)
         print(f"a copy moves {copied / 1e9:.0f} GB/s", flush=True)
         print("| step | tokens/s | GB read a step | GB/s | of the copy's |")
+        nbytes = read_bytes(backend, ctx)
         for way, taken in steps_taken(backend, rounds, tokens).items():
-            nbytes, seconds = read_bytes(backend, ctx), median(taken)
+            seconds = median(taken)
             print(
                 f"| {way} | {1 / seconds:.1f} | "
                 f"{nbytes / 1e9:.3f} | {nbytes / seconds / 1e9:.0f} | "
@@ -236,8 +237,9 @@ def read_bytes(backend: TorchBackend, n_ctx: int) -> int:
 
 def settled(backend: TorchBackend) -> None:
     """Wait until the device has computed what it was given."""
-    if backend._live().model.device.type == "cuda":
-        torch.cuda.synchronize(backend._live().model.device)
+    device = backend._live().model.device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def steps_taken(backend: TorchBackend, rounds: int, tokens: int) -> dict[Way, list[float]]:

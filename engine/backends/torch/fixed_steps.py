@@ -235,8 +235,10 @@ class FixedSteps:
 
     def _tried(self, way: Way, decode: Callable[[], None]) -> str:
         """Take a way from now on; why it cannot be gone, empty where it can."""
-        before, self.way = self._usual, way
-        self._usual = "captured" if way == "captured" else before
+        before = self._usual
+        self.way = way
+        if way == "captured":
+            self._usual = way
         try:
             decode()
         except (RuntimeError, DecodeError) as error:

@@ -4,14 +4,14 @@ import pytest
 
 from engine.backends.server.facts import Program, ask_facts
 from engine.backends.server.http import Http, Limits
-from engine.backends.server.logprobs import ServedModel
+from engine.backends.server.logprobs import ServedModel, ToldRow
 from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, ServerError
 from engine.events import Finished, FinishReason
 from engine.model.addresses import KEY_VARIABLE
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.recorded_server import replaying
+from tests.recorded_server import Replay, replaying
 
 ASKED = GenerationRequest(messages=(Message("user", "Name three colours."),), max_tokens=24, seed=1)
 
@@ -110,13 +110,21 @@ def test_ollama_tells_thoughts_text_and_its_own_clock() -> None:
     assert "model 'llama3.2:latest' not found" in str(fault)
 
 
+def likelihoods(
+    server: Replay, text: str, first: int
+) -> tuple[ServedModel, list[int], list[ToldRow]]:
+    """A recorded server's model, the tokens of a text, and its rows from one of them on."""
+    http = Http(server.url, Limits())
+    model = ServedModel(http, ask_facts(http, None))
+    tokens = model.tokenize(text, add_special=True, parse_special=False)
+    rows = list(model.rows(tokens, first))
+    http.close()
+    return model, tokens, rows
+
+
 def test_vllm_tells_how_likely_a_text_is() -> None:
     with replaying("vllm") as server:
-        http = Http(server.url, Limits())
-        model = ServedModel(http, ask_facts(http, None))
-        tokens = model.tokenize("The cat sat on the mat.", add_special=True, parse_special=False)
-        rows = list(model.rows(tokens, 1))
-        http.close()
+        _, tokens, rows = likelihoods(server, "The cat sat on the mat.", 1)
     assert [row.token for row in rows] == tokens[2:]
     assert [row.top for row in rows] == [506, 335, 253, 2644, 30]
     assert rows[1].logprob == pytest.approx(-1.1024, abs=1e-4)
@@ -126,11 +134,7 @@ def test_vllm_tells_how_likely_a_text_is() -> None:
 
 def test_sglang_tells_how_likely_a_text_is() -> None:
     with replaying("sglang") as server:
-        http = Http(server.url, Limits())
-        model = ServedModel(http, ask_facts(http, None))
-        tokens = model.tokenize("The cat", add_special=True, parse_special=False)
-        rows = list(model.rows(tokens, 0))
-        http.close()
+        model, tokens, rows = likelihoods(server, "The cat", 0)
     assert (model.bos, tokens) == (None, [504, 2644, 2643])
     assert [(row.token, row.logprob, row.top) for row in rows] == [
         (2644, -13.5, 29),
