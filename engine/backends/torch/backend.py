@@ -206,8 +206,7 @@ class TorchBackend:
         sequence.crop(0)
         sequence.decode(token)
         if fixed is not None:
-            note = fixed.begin(self._compile, lambda: self._again(sequence, token))
-            self.notes = (note,) if note else ()
+            self.notes = fixed.begin(self._compile, lambda: self._again(sequence, token))
         sequence.close()
 
     def _again(self, sequence: TorchSequence, token: int) -> None:

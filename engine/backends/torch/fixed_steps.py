@@ -197,7 +197,7 @@ class FixedSteps:
         n_rows = min(self._n_ctx, max(LEAST_ROWS, 1 << (n_held - 1).bit_length()))
         return StepShape(number, n_tokens, n_rows, is_compiled=False)
 
-    def begin(self, mode: CompileMode, decode: Callable[[], None]) -> str:
+    def begin(self, mode: CompileMode, decode: Callable[[], None]) -> tuple[str, ...]:
         """Capture on CUDA, and compile where that is asked for or takes less time.
 
         Args:
@@ -205,14 +205,13 @@ class FixedSteps:
             decode: Decodes one token behind an empty line.
 
         Returns:
-            What came of it, for the user, empty where nothing was asked: where nothing can compile
-            or capture, steps are as they were.
+            What came of each, for the user, nothing of what went well unasked: where nothing can
+            compile or capture, steps are as they were.
         """
-        fault = ""
-        if self._model.device.type == "cuda":
-            fault = self._tried("captured", decode)
-            fault = fault and f"steps are not captured as graphs and go on as they are: {fault}"
-        return fault if mode == "off" else self._begin_compiled(mode, decode)
+        notes: tuple[str, ...] = ()
+        if self._model.device.type == "cuda" and (fault := self._tried("captured", decode)):
+            notes = (f"steps are not captured as graphs and go on as they are: {fault}",)
+        return notes if mode == "off" else (*notes, self._begin_compiled(mode, decode))
 
     def _begin_compiled(self, mode: CompileMode, decode: Callable[[], None]) -> str:
         def decode_by_compiled_code() -> None:

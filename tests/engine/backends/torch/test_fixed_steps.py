@@ -13,7 +13,8 @@ from engine.backends.llama_cpp.log import NativeLog  # noqa: E402
 from engine.backends.torch.backend import TorchBackend  # noqa: E402
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
 from engine.backends.torch.fixed_steps import FixedSteps  # noqa: E402
-from engine.errors import ModelLoadError  # noqa: E402
+from engine.configuration import CompileMode  # noqa: E402
+from engine.errors import DecodeError, ModelLoadError  # noqa: E402
 from tests.engine.backends.torch_models import settings  # noqa: E402
 from tests.filled_models import filled_model  # noqa: E402
 from tests.torch_device import DEVICE  # noqa: E402
@@ -147,6 +148,33 @@ def test_without_a_compiler_it_says_so_and_decodes(llama: Path, log: NativeLog) 
     assert "there is no C++ compiler (install g++" in note
     assert backend.open().decode(5).logits.shape == (1, 259)
     backend.close()
+
+
+class FakeTransformer:
+    """A model without blocks, of which only is asked where it lies."""
+
+    blocks = ()
+    device = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("mode", "compiled"), [("off", []), ("on", ["is compiled"]),
+                                                ("auto", ["ms compiled"])])  # fmt: skip
+def test_why_nothing_is_captured_is_said_beside_what_the_compiler_says(
+    mode: CompileMode, compiled: list[str]
+) -> None:
+    model = FakeTransformer()
+    steps = FixedSteps(model, n_ctx=8)  # type: ignore[arg-type]  # a fake
+    model.device = torch.device("cuda")
+
+    def decode() -> None:
+        if steps.way == "captured":
+            raise DecodeError("no room for a graph")
+
+    first, *rest = steps.begin(mode, decode)
+    assert first == "steps are not captured as graphs and go on as they are: no room for a graph"
+    assert len(rest) == len(compiled)
+    assert all(words in note for words, note in zip(compiled, rest, strict=True))
+    assert steps.way != "captured"
 
 
 @pytest.mark.parametrize("change", [{"kv_cache": "q4_0"}, {"kv_cache": "paged"},
