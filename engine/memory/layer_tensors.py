@@ -43,41 +43,12 @@ def layer_sizes(
         found = weights.get(f"{name}.weight")
         return 0 if found is None or len(found.shape) <= side else found.shape[side]
 
-    n_streams = width("altup_router", 1)
-    row, n_used = n_tokens * FLOAT_BYTES, architecture.n_experts_used
-    in_batch = architecture.attends_in_batch
-    n_attended = n_tokens if in_batch else shape.attended_cells(layer)
-    cells = n_tokens if in_batch else n_attended * shape.streams(layer)
-    key, value = layer.k_width, layer.v_width
-    query, result = (layer.n_heads * dim for dim in (layer.k_head_dim, layer.v_head_dim))
-    whole = width("attn_qkv", 1) or query + key + value
-    caches = ((key, shape.type_k), (value, shape.type_v))
-    copied = sum(n for n, name in caches if name not in ("f16", "f32") and not in_batch)
-    inner, expert = width("ffn_down", 0), n_used * width("ffn_down_exps", 0)
-    stored = [cells * kv_type(name).row_bytes(n) for n, name in caches]
+    row, n_streams = n_tokens * FLOAT_BYTES, width("altup_router", 1)
+    n_used, inner = architecture.n_experts_used, width("ffn_down", 0)
+    expert = n_used * width("ffn_down_exps", 0)
     return {
         "hidden": row * architecture.d_hidden,
-        "row": row * whole,
-        "biases": FLOAT_BYTES * whole,
-        "first biases": FLOAT_BYTES * (whole - value),
-        "head gates": row * layer.n_heads,
-        "query": row * query,
-        "gated query": 2 * row * query,
-        "key": row * key,
-        "value": row * value,
-        "gated query of row": row * whole - FLOAT_BYTES * (whole - 2 * query),
-        "query of row": row * whole - FLOAT_BYTES * (whole - query),
-        "key of row": row * whole - FLOAT_BYTES * (whole - key),
-        "value of row": row * whole - FLOAT_BYTES * (whole - value),
-        "stored value": row * architecture.v_width_max,
-        "key cache": stored[0],
-        "value cache": stored[1],
-        "cast key": cells * key * HALF_BYTES,
-        "cast value": cells * value * HALF_BYTES,
-        "transposed": row * value if in_batch else stored[1],
-        "scores": row * layer.n_heads * n_attended,
-        "result": row * result,
-        "kernel result": row * result + cells * copied * HALF_BYTES,
+        **_attention_sizes(architecture, shape, layer, width("attn_qkv", 1), n_tokens),
         "inner": row * inner,
         "both inner": 2 * row * inner,
         "router": row * architecture.n_experts,
@@ -94,6 +65,44 @@ def layer_sizes(
         "logits": row * architecture.n_vocab,
         **(_state_sizes(architecture, shape, width, n_tokens) if architecture.states else {}),
         **_product_sizes(weights, row),
+    }
+
+
+def _attention_sizes(
+    architecture: Architecture, shape: CacheShape, layer: Layer, fused: int, n_tokens: int
+) -> dict[str, int]:
+    """The bytes of tensors around attention; `fused` is the width of a fused row, 0 for none."""
+    row, in_batch = n_tokens * FLOAT_BYTES, architecture.attends_in_batch
+    n_attended = n_tokens if in_batch else shape.attended_cells(layer)
+    cells = n_tokens if in_batch else n_attended * shape.streams(layer)
+    key, value = layer.k_width, layer.v_width
+    query, result = (layer.n_heads * dim for dim in (layer.k_head_dim, layer.v_head_dim))
+    whole = fused or query + key + value
+    caches = ((key, shape.type_k), (value, shape.type_v))
+    copied = sum(n for n, name in caches if name not in ("f16", "f32") and not in_batch)
+    stored_key, stored_value = (cells * kv_type(name).row_bytes(n) for n, name in caches)
+    return {
+        "row": row * whole,
+        "biases": FLOAT_BYTES * whole,
+        "first biases": FLOAT_BYTES * (whole - value),
+        "head gates": row * layer.n_heads,
+        "query": row * query,
+        "gated query": 2 * row * query,
+        "key": row * key,
+        "value": row * value,
+        "gated query of row": row * whole - FLOAT_BYTES * (whole - 2 * query),
+        "query of row": row * whole - FLOAT_BYTES * (whole - query),
+        "key of row": row * whole - FLOAT_BYTES * (whole - key),
+        "value of row": row * whole - FLOAT_BYTES * (whole - value),
+        "stored value": row * architecture.v_width_max,
+        "key cache": stored_key,
+        "value cache": stored_value,
+        "cast key": cells * key * HALF_BYTES,
+        "cast value": cells * value * HALF_BYTES,
+        "transposed": row * value if in_batch else stored_value,
+        "scores": row * layer.n_heads * n_attended,
+        "result": row * result,
+        "kernel result": row * result + cells * copied * HALF_BYTES,
     }
 
 

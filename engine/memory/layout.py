@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from engine.configuration import KVTypeName
 from engine.memory.allocator import Program, programs_of
@@ -69,6 +70,10 @@ class Devices:
     moved: tuple[tuple[str, int], ...] = ()
     """The devices of tensors that lie on another than their layer's, by name."""
 
+    @property
+    def cpu(self) -> int:
+        return self.n_devices - 1
+
 
 def laid_out_bytes(
     model: Model,
@@ -119,6 +124,28 @@ class _Plan:
     """Each kind of layer once, that of the last of all as the last."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The tensors of a file by layer, by their names without it."""
+
+    layers: list[dict[str, TensorInfo]]
+    names: Sequence[frozenset[str]]
+    shapes: Sequence[int]
+    """Layers with tensors of equal names and shapes, and so sizes, have one number."""
+    types: Sequence[int]
+    """Those with tensors of equal types have one: these tell what visits a GPU."""
+    others: dict[str, TensorInfo]
+
+
+class _WalkedLayer(NamedTuple):
+    """A layer where it is computed."""
+
+    placed: PlacedLayer
+    layer: Layer
+    source: int
+    """The layer of the file whose weights it has."""
+
+
 @lru_cache(maxsize=1024)
 def _plan(
     architecture: Architecture,
@@ -129,55 +156,22 @@ def _plan(
 ) -> _Plan | None:
     is_flash, type_k, type_v, is_late = cache
     shape = CacheShape(PAD, PAD, type_k, type_v, flash_attention=is_flash)
-    walked = walked_layers(architecture, file, shape, is_late=is_late)
-    table, cpu = _table(file), devices.n_devices - 1
-    n_named = len(table.layers)
-    if not walked or (n_named < len(walked) and architecture.name not in LOOPED):
+    kinds = walked_layers(architecture, file, shape, is_late=is_late)
+    table = _table(file)
+    if not kinds or (len(table.layers) < len(kinds) and architecture.name not in LOOPED):
         return None
-    loops = tuple(kind.loop for kind, _ in walked)
-    sources = [weight_layer(loops, index, n_named) for index in range(len(walked))]
-    moved = dict(devices.moved)
-    placed = []
-    for index, (kind, _) in enumerate(walked):
-        source = sources[index]
-        others = tuple(
-            (name, moved[whole])
-            for name in (table.layers[source] if moved else ())
-            if (whole := f"blk.{source}.{name}") in moved
-        )
-        owner = architecture.sharing.get(index, index)
-        cached_on = cpu if devices.is_cache_on_cpu else devices.layers[owner]
-        device, names = devices.layers[source], table.names[source]
-        placed.append(PlacedLayer(kind, names, device, cached_on, others))
-    shapes = [table.shapes[source] for source in sources]
-    signatures = [
-        (layer, walked[i][1], shapes[i], table.types[sources[i]] if _visits(layer, cpu) else -1)
-        for i, layer in enumerate(placed)
-    ]
-    crosses = devices.attends_on_cpu or devices.scans_on_cpu or architecture.sharing
-    is_apart = any(
-        devices.layers[i] != devices.layers[to] for i, to in architecture.sharing.items()
-    )
-    is_whole = architecture.name in LOOPED or is_apart or (devices.n_copies > 1 and crosses)
-    chosen = (
-        list(range(len(placed)))
-        if is_whole
-        else _standing_for_all(signatures, pairs=bool(architecture.states))
-    )
-    sized = [(walked[index][1], shapes[index]) for index in chosen]
-    distinct = list(dict.fromkeys(reversed(sized)))[::-1]
-    owners = [distinct.index(each) for each in sized]
-    used = [sources[index] for index in chosen]
-    is_visited = cpu > 0 and devices.visited is not None
+    chosen = _chosen(architecture, devices, table, kinds)
+    sources = [each.source for each in chosen]
+    is_visited = devices.cpu > 0 and devices.visited is not None
     outline = PlacedModel(
-        tuple(placed[index] for index in chosen),
+        tuple(each.placed for each in chosen),
         _beside(table, devices),
         devices.n_devices,
         visited=devices.visited or 0,
         norms_stay=devices.norms_stay,
         offloads=is_visited and is_large[0],
         offloads_rows=is_visited and is_large[1],
-        sources=tuple(map(used.index, used)),
+        sources=tuple(map(sources.index, sources)),
         cuts_rows=architecture.name not in UNCUT and not architecture.gives_all_logits,
         norms_all=architecture.name in NORMED_WHOLE,
         has_rows=not architecture.gives_all_logits,
@@ -185,24 +179,61 @@ def _plan(
         scans_on_cpu=devices.scans_on_cpu,
         has_image_rows=architecture.n_image_rows > 0,
     )
+    return _with_sizes(_programs(outline, devices.n_copies), table, chosen)
+
+
+def _chosen(
+    architecture: Architecture,
+    devices: Devices,
+    table: _Table,
+    kinds: Sequence[tuple[LayerKind, Layer]],
+) -> list[_WalkedLayer]:
+    """The layers that are laid out: those that stand for all, or all where devices mix them."""
+    loops, sharing = tuple(kind.loop for kind, _ in kinds), architecture.sharing
+    moved, walked = dict(devices.moved), []
+    for index, (kind, layer) in enumerate(kinds):
+        source = weight_layer(loops, index, len(table.layers))
+        others = tuple(
+            (name, moved[whole])
+            for name in (table.layers[source] if moved else ())
+            if (whole := f"blk.{source}.{name}") in moved
+        )
+        owner = sharing.get(index, index)
+        cached_on = devices.cpu if devices.is_cache_on_cpu else devices.layers[owner]
+        device, names = devices.layers[source], table.names[source]
+        placed = PlacedLayer(kind, names, device, cached_on, others)
+        walked.append(_WalkedLayer(placed, layer, source))
+    crosses = devices.attends_on_cpu or devices.scans_on_cpu or sharing
+    is_apart = any(devices.layers[i] != devices.layers[to] for i, to in sharing.items())
+    if architecture.name in LOOPED or is_apart or (devices.n_copies > 1 and crosses):
+        return walked
+    signatures = [
+        (placed, layer, table.shapes[i], table.types[i] if _visits(placed, devices.cpu) else -1)
+        for placed, layer, i in walked
+    ]
+    return [walked[i] for i in _standing_for_all(signatures, pairs=bool(architecture.states))]
+
+
+def _with_sizes(programs: Iterable[Program], table: _Table, chosen: list[_WalkedLayer]) -> _Plan:
+    """Programs with the table and the key of each of their sizes."""
+    sized = [(layer, table.shapes[source]) for _, layer, source in chosen]
+    distinct = list(dict.fromkeys(reversed(sized)))[::-1]
+    owners = [distinct.index(each) for each in sized]
     weights: dict[str, int] = {}
 
     def place(size: Size) -> tuple[int, str]:
         owner, name = size
         if name.startswith(PREFIX):
-            tensors = table.others if owner == INPUTS else table.layers[used[owner]]
+            tensors = table.others if owner == INPUTS else table.layers[chosen[owner].source]
             key = f"{owner} {name}"
             weights[key] = _copied_bytes(tensors.get(name.removeprefix(PREFIX)))
             return WEIGHTS, key
         return owners[owner] + FIRST_KIND if owner >= 0 else OWN_TABLES[owner], name
 
-    programs = tuple(
-        (program, tuple(map(place, program.sizes)))
-        for program in _programs(outline, devices.n_copies)
-    )
-    first = [used[owners.index(number)] for number in range(len(distinct))]
-    kinds = tuple((layer, table.layers[i]) for (layer, _), i in zip(distinct, first, strict=True))
-    return _Plan(programs, weights, kinds)
+    placed = tuple((program, tuple(map(place, program.sizes))) for program in programs)
+    firsts = [chosen[owners.index(number)] for number in range(len(distinct))]
+    kinds = tuple((layer, table.layers[source]) for _, layer, source in firsts)
+    return _Plan(placed, weights, kinds)
 
 
 @lru_cache(maxsize=512)
@@ -231,19 +262,6 @@ def _standing_for_all(signatures: Sequence[object], *, pairs: bool) -> list[int]
         if seen[key] <= LEADING_EQUALS or is_near_end:
             chosen.append(index)
     return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """The tensors of a file by layer, by their names without it."""
-
-    layers: list[dict[str, TensorInfo]]
-    names: Sequence[frozenset[str]]
-    shapes: Sequence[int]
-    """Layers with tensors of equal names and shapes, and so sizes, have one number."""
-    types: Sequence[int]
-    """Those with tensors of equal types have one: these tell what visits a GPU."""
-    others: dict[str, TensorInfo]
 
 
 @lru_cache(maxsize=256)
