@@ -58,42 +58,16 @@ class Prefill:
             DecodeError: the backend failed.
         """
         n_known, n_reused = len(reply.tokens) - 1, reply.recalled.n_reused
-        sequence, slot = reply.sequence, reply.recalled.slot
         yield PromptProgress(n_reused, n_known, n_reused)
-        sizes = self._sizes_to_measure(n_known - n_reused, settings)
-        n_measured = sum(sizes)
-        if min(reply.tokens[n_known - n_measured : n_known], default=0) < 0:
-            sizes, n_measured = (), 0  # an image is no row that could be measured
-        watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
-        for start, end in self._batches(reply, n_known - n_measured):
+        sizes = self._sizes_to_measure(reply, settings)
+        n_read = n_known - sum(sizes)
+        n_last = yield from self._read_batches(reply, n_read, cancellation)
+        if sizes:
             cancellation.check()
-            if end == n_known and self._fits_the_last_pass(reply, end - start):
-                n_last = end - start
-                break
-            watch.split()
-            self._threads.turn_to_prompt(end - start)
-            given = yield from computed(Step(sequence, unread=reply.tokens[start:end]))
-            batch_s = watch.split()
-            if given.is_alone:
-                elapsed_s += batch_s
-                n_timed += end - start
-            yield PromptProgress(end, n_known, n_reused)
-            is_text = min(reply.tokens[start:end]) >= 0  # an image is encoded besides
-            is_usual = given.is_alone and is_text
-            changed = self._threads.read(end - start, batch_s) if is_usual else None
-            if changed is not None:
-                yield changed
-            if self._recall.is_due(slot) or end in (reply.recalled.n_branch, reply.n_lasting):
-                self._recall.rate.add(n_timed, elapsed_s)
-                self._recall.keep(slot)
-        self._recall.rate.add(n_timed, elapsed_s)
-        if n_measured:
-            cancellation.check()
-            rest = reply.tokens[n_known - n_measured : n_known]
             self._threads.turn_to_steps()
-            measure_rows(sequence, rest, sizes, self._costs)
+            measure_rows(reply.sequence, reply.tokens[n_read:n_known], sizes, self._costs)
             yield PromptProgress(n_known, n_known, n_reused)
-        self._recall.keep_prompt(slot)
+        self._recall.keep_prompt(reply.recalled.slot)
         cancellation.check()
         row = yield from self._last_pass(reply, n_last)
         if n_last:
@@ -101,6 +75,36 @@ class Prefill:
         self._threads.turn_to_steps()
         yield self._ready(reply)
         return row
+
+    def _read_batches(
+        self, reply: Reply, n_end: int, cancellation: Cancellation
+    ) -> Generator[PromptProgress | ThreadsChanged | Step, Computed | None, int]:
+        """Compute a prompt up to a token; how many tokens before it are left for the last pass."""
+        n_known, found, rate = len(reply.tokens) - 1, reply.recalled, self._recall.rate
+        watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
+        for start, end in self._batches(reply, n_end):
+            cancellation.check()
+            if end == n_known and self._fits_the_last_pass(reply, end - start):
+                n_last = end - start
+                break
+            watch.split()
+            self._threads.turn_to_prompt(end - start)
+            given = yield from computed(Step(reply.sequence, unread=reply.tokens[start:end]))
+            batch_s = watch.split()
+            if given.is_alone:
+                elapsed_s += batch_s
+                n_timed += end - start
+            yield PromptProgress(end, n_known, found.n_reused)
+            is_text = min(reply.tokens[start:end]) >= 0  # an image is encoded besides
+            is_usual = given.is_alone and is_text
+            changed = self._threads.read(end - start, batch_s) if is_usual else None
+            if changed is not None:
+                yield changed
+            if self._recall.is_due(found.slot) or end in (found.n_branch, reply.n_lasting):
+                rate.add(n_timed, elapsed_s)
+                self._recall.keep(found.slot)
+        rate.add(n_timed, elapsed_s)
+        return n_last
 
     def restore(
         self, reply: Reply, cancellation: Cancellation
@@ -156,13 +160,17 @@ class Prefill:
             yield start, end
             start = end
 
-    def _sizes_to_measure(self, n_left: int, settings: SpeculationSettings) -> tuple[int, ...]:
+    def _sizes_to_measure(self, reply: Reply, settings: SpeculationSettings) -> tuple[int, ...]:
         """Small batches that the prompt ends with, to learn what they cost."""
         is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
         is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
         if not is_wanted or not self._company.is_alone or self._costs.rows.is_known:
             return ()
-        return measuring_sizes(n_left, min(self._backend.n_rows, self._backend.n_batch))
+        n_known = len(reply.tokens) - 1
+        n_most = min(self._backend.n_rows, self._backend.n_batch)
+        sizes = measuring_sizes(n_known - reply.recalled.n_reused, n_most)
+        rows = reply.tokens[n_known - sum(sizes) : n_known]
+        return sizes if min(rows, default=0) >= 0 else ()  # an image is no row to be measured
 
 
 def _whole(tokens: Tokens[int], start: int, end: int) -> int:

@@ -34,6 +34,18 @@ class Session:
     As many replies at once as the context has sequences, all from one thread; their steps are
     computed in one batch. `Cancellation` may be used from any thread.
 
+    Args:
+        backend: The target.
+        template: Makes prompts of messages.
+        speculation: Until `set_speculation` says otherwise.
+        draft_backend: The draft model.
+        disabled_predictor: Stays off, whatever is asked for.
+        costs: Of an earlier run.
+        n_ctx_train: Tokens that the target was trained on.
+        threads: Of the backends; None leaves them as they were opened.
+        custom_predictor: What the predictor `custom` is, in place of an installed plugin; whoever
+            made it closes it.
+
     Raises:
         IncompatiblePairError: the draft's vocabulary is not the target's.
     """
@@ -51,30 +63,11 @@ class Session:
         threads: Threads | None = None,
         custom_predictor: Predictor | None = None,
     ) -> None:
-        """A session over loaded models.
-
-        Args:
-            backend: The target.
-            template: Makes prompts of messages.
-            speculation: Until `set_speculation` says otherwise.
-            draft_backend: The draft model.
-            disabled_predictor: Stays off, whatever is asked for.
-            costs: Of an earlier run.
-            n_ctx_train: Tokens that the target was trained on.
-            threads: Of the backends; None leaves them as they were opened.
-            custom_predictor: What the predictor `custom` is, in place of an installed plugin;
-                whoever made it closes it.
-        """
         self._backend = backend
         self._template = template
         self._draft_backend = draft_backend
         if draft_backend is not None:
-            if not backend.can_crop:
-                raise IncompatiblePairError(
-                    "the target is a recurrent model: its state cannot go back behind a refuted "
-                    "token, so it cannot be drafted for; load it without a draft"
-                )
-            check_pair(backend.vocabulary, draft_backend.vocabulary)
+            _check_draft(backend, draft_backend)
         self._recall = recall = Recall(backend)
         self._costs = measured = Costs(costs)
         threads = Threads((backend,), follows=(False, False)) if threads is None else threads
@@ -257,6 +250,15 @@ class Session:
         self._backend.clear_abort()
         if self._draft_backend is not None:
             self._draft_backend.clear_abort()
+
+
+def _check_draft(target: Backend, draft: Backend) -> None:
+    if not target.can_crop:
+        raise IncompatiblePairError(
+            "the target is a recurrent model: its state cannot go back behind a refuted "
+            "token, so it cannot be drafted for; load it without a draft"
+        )
+    check_pair(target.vocabulary, draft.vocabulary)
 
 
 def _is_token(backend: Backend, text: str) -> bool:

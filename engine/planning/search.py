@@ -23,7 +23,7 @@ from engine.planning.goals import (
     Offload,
 )
 from engine.planning.placements import placements
-from engine.planning.solve import best_shared
+from engine.planning.solve import Choice, best_shared
 from engine.planning.space import Space
 from engine.policy.known import Known, Standing
 from engine.policy.pairs import FAST_PAIRS, WHOLE, Pair, is_whole, pair_label
@@ -98,18 +98,20 @@ def search(
     shared, best = best_shared(space, model, goal, limits.offload)
     if best is None:
         raise nothing_fits(space, model, limits)
-    knobs, steps = best
-    estimate = shared.estimate(knobs, steps)
     split = () if shared is space else (split_step(space, shared, best),)
-    return SearchResult(
-        goal,
-        estimate.configuration,
-        estimate,
-        (*split, *steps_to(shared, model, goal, best)),
-        alternatives(shared, model, best),
-        estimate.warnings,
-        known.standing((estimate.configuration.type_k, estimate.configuration.type_v)),
-    )
+    steps = (*split, *steps_to(shared, model, goal, best))
+    return _result(shared, model, goal, best, steps, known)
+
+
+def _result(
+    space: Space, model: Model, goal: Goal, best: Choice, steps: tuple[Step, ...], known: Known
+) -> SearchResult:
+    """The best choice with its estimate, what else fits, and what is known of its cache."""
+    estimate = space.estimate(*best)
+    chosen = estimate.configuration
+    standing = known.standing((chosen.type_k, chosen.type_v))
+    others = alternatives(space, model, best)
+    return SearchResult(goal, chosen, estimate, steps, others, estimate.warnings, standing)
 
 
 def _check(devices: tuple[Device, ...], margin_bytes: int) -> None:
