@@ -221,6 +221,12 @@ def usable_cores(root: Path = ROOT) -> tuple[int, int]:
     return min(n_physical, n_logical), n_logical
 
 
+def thread_counts(n_decode: int | None, n_prefill: int | None) -> tuple[int, int]:
+    """Threads of steps and of prompts: by themselves a step's are the physical cores."""
+    n_decode = n_decode or usable_cores()[0]
+    return n_decode, n_prefill or n_decode
+
+
 def _quota(group: Path) -> float | None:
     """Cores' worth of time that a group may use; None where it may use all."""
     words = _text(group / "cpu.max").split()

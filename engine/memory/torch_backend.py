@@ -45,7 +45,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     weights = sum(prod(each.shape) for each in model.file.tensors) * size
     ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"every weight as {computed}")
     layers, span = list(model.architecture.layers.values()), _span(configuration, computed)
-    kind = _kind(configuration, computed)
+    kind = cache_kind(configuration, computed)
     if layers:
         fault = kind_fault(kind, layers)
         if fault is not None:
@@ -77,7 +77,7 @@ def torch_note(model: Model, configuration: Configuration, devices: tuple[Device
     layers = list(model.architecture.layers.values())
     if not layers:
         return f"torch computes in {computed}; the model has no keys and values"
-    kind = _kind(configuration, computed)
+    kind = cache_kind(configuration, computed)
     return (
         f"torch computes in {computed} and keeps keys and values as {kind}: "
         f"{token_bytes(kind, layers):,.0f} bytes a token"
@@ -111,13 +111,14 @@ def computed_type(configuration: Configuration, device: Device) -> str:
     return "bf16" if features & {"avx512_bf16", "amx_tile"} else "f32"
 
 
-def _kind(configuration: Configuration, computed: str) -> KindName:
+def cache_kind(configuration: Configuration, computed: str) -> KindName:
+    """The kind of cache that a configuration names, with the type of the computation."""
     return kind_named(configuration.kv_cache, configuration.type_k, configuration.type_v, computed)
 
 
 def _span(configuration: Configuration, computed: str) -> CacheSpan:
     n_slots = configuration.n_slots
-    is_paged = _kind(configuration, computed).type_k == "paged"
+    is_paged = cache_kind(configuration, computed).type_k == "paged"
     is_shared = is_paged and configuration.kv_unified and n_slots > 1
     return CacheSpan(
         n_ctx=configuration.n_ctx // (1 if is_shared else n_slots),

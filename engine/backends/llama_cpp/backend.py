@@ -25,7 +25,7 @@ from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
 from engine.images import ImageError
-from engine.memory.hardware import usable_cores
+from engine.memory.hardware import thread_counts, usable_cores
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
@@ -92,14 +92,11 @@ class LlamaCppBackend:
         if model is not None:
             log.clear()
         self._native: object = None
-        n_physical, n_logical = usable_cores()
-        n_decode = configuration.n_threads or n_physical
-        n_prefill = configuration.n_threads_batch or n_decode
-        self.n_threads = (n_decode, n_prefill)
-        self.n_threads_most = max(n_logical, n_decode, n_prefill)
+        self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
+        self.n_threads_most = max(usable_cores()[1], *self.n_threads)
         self.rounds_by_threads = _rounds_by_threads(configuration)
         self.notes: tuple[str, ...] = ()
-        threaded = replace(configuration, n_threads=n_decode)
+        threaded = replace(configuration, n_threads=self.n_threads[0])
         try:
             self._native = _open_context(self._model, threaded, self.n_rows, log)
             self._adapters = Adapters(self._model, self._native, log)

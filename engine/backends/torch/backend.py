@@ -50,8 +50,9 @@ from engine.errors import (
     StateError,
 )
 from engine.events import BufferSize
-from engine.memory.hardware import usable_cores
-from engine.memory.torch_caches import CacheSpan, kind_named, read_bytes
+from engine.memory.hardware import thread_counts, usable_cores
+from engine.memory.torch_backend import cache_kind
+from engine.memory.torch_caches import CacheSpan, read_bytes
 from engine.model.architecture import Model, read_model
 
 Role = Literal["target", "draft"]
@@ -97,19 +98,13 @@ class TorchBackend:
         self._dtype = choose_dtype(configuration, self._device)
         self._compile = configuration.compile
         self.notes: tuple[str, ...] = ()
-        computed = TYPE_NAMES[self._dtype]
-        self._kind = kind_named(
-            configuration.kv_cache, configuration.type_k, configuration.type_v, computed
-        )
+        self._kind = cache_kind(configuration, TYPE_NAMES[self._dtype])
         is_paged = self._kind.type_k == "paged"
         self.shares_cells = is_paged and configuration.kv_unified and configuration.n_slots > 1
-        n_physical, n_logical = usable_cores()
-        n_decode = configuration.n_threads or n_physical
-        self.n_threads = (n_decode, configuration.n_threads_batch or n_decode)
-        self.n_threads_most = max(n_logical, *self.n_threads)
+        self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
+        self.n_threads_most = max(usable_cores()[1], *self.n_threads)
         self.n_sequences = configuration.n_slots
-        n_parts = 1 if self.shares_cells else configuration.n_slots
-        self.n_ctx = configuration.n_ctx // n_parts
+        self.n_ctx = configuration.n_ctx // (1 if self.shares_cells else configuration.n_slots)
         self.n_batch = configuration.n_batch_of_kvchat
         self.n_rows = n_rows or (configuration.n_rows if role == "target" else 1)
         self.n_ctx_train = shape.n_ctx_train
@@ -129,13 +124,11 @@ class TorchBackend:
         self.vocabulary = LlamaCppVocabulary(self._text.take())
         self.vocabulary.blindness = "the torch backend reads none: use --backend llama.cpp"
         try:
-            self._context: Context | None = self._load(
-                model, shape, configuration, progress, None if like is None else like._live().model
-            )
+            self._context: Context | None = self._load(model, shape, configuration, progress, like)
         except EngineError:
             self._text.release()
             raise
-        self.set_threads(n_decode)
+        self.set_threads(self.n_threads[0])
         self.buffers = (
             BufferSize(str(self._device), "model", self._context.model.nbytes, role),
             BufferSize(str(self._device), "KV", self.kv_bytes, role),
@@ -243,10 +236,11 @@ class TorchBackend:
         shape: Hyperparameters,
         configuration: Configuration,
         progress: Progress | None,
-        loaded: Transformer | None,
+        like: "TorchBackend | None",
     ) -> Context:
         """Caches first: what they leave is what weights may take."""
         name, n_free = model.file.path.name, free_bytes(self._device)
+        loaded = None if like is None else like._live().model
         room = CacheRoom(
             n_ctx=self.n_ctx,
             dtype=self._dtype,
@@ -275,15 +269,9 @@ class TorchBackend:
                 f"{name} with a context of {self.n_ctx} does not fit on {self._device}, where "
                 f"{n_free >> 20} MiB were free: {str(error).partition(chr(10))[0]}"
             ) from error
-        fault = self._unlike_shapes(configuration)
-        if fault is not None and self._compile != "off":
-            if self._compile == "on":
-                raise ModelLoadError(f"{fault}; leave out compile, or what is in its way")
-            self.notes = (fault,)
-        is_fixed = fault is None and (self._compile != "off" or self._device.type == "cuda")
         return Context(
             model=transformer,
-            fixed=FixedSteps(transformer, self.n_ctx) if is_fixed else None,
+            fixed=self._fixed_steps(transformer, configuration),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,
@@ -292,6 +280,18 @@ class TorchBackend:
             prefixes=prefixes,
             trace=self._traced(configuration.kv_trace),
         )
+
+    def _fixed_steps(
+        self, transformer: Transformer, configuration: Configuration
+    ) -> FixedSteps | None:
+        """Steps in fixed shapes; None where there are none, or neither compiler nor CUDA asks."""
+        fault = self._unlike_shapes(configuration)
+        if fault is not None and self._compile == "on":
+            raise ModelLoadError(f"{fault}; leave out compile, or what is in its way")
+        if fault is not None and self._compile == "auto":
+            self.notes = (fault,)
+        is_wanted = self._compile != "off" or self._device.type == "cuda"
+        return FixedSteps(transformer, self.n_ctx) if is_wanted and fault is None else None
 
     def _unlike_shapes(self, configuration: Configuration) -> str | None:
         """Why a decode step cannot be compiled."""
