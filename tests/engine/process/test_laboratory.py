@@ -4,16 +4,26 @@ from pathlib import Path
 
 import pytest
 
+from engine import load_laboratory
 from engine.configuration import Configuration
 from engine.errors import ModelFileError, WorkerError
-from engine.load_laboratory import LaboratoryRequest
+from engine.load_laboratory import (
+    LaboratoryRequest,
+    llama_cpp_contexts,
+    open_laboratory,
+    subject_settings,
+)
 from engine.process import laboratory
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, Plan, Progress
 from engine.quality.records import CacheKind, QualityError
+from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
+from engine.testing import FakeBackend, FakeVocabulary
 from tests.conftest import ROOT
-from tests.engine.quality.fake_opener import Q8
+from tests.engine.quality.fake_opener import Q8, FakeOpener
+from tests.filled_models import SHAPES
+from tests.made_models import made_model
 
 TEXT = Text("t", "chat", "A short text about nothing in particular. " * 8)
 
@@ -40,6 +50,77 @@ def test_a_process_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         next(process)
     assert list(process) == []
     assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+
+
+class FakeWeights:
+    """Weights without a file."""
+
+    def __init__(self, *_: object) -> None:
+        self.n_users = 0
+
+    def take(self) -> object:
+        self.n_users += 1
+        return self
+
+    def release(self) -> None:
+        self.n_users -= 1
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Configuration, int | None]]:
+    """The configurations and rows that contexts of llama.cpp are opened with from now on."""
+    found: list[tuple[Configuration, int | None]] = []
+
+    def backend(
+        configuration: Configuration, _: object, *, model: object, n_rows: int | None
+    ) -> FakeBackend:
+        assert isinstance(model, FakeWeights)
+        found.append((configuration, n_rows))
+        one = FakeBackend(FakeVocabulary())
+        one.compute_bytes = 1000
+        return one
+
+    monkeypatch.setattr(load_laboratory, "LoadedModel", FakeWeights)
+    monkeypatch.setattr(load_laboratory, "LlamaCppVocabulary", lambda _: FakeVocabulary())
+    monkeypatch.setattr(load_laboratory, "LlamaCppBackend", backend)
+    return found
+
+
+SET = Configuration(
+    Path("m.gguf"), 512, n_threads=6, n_threads_batch=5, n_slots=3, kv_unified=True,
+    flash_attention="on", offload_kqv=False, swa_full=True, use_extra_buffers=False,
+)  # fmt: skip
+"""Settings that are no defaults."""
+
+
+@pytest.mark.parametrize(("n_threads", "taken"), [(2, (2, None)), (None, (6, 5))])
+def test_a_context_has_the_threads_of_its_shape_and_all_other_settings_of_the_model(
+    opened: list[tuple[Configuration, int | None]],
+    n_threads: int | None,
+    taken: tuple[int, int | None],
+) -> None:
+    contexts = llama_cpp_contexts(SET)
+    contexts.open(CacheKind("q8_0", "q4_0"), BatchShape(1024, 256, 32, n_threads))
+    expected = replace(
+        SET, type_k="q8_0", type_v="q4_0", n_slots=1, kv_unified=False, n_ctx=1024, n_batch=256,
+        n_ubatch=256, n_threads=taken[0], n_threads_batch=taken[1],
+    )  # fmt: skip
+    assert opened == [(expected, 32)]
+
+
+@pytest.mark.parametrize("n_ctx", [None, 300])
+def test_the_settings_that_were_asked_are_measured_with_and_stand_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int | None
+) -> None:
+    path = made_model(tmp_path / "m.gguf", "llama", SHAPES["llama"]).file.path
+    asked, loaded = replace(SET, model_path=path), []
+    monkeypatch.setattr(
+        load_laboratory, "llama_cpp_contexts", lambda given: loaded.append(given) or FakeOpener()
+    )
+    one = open_laboratory(LaboratoryRequest(asked, Plan((Q8,)), (TEXT,), n_ctx=n_ctx))
+    assert loaded == [replace(asked, n_ctx=n_ctx or 4096)]
+    assert one.report.subject.settings == subject_settings(asked)
+    assert one.report.subject.n_threads == 6
 
 
 def test_a_real_model_is_measured_with_the_same_events(starter_path: Path, tmp_path: Path) -> None:
