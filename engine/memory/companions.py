@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import head_bytes
-from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layers_kv_bytes
-from engine.memory.placement import Placement
+from engine.memory.placement import Placement, cached_bytes
 from engine.memory.terms import Ledger, Source, Target, TermKind, within
 from engine.memory.weights import LAYER
 from engine.model.architecture import Architecture, Model
@@ -41,8 +40,8 @@ def add_head(
     own = replace(shape, type_k="f16", type_v="f16")
     if draft is not None:
         own = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
-    for index, nbytes in layers_kv_bytes(architecture, architecture.head_layers, own).items():
-        device = _device(index, configuration, where, ledger.cpu)
+    sizes = layers_kv_bytes(architecture, architecture.head_layers, own)
+    for device, nbytes in cached_bytes(sizes, configuration, where, ledger.cpu).items():
         ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the next-token head")
     graph = head_bytes(architecture, shape)
     device = where.output_device
@@ -90,9 +89,3 @@ def projector_graph_bytes(projector: GgufFile) -> int:
     if image and patch:
         n_patches = min(PATCH_LIMIT, max(1, image // patch) ** 2)
     return n_patches * (n_ff + STATES * width) * FLOAT_BYTES
-
-
-def _device(index: int, configuration: Configuration, where: Placement, cpu: Device) -> Device:
-    if not configuration.offload_kqv or index >= len(where.layer_devices):
-        return cpu
-    return where.layer_devices[index]

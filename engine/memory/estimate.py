@@ -14,7 +14,7 @@ from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_bytes
-from engine.memory.placement import Placement, place
+from engine.memory.placement import Placement, cached_bytes, place
 from engine.memory.refusals import check_not_aborted
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
 from engine.memory.torch_backend import add_library, add_torch, torch_note
@@ -243,23 +243,8 @@ def _add_memory(
         (TermKind.KV, layer_kv_bytes(architecture, shape)),
         (TermKind.STATE, layer_state_bytes(architecture, shape)),
     ):
-        for device, nbytes in _by_device(sizes, configuration, where, ledger.cpu).items():
+        for device, nbytes in cached_bytes(sizes, configuration, where, ledger.cpu).items():
             ledger.add(device, kind, nbytes, source, note, within(nbytes, share))
-
-
-def _by_device(
-    sizes: dict[int, int], configuration: Configuration, where: Placement, cpu: Device
-) -> dict[Device, int]:
-    """Sum the sizes of layers where they lie; a router behind the last one follows the CPU."""
-    if not configuration.offload_kqv:
-        return {cpu: sum(sizes.values())} if sizes else {}
-    n_layers, totals = len(where.layer_devices), dict.fromkeys(where.distinct_devices, 0)
-    for first, end, device in where.spans:
-        totals[device] += sum(sizes.get(index, 0) for index in range(first, end))
-    rest = sum(nbytes for index, nbytes in sizes.items() if index >= n_layers)
-    if rest:
-        totals[cpu] = totals.get(cpu, 0) + rest
-    return {device: nbytes for device, nbytes in totals.items() if nbytes}
 
 
 def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, target: Target) -> None:

@@ -84,6 +84,21 @@ def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
     return gpus[int(digits)]
 
 
+def cached_bytes(
+    sizes: dict[int, int], configuration: Configuration, where: Placement, cpu: Device
+) -> dict[Device, int]:
+    """What layers keep, by device; what lies behind the last layer follows the CPU."""
+    if not configuration.offload_kqv:
+        return {cpu: sum(sizes.values())} if sizes else {}
+    n_layers, totals = len(where.layer_devices), dict.fromkeys(where.distinct_devices, 0)
+    for first, end, device in where.spans:
+        totals[device] += sum(sizes.get(index, 0) for index in range(first, end))
+    rest = sum(nbytes for index, nbytes in sizes.items() if index >= n_layers)
+    if rest:
+        totals[cpu] = totals.get(cpu, 0) + rest
+    return {device: nbytes for device, nbytes in totals.items() if nbytes}
+
+
 def offloaded_tensor_bytes(model: Model, configuration: Configuration, where: Placement) -> int:
     """The room of the largest tensors that visit the first GPU at once; 0 where none does.
 
