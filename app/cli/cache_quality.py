@@ -1,7 +1,10 @@
 """`kvchat cache-quality`: what a type of KV cache costs with a model, measured on texts."""
 
 import re
+from dataclasses import astuple, replace
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,12 +13,18 @@ from app.cli.options import (
     KV_TYPE,
     Count,
     backend_choice,
+    gathered,
     joined,
+    opens_model,
     preset_option,
     threads_option,
 )
 from engine.configuration import BackendName, KVTypeName
-from engine.planning.values import AskedThreads
+
+if TYPE_CHECKING:
+    from app.config import Settings
+    from app.opening import ModelRequest
+    from app.quality.measure import Files, Options
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
@@ -60,14 +69,14 @@ quality_options = joined(
     click.option("--text", "text_paths", multiple=True, type=FILE,
                  help="A text, Markdown or code in UTF-8; may be repeated. [a small set of "
                  "kvchat's own]"),
-    click.option("--chats", is_flag=True,
+    click.option("--chats", "takes_chats", is_flag=True,
                  help="Your own chats too: with this you agree that kvchat reads them now. Figures "
                  "are kept of them, no words, and nothing leaves this machine."),
     backend_choice,
     click.option("--server", "servers", multiple=True, type=ADDRESS,
                  help="Compare servers in place of types; may be repeated, the first is the "
                  "reference, MODEL its name there."),
-    click.option("--kinds",
+    click.option("--kinds", "named",
                  help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
                  f"[{DEFAULT_KINDS}; every kind that torch has]"),
     click.option("--all", "takes_all", is_flag=True,
@@ -79,17 +88,20 @@ quality_options = joined(
     click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [64]"),
     click.option("--tokens", "n_tokens", default=MOST_TOKENS, show_default=True, type=Count(0),
                  help="Most tokens of all texts together; 0 takes all."),
-    click.option("--no-questions", is_flag=True, help="Leave out needles and problems."),
-    click.option("--no-speeds", is_flag=True,
+    click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
+                 help="Leave out needles and problems."),
+    click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
                  help="Leave out memory and speed; --resume adds them."),
-    click.option("--json", "json_path", type=FILE, help="Write the report here while it grows."),
-    click.option("--html", "html_path", type=FILE, help="Write a page with charts here."),
-    click.option("--resume", "resume_path", type=FILE,
-                 help="Go on with the JSON of an earlier run."),
+    click.option("--json", type=FILE, help="Write the report here while it grows."),
+    click.option("--html", type=FILE, help="Write a page with charts here."),
+    click.option("--resume", type=FILE, help="Go on with the JSON of an earlier run."),
     click.option("--due", "is_due", is_flag=True,
                  help="Of every model, measure the chosen kind again whose figures are older than "
                  "probe_days."),
     click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
+    gathered("files", "app.quality.measure:Files"),
+    gathered("options", "app.quality.measure:Options"),
+    opens_model,
 )  # fmt: skip
 
 
@@ -97,24 +109,12 @@ quality_options = joined(
 @click.argument("model", required=False)
 @quality_options
 def command(
-    model: str | None,
-    preset: str | None,
-    text_paths: tuple[Path, ...],
-    chats: bool,
-    backend: BackendName | None,
-    servers: tuple[str, ...],
-    kinds: str | None,
+    asked: "ModelRequest",
+    options: "Options",
+    files: "Files",
+    *,
+    named: str | None,
     takes_all: bool,
-    reference: str,
-    n_ctx: int | None,
-    n_threads: AskedThreads,
-    n_chunk: int | None,
-    n_tokens: int,
-    no_questions: bool,
-    no_speeds: bool,
-    json_path: Path | None,
-    html_path: Path | None,
-    resume_path: Path | None,
     is_due: bool,
     show_path: Path | None,
 ) -> int:
@@ -137,55 +137,62 @@ def command(
     table of what was measured; the same command goes on there, also where it was killed.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
-    from app.opening import ModelRequest
-    from app.quality.measure import (
-        Files,
-        Options,
-        measure_due,
-        run_measurement,
-        show,
-        write_page,
-    )
-    from engine.quality.records import CacheKind, read_report
+    from app.quality.measure import measure_due, run_measurement
 
     settings = load_settings().settings
     if show_path is not None:
-        report = read_report(show_path)
-        show(report, settings)
-        if html_path is not None:
-            write_page(report, html_path)
+        _show(show_path, files.html, settings)
         return 0
-    if takes_all and backend == "torch":
+    if takes_all and asked.backend == "torch":
         raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
-    if servers:
-        _check_servers(preset, backend, kinds, n_threads, n_chunk, others=takes_all or is_due)
-    usual = TORCH_KINDS if backend == "torch" else DEFAULT_KINDS
-    pairs = read_kinds(usual if kinds is None else kinds, backend)
-    if takes_all:
-        pairs = tuple((k, v) for k in ALL_TYPES for v in ALL_TYPES)
-    chosen = (CacheKind(*pair) for pair in pairs if pair != (reference, reference))
-    options = Options(
-        kinds=() if servers else tuple(chosen),
-        reference=reference,
-        text_paths=text_paths,
-        takes_chats=chats,
-        n_ctx=n_ctx,
-        n_chunk=n_chunk,
-        n_tokens=n_tokens or None,
-        asks=not no_questions,
-        takes_times=not no_speeds and not servers,
-        servers=servers,
-    )
-    files = Files(json_path, html_path, resume_path)
+    if options.servers:
+        typed = (asked.preset, asked.backend, named, asked.n_threads, options.n_chunk)
+        _check_servers(*typed, others=takes_all or is_due)
+    options = _completed(options, named, asked.backend, takes_all=takes_all)
     if is_due:
-        if model is not None or text_paths or chats or files != Files() or backend is not None:
-            raise click.UsageError(
-                "--due measures the models and kinds of kept plans on kvchat's own texts: leave "
-                "out MODEL, --backend, texts and files"
-            )
+        _check_due(asked, options, files)
         return measure_due(options, settings)
-    request = ModelRequest(model, None, preset, None, n_threads, backend=backend)
-    return run_measurement(options, request, files, settings)
+    return run_measurement(options, asked, files, settings)
+
+
+def _show(path: Path, page: Path | None, settings: "Settings") -> None:
+    """Show the report of an earlier run, and write it as a page where one is named."""
+    from app.quality.measure import show, write_page
+    from engine.quality.records import read_report
+
+    report = read_report(path)
+    show(report, settings)
+    if page is not None:
+        write_page(report, page)
+
+
+def _completed(
+    options: "Options", named: str | None, backend: BackendName | None, *, takes_all: bool
+) -> "Options":
+    """The options with the kinds to measure."""
+    from engine.quality.records import CacheKind
+
+    usual = TORCH_KINDS if backend == "torch" else DEFAULT_KINDS
+    pairs = read_kinds(usual if named is None else named, backend)
+    if takes_all:
+        pairs = tuple(product(ALL_TYPES, ALL_TYPES))
+    kinds = tuple(CacheKind(*pair) for pair in pairs if pair != (options.reference,) * 2)
+    return replace(
+        options,
+        kinds=() if options.servers else kinds,
+        n_tokens=options.n_tokens or None,
+        takes_times=options.takes_times and not options.servers,
+    )
+
+
+def _check_due(asked: "ModelRequest", options: "Options", files: "Files") -> None:
+    """Refuse a model and texts beside those of kept plans."""
+    has_texts = options.text_paths or options.takes_chats
+    if has_texts or asked.model is not None or asked.backend is not None or any(astuple(files)):
+        raise click.UsageError(
+            "--due measures the models and kinds of kept plans on kvchat's own texts: leave "
+            "out MODEL, --backend, texts and files"
+        )
 
 
 def _check_servers(*named: object, others: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial, reduce, wraps
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeVar, get_args
 
 import click
@@ -201,18 +202,28 @@ def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Comman
     return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
-def opens_model(command: Command) -> Command:
-    """A command that is given `asked`, a `ModelRequest`, for all that was typed of its fields."""
+def gathered(name: str, place: str) -> Callable[[Command], Command]:
+    """A decorator: the command is given one value for all that was typed of its fields.
 
-    @wraps(command)
-    def with_request(**given: object) -> object:
-        from app.opening import ModelRequest
+    Args:
+        name: Of the command's parameter.
+        place: Module and name of a dataclass, which is imported when the command runs.
+    """
 
-        names = [each.name for each in fields(ModelRequest) if each.name in given]
-        asked = ModelRequest(**{name: given.pop(name) for name in names})  # type: ignore[arg-type]  # click made the types
-        return command(asked=asked, **given)
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def with_value(**given: object) -> object:
+            made = resolve_name(place)
+            names = [each.name for each in fields(made) if each.name in given]
+            value = made(**{each: given.pop(each) for each in names})
+            return command(**{name: value}, **given)
 
-    return with_request
+        return with_value
+
+    return decorate
+
+
+opens_model = gathered("asked", "app.opening:ModelRequest")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

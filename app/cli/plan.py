@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from engine.memory.terms import Target
     from engine.model.hub import RepositoryName
     from engine.planning.machine import PlannedMachine
-    from engine.planning.planner import Planner, Setup
+    from engine.planning.planner import Plan, Planner, Setup
 
 CPUS = get_args(Instructions)
 MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin", "net"})
@@ -193,30 +193,25 @@ def _plain(value: object) -> object:
             return value
 
 
+plan_options = joined(
+    machine_options,
+    knob_options,
+    click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="kvchat",
+                 show_default=True, help="The program that is to run it."),
+    click.option("--dry-run", is_flag=True,
+                 help="Ask llama.cpp what it would allocate; loads no weights."),
+    click.option("--log", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 metavar="FILE",
+                 help="Compare with what llama-server's log tells (-lv 4 or --log-jsonl)."),
+    click.option("--calibrate", is_flag=True,
+                 help="With --log: plan with what the log says about the GPU."),
+    json_option,
+)  # fmt: skip
+
+
 @click.command(name="plan")
 @click.argument("model")
-@machine_options
-@knob_options
-@click.option(
-    "--target",
-    type=click.Choice(["kvchat", "llama-server"]),
-    default="kvchat",
-    show_default=True,
-    help="The program that is to run it.",
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Ask llama.cpp what it would allocate; loads no weights."
-)
-@click.option(
-    "--log",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Compare with what llama-server's log tells (-lv 4 or --log-jsonl).",
-)
-@click.option(
-    "--calibrate", is_flag=True, help="With --log: plan with what the log says about the GPU."
-)
-@json_option
+@plan_options
 def command(
     model: str,
     *,
@@ -245,45 +240,47 @@ def command(
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
     from engine.model.hub import parse_repository
-    from engine.planning.measured import can_measure, measured_plan
 
     planner = user_planner()
     if (repository := parse_repository(model)) is not None:
         _print_repository(repository, planner, as_json=as_json, options=options)
         return
-    setup = setup_of_options(model, target, planner, options)
-    plan = planner.plan(setup)
+    plan = planner.plan(setup_of_options(model, target, planner, options))
     if dry_run:
-        if not can_measure(plan):
-            raise click.UsageError(
-                "--dry-run measures a file of this machine on its own devices: name one, and leave "
-                "out --vram, --card, --ram and a preset with vram_gib"
-            )
-        plan = measured_plan(plan)
+        plan = _dry_run(plan)
     if calibrate:
         from app.cli.plan_output import learn
 
         if log is None:
             raise click.UsageError("--calibrate learns from a log: name it with --log")
         learn(plan, log)
+    _print(plan, planner, log, as_json=as_json)
+
+
+def _dry_run(plan: "Plan") -> "Plan":
+    """The plan with what llama.cpp itself says that it would allocate."""
+    from engine.planning.measured import can_measure, measured_plan
+
+    if not can_measure(plan):
+        raise click.UsageError(
+            "--dry-run measures a file of this machine on its own devices: name one, and leave "
+            "out --vram, --card, --ram and a preset with vram_gib"
+        )
+    return measured_plan(plan)
+
+
+def _print(plan: "Plan", planner: "Planner", log: Path | None, *, as_json: bool) -> None:
+    """Print a plan, or how it compares with what a server's log tells."""
+    from app.cli.plan_output import comparison_json, print_comparison, print_plan
+    from engine.planning.as_json import plan_json
+
     if as_json:
-        from engine.planning.as_json import plan_json
-
-        found = plan_json(plan, planner)
-        if log is not None:
-            from app.cli.plan_output import comparison_json
-
-            found["log"] = comparison_json(plan, log)
-        print_json(found)
-        return
-    if log is not None:
-        from app.cli.plan_output import print_comparison
-
+        compared = {} if log is None else {"log": comparison_json(plan, log)}
+        print_json(plan_json(plan, planner) | compared)
+    elif log is not None:
         print_comparison(plan, log)
-        return
-    from app.cli.plan_output import print_plan
-
-    print_plan(plan, planner)
+    else:
+        print_plan(plan, planner)
 
 
 def _print_repository(

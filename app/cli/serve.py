@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from engine.process.server_process import ServerProcess
 
 SHOW_EVERY_S = 10.0
-LOG_VERBOSITY = ("--log-verbosity", "4")
-"""At which llama-server 0c1e570 says what it allocated."""
+WATCHED = ("--log-verbosity", "4", "--metrics")
+"""With which llama-server 0c1e570 says what it allocated, and what it does."""
 
 
 @click.command(name="serve")
@@ -50,9 +51,7 @@ def command(
     kvchat serve --model qwen2.5-7b --ctx 32k --slots 4 --no-chat
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
-    from engine.planning.exporting import export_request
-    from engine.presets.programs.llama_server import serving
-    from engine.process.server_process import ServerProcess, find_llama_server, free_port
+    from engine.process.server_process import find_llama_server, free_port
 
     if name is not None and options.get("preset") is not None:
         raise click.UsageError("give the preset once: as PRESET, or with --preset")
@@ -60,27 +59,17 @@ def command(
     program = find_llama_server(llama_server)
     planner = user_planner()
     plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
-    port = port or free_port(host)
-    request = export_request(plan, host=host, port=port, server=str(program))
-    for text in request.warnings:
-        note(text)
-    is_any = host in ("0.0.0.0", "::")
-    url = f"http://{'127.0.0.1' if is_any else host}:{port}"
-    server = ServerProcess(
-        [*serving(request), *LOG_VERBOSITY, *_metrics()],
-        url=url,
-        log_path=paths.worker_log_path().with_name("llama-server.log"),
-        tell=note,
-    )
-    note(f"starting {program} at {url}")
+    server = _server_of(plan, program, host, port or free_port(host))
+    note(f"starting {program} at {server.url}")
     _end_in_order()
     server.start()
     try:
-        say(f"{url} serves {plan.model.file.path.stem}; its log is {server.log_path}")
+        say(f"{server.url} serves {plan.model.file.path.stem}; its log is {server.log_path}")
         _compare(plan, server)
-        wants_chat = sys.stdout.isatty() and sys.stdin.isatty() if chats is None else chats
-        if wants_chat:
-            _chat(url)
+        if chats is None:
+            chats = sys.stdout.isatty() and sys.stdin.isatty()
+        if chats:
+            _chat(server.url)
         else:
             _show(server)
     finally:
@@ -89,6 +78,24 @@ def command(
             note(f"the server runs on as process {server.pid}: kill {server.pid} ends it")
         else:
             server.end()
+
+
+def _server_of(plan: "Plan", program: Path, host: str, port: int) -> "ServerProcess":
+    """The server of a plan, not started; what it does otherwise than the plan is noted."""
+    from engine.planning.exporting import export_request
+    from engine.presets.programs.llama_server import serving
+    from engine.process.server_process import ServerProcess
+
+    request = export_request(plan, host=host, port=port, server=str(program))
+    for text in request.warnings:
+        note(text)
+    address = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return ServerProcess(
+        [*serving(request), *WATCHED],
+        url=f"http://{address}:{port}",
+        log_path=paths.worker_log_path().with_name("llama-server.log"),
+        tell=note,
+    )
 
 
 def _end_in_order() -> None:
@@ -103,10 +110,6 @@ def _end_in_order() -> None:
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         if (number := getattr(signal, name, None)) is not None:
             signal.signal(number, leave)
-
-
-def _metrics() -> tuple[str, ...]:
-    return ("--metrics",)
 
 
 def _chat(url: str) -> None:

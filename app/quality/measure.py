@@ -52,7 +52,7 @@ LEAST_LETTERS = 200
 class Options:
     """What to measure."""
 
-    kinds: tuple[CacheKind, ...]
+    kinds: tuple[CacheKind, ...] = ()
     reference: str = "f16"
     text_paths: tuple[Path, ...] = ()
     takes_chats: bool = False
