@@ -325,6 +325,9 @@ class BatchProgress:
     failed: list[BrokenLine] = field(default_factory=list)
     elapsed_s: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.n_done:,} of {self.n_all:,}"
+
     @property
     def tps(self) -> float:
         """Tokens a second of all replies together."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import Count, joined, opening_options, sampling
+from app.cli.options import FILE, Count, joined, opening_options, sampling
 from engine.configuration import MAX_DRAFT, ControllerName
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 LENGTHS = "2,4,8"
 CONTROLLERS = [name.value for name in ControllerName]
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:

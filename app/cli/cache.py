@@ -14,7 +14,7 @@ import click
 from app import paths
 from app.cli import completion
 from app.cli.console import note, print_json, say, tell, tell_over
-from app.cli.options import AGE, Count, Size, json_option
+from app.cli.options import AGE, FILE, Count, Size, json_option
 from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
 from engine.configuration import MAX_SLOTS
@@ -209,7 +209,7 @@ def drop(keys: tuple[str, ...]) -> None:
 
 @command.command(name="export", help=f"Write a line as a slot file of llama-server. {KEY_HELP}")
 @click.argument("key", metavar="KEY")
-@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("path", metavar="FILE", type=FILE)
 @click.option(
     "--slots",
     "n_slots",

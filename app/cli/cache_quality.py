@@ -10,6 +10,7 @@ import click
 
 from app.cli.options import (
     ADDRESS,
+    FILE,
     KV_TYPE,
     Count,
     backend_choice,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from app.opening import ModelRequest
     from app.quality.measure import Files, Options
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
 KIND_NAME = re.compile(r"([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (

@@ -10,7 +10,7 @@ import click
 
 from app import paths
 from app.cli.console import print_json, say
-from app.cli.options import server_option
+from app.cli.options import json_option, server_option
 from app.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WORDS: "dict[Status, tuple[str, str]]" = {
 @click.command(name="doctor")
 @click.argument("model", required=False)
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(model: str | None, server: str | None, *, as_json: bool) -> None:
     """Check the GPU, llama.cpp and its trial decode, the terminal, and the folders.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import print_json, print_text, say, tell
-from app.cli.options import joined, json_option
+from app.cli.options import FILE, joined, json_option
 from app.cli.plan import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ export_options = joined(
                  help="Port to listen on."),
     click.option("--llama-server", "server", default="llama-server", metavar="PATH",
                  help="Path of llama-server there."),
-    click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    click.option("--output", "-o", type=FILE, metavar="FILE",
                  help="Write to a file, never over one that is there."),
     click.option("--install", "installs", is_flag=True,
                  help="Write it where the program looks for it."),

@@ -11,7 +11,7 @@ import click
 
 from app import format as fmt
 from app.cli.console import note, print_json, say
-from app.cli.options import Count
+from app.cli.options import Count, joined
 from engine.model.addresses import LOOPBACK, origin_of, parse_server
 
 if TYPE_CHECKING:
@@ -24,33 +24,25 @@ HEADS = ("users", "replies", "tok/s", "plan", "first", "p95", "each", "p5", "reu
 WIDTHS = (5, 7, 6, 6, 7, 7, 6, 6, 6, 6, 6)
 
 
+load_options = joined(
+    click.option("--model", "-m", metavar="MODEL", help="The model there. [the first]"),
+    click.option("--users", default="1,2,4,8", show_default=True, metavar="N,N",
+                 help="How many at once, one after the other."),
+    click.option("--turns", type=Count(1, 100), default=3, show_default=True,
+                 help="Of each user."),
+    click.option("--max-tokens", type=Count(1, 65536), default=64, show_default=True,
+                 help="Of each reply."),
+    click.option("--seconds", type=click.FloatRange(1, 86_400), default=120.0, show_default=True,
+                 help="No question is asked behind this, for each number of users."),
+    click.option("--check", is_flag=True,
+                 help="Ask each chat alone first, and hold every reply against that."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, each reply too."),
+)  # fmt: skip
+
+
 @click.command(name="load")
 @click.argument("where", metavar="URL|PRESET")
-@click.option("--model", "-m", metavar="MODEL", help="The model there. [the first]")
-@click.option(
-    "--users",
-    default="1,2,4,8",
-    show_default=True,
-    metavar="N,N",
-    help="How many at once, one after the other.",
-)
-@click.option("--turns", type=Count(1, 100), default=3, show_default=True, help="Of each user.")
-@click.option(
-    "--max-tokens", type=Count(1, 65536), default=64, show_default=True, help="Of each reply."
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(1, 86_400),
-    default=120.0,
-    show_default=True,
-    help="No question is asked behind this, for each number of users.",
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Ask each chat alone first, and hold every reply against that.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, each reply too.")
+@load_options
 def command(
     where: str,
     model: str | None,

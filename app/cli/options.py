@@ -37,6 +37,7 @@ UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 Command = Callable[..., object]
+FILE = click.Path(dir_okay=False, path_type=Path)
 KV_TYPE = click.Choice(get_args(KVTypeName))
 OPEN_KV_TYPE = click.Choice((*get_args(KVTypeName), "auto"))
 """A type, or whatever the measured figures allow."""
@@ -358,7 +359,7 @@ kind_option = click.option(
 backend_options = joined(
     backend_choice,
     kind_option,
-    click.option("--kv-trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    click.option("--kv-trace", type=FILE, metavar="FILE",
                  help="Append each operation of the torch backend's caches to this file, a line of "
                  "JSON each: layer, shape, bytes, time."),
     click.option("--compile", type=click.Choice(get_args(CompileMode)),

@@ -4,7 +4,7 @@ import queue
 import secrets
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,12 +14,14 @@ from app.cli import completion
 from app.cli.console import note, print_json, prompt_text
 from app.cli.options import (
     ADAPTER,
+    FILE,
     KV_TYPE,
     PREDICTOR,
     SEED,
     Count,
     Layers,
     answer_options,
+    gathered,
     joined,
     opening_options,
     refuse_typed,
@@ -30,7 +32,7 @@ from app.cli.options import (
     with_answer,
 )
 from app.cli.run_reply import (
-    Watch,
+    Outputs,
     answer,
     answer_batch,
     exit_code,
@@ -42,13 +44,12 @@ from app.cli.run_reply import (
 from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
 
 if TYPE_CHECKING:
-    from app.opening import ModelRequest
+    from app.opening import ModelRequest, OpenedModel
     from engine.configuration import Configuration
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest, Message
 
 SEED_BITS = 63
-FILE = click.Path(dir_okay=False, path_type=Path)
 OF_ONE_TEXT = frozenset(
     {"raw", "tokens", "preload", "written_path", "batch_path", "as_json", "images"}
 )
@@ -68,6 +69,97 @@ PARALLEL = 4
 """Replies of a batch that are made at once."""
 USAGE = 'kvchat run "..."'
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one reply answers, as it was typed."""
+
+    prompt: str | None
+    """None or `-` is the input."""
+    system: str | None
+    """None is that of the preset or the settings."""
+    images: tuple[Path, ...]
+    raw: bool
+    tokens: str | None
+    preload: bool
+    stop: tuple[str, ...]
+    max_tokens: int | None
+    seed: int | None
+
+    def check(self, outputs: Outputs) -> None:
+        """Refuse two prompts at once, and what a prompt has no place for.
+
+        Raises:
+            UsageError: with what to leave out.
+        """
+        has_ids = self.tokens is not None
+        if (self.raw or has_ids) and self.system:
+            whose = "--tokens hands its ids" if has_ids else "--raw hands the prompt"
+            raise click.UsageError(f"{whose} over as it is: leave out --system")
+        if has_ids and (self.prompt is not None or self.raw):
+            raise click.UsageError("--tokens is the prompt: leave out PROMPT and --raw")
+        if has_ids and outputs.written_path is not None:
+            raise click.UsageError("a manifest has texts as prompts: leave out --tokens")
+        if self.preload and (self.prompt not in (None, "-") or self.raw or has_ids):
+            raise click.UsageError("--preload is for a prompt from the input: leave the prompt out")
+
+    def read(self, *, is_asked_now: bool) -> str | tuple[int, ...]:
+        """The text, or the token ids in its place; empty where it is asked for later.
+
+        Raises:
+            UsageError: the ids cannot be read, or there are images, but no text of a message.
+            ImageError: one cannot be read.
+        """
+        from engine.images import read_image
+
+        ids = None if self.tokens is None else token_ids(self.tokens)
+        has_text = is_asked_now and ids is None and not self.preload
+        text = prompt_text(self.prompt, USAGE) if has_text else ""
+        if self.images and (self.raw or not has_text):
+            raise click.UsageError(
+                "--image goes before a prompt: leave out --raw, --tokens, --preload"
+            )
+        named = (f"{read_image(path, path.name).reference}\n" for path in self.images)
+        return ids or "".join(named) + text
+
+    def request(self, prompt: str | tuple[int, ...], opened: "OpenedModel") -> "GenerationRequest":
+        """What an engine is asked for."""
+        from engine.requests import GenerationRequest
+
+        text = prompt if isinstance(prompt, str) else None
+        return GenerationRequest(
+            messages=() if self.raw or text is None else _messages(opened.system_prompt, text),
+            raw_prompt=text if self.raw else None,
+            prompt_tokens=None if isinstance(prompt, str) else prompt,
+            sampling=opened.configuration.sampling,
+            max_tokens=self.max_tokens or opened.max_tokens,
+            stop=self.stop,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Prompts of a file, as they were typed."""
+
+    batch_path: Path | None
+    out_path: Path | None
+    parallel: int | None
+
+    def files(self) -> tuple[Path, Path] | None:
+        """The prompts and the results; None where no batch was asked for.
+
+        Raises:
+            UsageError: a half of what is typed together is missing.
+        """
+        if self.batch_path is not None and self.out_path is not None:
+            return self.batch_path, self.out_path
+        if self.batch_path is not None or self.out_path is not None:
+            raise click.UsageError("--batch FILE and --out FILE go together")
+        if self.parallel is not None:
+            raise click.UsageError("--parallel is for --batch FILE")
+        return None
 
 
 run_options = joined(
@@ -136,6 +228,9 @@ run_options = joined(
     click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON."),
     click.option("--verbose", "is_verbose", is_flag=True,
                  help="Say what of the prompt was reused, what was read again, and why."),
+    gathered("question", "app.cli.run:Question"),
+    gathered("batch", "app.cli.run:Batch"),
+    gathered("outputs", "app.cli.run_reply:Outputs"),
 )  # fmt: skip
 
 
@@ -144,24 +239,12 @@ run_options = joined(
 @run_options
 def command(
     asked: "ModelRequest",
-    prompt: str | None,
-    system: str | None,
-    images: tuple[Path, ...],
-    raw: bool,
-    tokens: str | None,
-    preload: bool,
-    stop: tuple[str, ...],
-    max_tokens: int | None,
-    seed: int | None,
+    question: Question,
+    batch: Batch,
+    outputs: Outputs,
+    *,
     manifest_path: Path | None,
-    written_path: Path | None,
-    batch_path: Path | None,
-    out_path: Path | None,
-    parallel: int | None,
-    metrics_path: Path | None,
     is_plain: bool,
-    as_json: bool,
-    is_verbose: bool,
     **typed: object,
 ) -> int:
     """Answer PROMPT once, without a screen; without PROMPT, or with -, it is read from the input.
@@ -179,161 +262,85 @@ def command(
     kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
-    from app.opening import loaded_engine, open_model
-    from engine.requests import GenerationRequest
+    from app.opening import open_model
 
     if manifest_path is not None:
-        return repeat(
-            manifest_path,
-            asked.model,
-            written_path=written_path,
-            metrics_path=metrics_path,
-            as_json=as_json,
-            is_verbose=is_verbose,
-        )
-    _check_batch(batch_path, out_path, parallel)
-    _check_prompt(prompt, system, tokens, written_path, is_raw=raw, is_typed_meanwhile=preload)
+        return repeat(manifest_path, asked.model, outputs)
+    files = batch.files()
+    question.check(outputs)
     if is_plain:
         refuse_typed("--plain is a chat by lines", OF_ONE_TEXT.__contains__)
-    ids = None if tokens is None else token_ids(tokens)
-    asks_now = ids is None and not preload and batch_path is None and not is_plain
-    text = prompt_text(prompt, USAGE) if asks_now else ""
-    text = _references(images, is_before_text=asks_now and not raw) + text
+    prompt = question.read(is_asked_now=files is None and not is_plain)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
-    _refuse_at_server(opened.configuration, typed, written_path)
-    if written_path is not None:
-        # What chance and the moment decide would be other the next time.
-        seed = secrets.randbits(SEED_BITS) if seed is None else seed
-        typed["strict"] = typed["strict"] is not False
-    configuration = _overridden(opened.configuration, typed)
-    instruction = opened.system_prompt if system is None else system
-    request = GenerationRequest(
-        messages=() if raw or ids is not None else _messages(instruction, text),
-        raw_prompt=text if raw else None,
-        prompt_tokens=ids,
-        sampling=configuration.sampling,
-        max_tokens=max_tokens or opened.max_tokens,
-        stop=stop,
-        seed=seed,
+    if outputs.written_path is not None and question.seed is None:
+        # What chance decides would be other the next time.
+        question = replace(question, seed=secrets.randbits(SEED_BITS))
+    opened = replace(
+        opened,
+        configuration=_overridden(opened.configuration, typed, outputs),
+        system_prompt=opened.system_prompt if question.system is None else question.system,
     )
-    if batch_path is not None and out_path is not None:
+    request = question.request(prompt, opened)
+    if files is not None:
         refuse_typed("--batch has prompts and results of its own", OF_ONE_REPLY.__contains__)
+        n_at_once = batch.parallel or PARALLEL
         return answer_batch(
-            batch_path,
-            out_path,
-            configuration,
-            request,
-            instruction,
-            metrics_path=metrics_path,
-            n_at_once=parallel or PARALLEL,
-            n_ctx=asked.n_ctx,
+            *files, opened, request, outputs, n_at_once=n_at_once, n_ctx=asked.n_ctx
         )
-    since = time.time()
-    with (
-        loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
-        watched(engine, metrics_path, is_verbose=is_verbose) as watch,
-    ):
-        if is_plain:
-            return _chat_plainly(engine, request, instruction, prompt, watch)
-        if preload:
-            text = _typed_meanwhile(engine, instruction)
-            request = replace(request, messages=_messages(instruction, text))
-        finished = answer(engine, request, watch, shows_text=not as_json)
-        if written_path is not None:
-            prompts = (text,)
-            write(written_path, engine, prompts, instruction, request, [finished], since)
-    if as_json:
+    if is_plain:
+        return _chat_plainly(opened, request, question, outputs)
+    return _answer_once(opened, request, question, outputs)
+
+
+def _answer_once(
+    opened: "OpenedModel", request: "GenerationRequest", question: Question, outputs: Outputs
+) -> int:
+    """Print one reply, and write down what it is made of."""
+    since, system = time.time(), opened.system_prompt
+    keeps_costs = outputs.written_path is None
+    with watched(opened.configuration, outputs, keeps_costs=keeps_costs) as (engine, watch):
+        if question.preload:
+            text = _typed_meanwhile(engine, system)
+            request = replace(request, messages=_messages(system, text))
+        finished = answer(engine, request, watch, shows_text=not outputs.as_json)
+        if outputs.written_path is not None:
+            prompts = (request.raw_prompt or request.messages[-1].content,)
+            write(outputs.written_path, engine, prompts, system, request, [finished], since)
+    if outputs.as_json:
         print_json(summary(finished, watch.prompt))
     return exit_code(finished)
 
 
-def _references(images: tuple[Path, ...], *, is_before_text: bool) -> str:
-    """How a message names images that go before its text.
-
-    Raises:
-        UsageError: there is no text of a message.
-        ImageError: one cannot be read.
-    """
-    from engine.images import read_image
-
-    if images and not is_before_text:
-        raise click.UsageError("--image goes before a prompt: leave out --raw, --tokens, --preload")
-    return "".join(f"{read_image(path, path.name).reference}\n" for path in images)
-
-
 def _chat_plainly(
-    engine: "BlockingClient",
-    request: "GenerationRequest",
-    system: str,
-    prompt: str | None,
-    watch: Watch,
+    opened: "OpenedModel", request: "GenerationRequest", question: Question, outputs: Outputs
 ) -> int:
     """Answer a prompt line by line, or, where there is none, every line of the input."""
     from app.cli.plain import PlainChat, asked_lines, converse
     from engine.requests import Message
 
+    system = opened.system_prompt
     begin = (Message("system", system),) if system else ()
     asked = replace(request, messages=begin, owner=PLAIN_OWNER)
-    chat = PlainChat(engine, asked, watch.observe)
-    if prompt is None:
-        return converse(chat, asked_lines())
-    return exit_code(chat.ask(prompt_text(prompt, USAGE)))
+    with watched(opened.configuration, outputs) as (engine, watch):
+        chat = PlainChat(engine, asked, watch.observe)
+        if question.prompt is None:
+            return converse(chat, asked_lines())
+        return exit_code(chat.ask(prompt_text(question.prompt, USAGE)))
 
 
-def _refuse_at_server(
-    configuration: "Configuration", typed: dict[str, object], written_path: Path | None
-) -> None:
+def _refuse_at_server(typed: dict[str, object], outputs: Outputs) -> None:
     """Make sure that nothing was typed which the server was started with.
 
     Raises:
         UsageError: something was.
     """
-    if configuration.server is None:
-        return
-    if written_path is not None:
+    if outputs.written_path is not None:
         raise click.UsageError("a manifest names the model's file, which the server has")
     asked = [f"--{name.replace('_', '-')}" for name in OF_A_MODEL_HERE if typed.get(name)]
     if asked:
         raise click.UsageError(f"{', '.join(asked)} is for models here: the server has its own")
-
-
-def _check_batch(path: Path | None, out: Path | None, parallel: int | None) -> None:
-    """Refuse a half of what is typed together.
-
-    Raises:
-        UsageError: with what is missing.
-    """
-    if (path is None) is not (out is None):
-        raise click.UsageError("--batch FILE and --out FILE go together")
-    if path is None and parallel is not None:
-        raise click.UsageError("--parallel is for --batch FILE")
-
-
-def _check_prompt(
-    prompt: str | None,
-    system: str | None,
-    tokens: str | None,
-    written_path: Path | None,
-    *,
-    is_raw: bool,
-    is_typed_meanwhile: bool,
-) -> None:
-    """Refuse two prompts at once, and what a prompt has no place for.
-
-    Raises:
-        UsageError: with what to leave out.
-    """
-    if (is_raw or tokens is not None) and system:
-        whose = "--raw hands the prompt" if tokens is None else "--tokens hands its ids"
-        raise click.UsageError(f"{whose} over as it is: leave out --system")
-    if tokens is not None and (prompt is not None or is_raw):
-        raise click.UsageError("--tokens is the prompt: leave out PROMPT and --raw")
-    if tokens is not None and written_path is not None:
-        raise click.UsageError("a manifest has texts as prompts: leave out --tokens")
-    if is_typed_meanwhile and (prompt not in (None, "-") or is_raw or tokens is not None):
-        raise click.UsageError("--preload is for a prompt from the input: leave the prompt out")
 
 
 def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
@@ -365,11 +372,17 @@ def _messages(system: str, text: str) -> "tuple[Message, ...]":
     return (Message("system", system), user) if system else (user,)
 
 
-def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Configuration":
+def _overridden(
+    configuration: "Configuration", typed: dict[str, object], outputs: Outputs
+) -> "Configuration":
     """The configuration with what was typed in place of what was resolved."""
     from engine.configuration import Adapter, ControllerName
     from engine.speculation.registry import with_predictor
 
+    if configuration.server is not None:
+        _refuse_at_server(typed, outputs)
+    if outputs.written_path is not None:  # what the moment decides would be other the next time
+        typed["strict"] = typed["strict"] is not False
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
     sampling = with_answer(configuration.sampling, given)
     speculation = configuration.speculation

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from app.cli.console import SlowReading, note, print_json, print_text, say, tell
 from app.cli.options import refuse_typed
 
 if TYPE_CHECKING:
+    from app.opening import OpenedModel
     from engine.configuration import Configuration
     from engine.events import Event, Finished, PromptReady
     from engine.metrics import Metrics
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 EXIT_CANCELLED = 130
 EXIT_UNFINISHED = 1
-BESIDE_MANIFEST = (
-    "manifest_path", "model", "written_path", "metrics_path", "as_json", "is_verbose",
-)  # fmt: skip
-"""What may be typed beside a manifest, which says all the rest."""
 
 
 @dataclass(slots=True)
@@ -48,6 +45,21 @@ class Watch:
                 from app.render.reuse import reuse_text
 
                 tell(reuse_text(event))
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a run tells beside its text, as it was typed."""
+
+    written_path: Path | None
+    """Of its manifest."""
+    metrics_path: Path | None
+    as_json: bool
+    is_verbose: bool
+
+
+BESIDE_MANIFEST = ("manifest_path", "model", *(each.name for each in fields(Outputs)))
+"""What may be typed beside a manifest, which says all the rest."""
 
 
 def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, object]:
@@ -96,18 +108,25 @@ def exit_code(finished: "Finished") -> int:
 
 
 @contextmanager
-def watched(engine: "BlockingClient", path: Path | None, *, is_verbose: bool) -> "Iterator[Watch]":
-    """What is seen of the replies in the block; counts are in the file however the block ends."""
+def watched(
+    configuration: "Configuration", outputs: Outputs, *, keeps_costs: bool = True
+) -> "Iterator[tuple[BlockingClient, Watch]]":
+    """An engine for the block, and what is seen of its replies.
+
+    Counts are in their file however the block ends; `keeps_costs` is as of `loaded_engine`.
+    """
+    from app.opening import loaded_engine
     from engine.files import replace_file
     from engine.metrics import Metrics
 
-    metrics = Metrics()
-    metrics.observe(engine.loaded)
-    try:
-        yield Watch(metrics, is_verbose)
-    finally:
-        if path is not None:
-            replace_file(path, [metrics.prometheus().encode()], is_durable=False)
+    with loaded_engine(configuration, note, keeps_costs=keeps_costs) as engine:
+        metrics = Metrics()
+        metrics.observe(engine.loaded)
+        try:
+            yield engine, Watch(metrics, outputs.is_verbose)
+        finally:
+            if (path := outputs.metrics_path) is not None:
+                replace_file(path, [metrics.prometheus().encode()], is_durable=False)
 
 
 def write(
@@ -138,19 +157,10 @@ def write(
     write_manifest(manifest, path)
 
 
-def repeat(
-    path: Path,
-    model: str | None,
-    *,
-    written_path: Path | None,
-    metrics_path: Path | None,
-    as_json: bool,
-    is_verbose: bool,
-) -> int:
+def repeat(path: Path, model: str | None, outputs: Outputs) -> int:
     """Make the run of a manifest; 1 where a reply is another than the recorded one."""
     from app.config import load_settings
     from app.manifests import difference, open_manifest
-    from app.opening import loaded_engine
     from engine.events import FinishReason
 
     refuse_typed("--manifest says all of the run", lambda name: name not in BESIDE_MANIFEST)
@@ -159,21 +169,18 @@ def repeat(
     replies: list[Finished] = []
     told: list[str] = []
     prompts_read: list[PromptReady | None] = []
-    with (
-        loaded_engine(configuration, note, keeps_costs=False) as engine,
-        watched(engine, metrics_path, is_verbose=is_verbose) as watch,
-    ):
+    with watched(configuration, outputs, keeps_costs=False) as (engine, watch):
         for index, request in enumerate(manifest.requests):
-            replies.append(answer(engine, request, watch, shows_text=not as_json))
+            replies.append(answer(engine, request, watch, shows_text=not outputs.as_json))
             prompts_read.append(watch.prompt)
             if replies[-1].reason is FinishReason.CANCELLED:
                 break
             other = difference(manifest, index, replies[-1])
             told += [] if other is None else [other]
-        if written_path is not None:
+        if outputs.written_path is not None:
             prompts, request = manifest.prompts, manifest.requests[0]
-            write(written_path, engine, prompts, manifest.system, request, replies, since)
-    if as_json:
+            write(outputs.written_path, engine, prompts, manifest.system, request, replies, since)
+    if outputs.as_json:
         summaries = [summary(*each) for each in zip(replies, prompts_read, strict=True)]
         print_json(summaries if len(manifest.prompts) > 1 else summaries[0])
     for text in told:
@@ -184,11 +191,10 @@ def repeat(
 def answer_batch(
     path: Path,
     out: Path,
-    configuration: "Configuration",
+    opened: "OpenedModel",
     base: "GenerationRequest",
-    system: str,
+    outputs: Outputs,
     *,
-    metrics_path: Path | None,
     n_at_once: int,
     n_ctx: int | None,
 ) -> int:
@@ -197,19 +203,17 @@ def answer_batch(
     Args:
         path: The prompts.
         out: Where results are appended.
-        configuration: The model.
+        opened: The model, and the instruction that each begins with.
         base: What a line leaves out.
-        system: The instruction that each begins with; empty is none.
-        metrics_path: Where counts and times are written.
+        outputs: Where counts and times are written.
         n_at_once: Replies that are made at a time.
         n_ctx: Tokens of context of each; None shares out what there is.
     """
     from app.batch import BatchProgress, Results, answer_all, for_batch, read_requests
-    from app.opening import loaded_engine
 
     if out.exists() and path.exists() and out.samefile(path):
         raise click.UsageError("--out names the file of the prompts: name another")
-    requests, broken = read_requests(path, base, system)
+    requests, broken = read_requests(path, base, opened.system_prompt)
     for line in broken:
         note(f"line {line.number} is not answered: {line.reason}")
     with Results(out) as results:
@@ -217,31 +221,25 @@ def answer_batch(
         left = [one for one in requests if (one.name, one.digest) not in done]
         progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
         if progress.n_done:
-            note(f"{progress.n_done:,} of {progress.n_all:,} are in {out} already")
+            note(f"{progress} are in {out} already")
         if not left:
             return int(bool(broken))
         n_at_once = min(n_at_once, len(left))
+        configuration = for_batch(opened.configuration, n_at_once, n_ctx)
         try:
-            with (
-                SlowReading() as shown,
-                loaded_engine(for_batch(configuration, n_at_once, n_ctx), note) as engine,
-                watched(engine, metrics_path, is_verbose=False) as watch,
-            ):
+            with SlowReading() as shown, watched(configuration, outputs) as (engine, watch):
                 for told in answer_all(
                     engine, left, results, progress, n_at_once=n_at_once, observe=watch.observe
                 ):
                     shown.answered(told.n_done, told.n_all, told.tps)
         except KeyboardInterrupt:
-            note(
-                f"stopped: {progress.n_done:,} of {progress.n_all:,} are in {out}; the same "
-                "command goes on"
-            )
+            note(f"stopped: {progress} are in {out}; the same command goes on")
             return EXIT_CANCELLED
     for line in progress.failed:
         note(f"line {line.number} is not answered: {line.reason}")
     note(
-        f"{progress.n_done:,} of {progress.n_all:,} are in {out}: {progress.n_tokens:,} tokens in "
-        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} a second, {n_at_once} at once"
+        f"{progress} are in {out}: {progress.n_tokens:,} tokens in {progress.elapsed_s:.1f} s, "
+        f"{progress.tps:.1f} a second, {n_at_once} at once"
     )
     return int(bool(broken or progress.failed))
 
