@@ -131,8 +131,8 @@ class KvchatApp(App[None]):
             self._notices += self._register_themes()
         else:
             self.register_theme(self._start_theme)
-        self._notices += filter(None, (self.use_settings("ui", theme=theme),))
-        self._notices += filter(None, (self.use_settings("keys"),))
+        problems = self.use_settings("ui", theme=theme), self.use_settings("keys")
+        self._notices += filter(None, problems)
         self.stylesheet.set_variables(self.get_css_variables())
 
     def on_mount(self) -> None:

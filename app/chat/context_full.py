@@ -6,6 +6,7 @@ from functools import partial
 from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
+from app.chat.replies import can_have_a_larger_context
 from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
 from app.chat.update import Notice
 from engine.errors import EngineError
@@ -56,7 +57,7 @@ class ContextFull:
             n_dropped=len(trim.dropped) if trim else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
             can_take_back=self._conversation.replies.refused is not None,
-            can_grow=self._conversation.can_have_a_larger_context,
+            can_grow=can_have_a_larger_context(self._conversation.loaded),
         )
 
     # --- doing it ---

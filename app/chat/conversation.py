@@ -10,15 +10,10 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from app.cache import owner_of
-from app.chat.entries import (
-    CUT_BY_CLOSE,
-    CUT_BY_CRASH,
-    Entry,
-    prompt_messages,
-)
+from app.chat.entries import CUT_BY_CLOSE, CUT_BY_CRASH, Entry, prompt_messages
 from app.chat.history import ChatHistory, RestoreRule
 from app.chat.meters import Meters
-from app.chat.replies import LEASED, Replies, can_have_a_larger_context
+from app.chat.replies import LEASED, Replies
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.trimming import Summariser, TokenCounts, n_tokens_of
 from app.chat.update import ChatUpdate, EngineLease, Notice, Severity, UpdateBuilder
@@ -26,11 +21,7 @@ from app.config import ChatDefaults
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
-from engine.configuration import (
-    Configuration,
-    SamplingSettings,
-    SpeculationSettings,
-)
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import (
     CacheChanged,
     Event,
@@ -43,7 +34,7 @@ from engine.events import (
     TokensCounted,
     WorkerStopped,
 )
-from engine.process.protocol import CacheAction, EngineClient
+from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
 LOCK_RETRY_S = 2.0
@@ -148,11 +139,6 @@ class Conversation:
         """The settings of speculation that were asked for last."""
         return self.replies.speculation
 
-    @property
-    def can_have_a_larger_context(self) -> bool:
-        """Whether the model was trained on more tokens than its context has."""
-        return can_have_a_larger_context(self.loaded)
-
     def entries(self) -> list[Entry]:
         """What the transcript shows, oldest first."""
         return self.replies.entries()
@@ -211,10 +197,6 @@ class Conversation:
         self.replies.speculation = settings
         self.meters.set_speculation(settings)
         self.client.set_speculation(settings)
-
-    def manage_cache(self, action: CacheAction, key: str = "") -> None:
-        """Pin, unpin, drop or verify a snapshot, or clear all; the cache's log has the outcome."""
-        self.client.manage_cache(action, key)
 
     def stop(self) -> bool:
         """End the reply in the shown chat, whose text so far stays, or a load.
@@ -416,18 +398,13 @@ class Conversation:
     def _read_ahead(self) -> None:
         """Let an idle engine read the instruction of a new chat before the first question."""
         loaded, instruction = self.loaded, self.history.system_prompt.strip()
-        is_idle = loaded is not None and not self.is_replying and not self.is_leased
-        if not is_idle or self.history.head_id is not None or not instruction:
+        is_busy = self.is_replying or self.is_leased
+        if loaded is None or is_busy or self.history.head_id is not None or not instruction:
             return
-        if loaded is not None and loaded.configuration.server is None:  # a server's time costs
+        if loaded.configuration.server is None:  # a server's time costs
             request = GenerationRequest.preload(prompt_messages(instruction, ()))
             self._reads_ahead = True
             self.client.generate(request, READ_AHEAD)
-
-    def _take_ahead(self, event: Event) -> None:
-        """Handle what is told of such a reading; the question tells what fails again."""
-        if isinstance(event, Finished | Failed):
-            self._reads_ahead = False
 
     def _leave(self) -> None:
         self.replies.refused = None
@@ -470,7 +447,8 @@ class Conversation:
         """Handle what the engine said since the last call, and return what changed."""
         for event in self.client.poll():
             if isinstance(event, OfReply) and event.reply_id == READ_AHEAD:
-                self._take_ahead(event.event)
+                # The question tells what fails again.
+                self._reads_ahead &= not isinstance(event.event, Finished | Failed)
             elif self.lease is None or not self.lease.take(event):
                 self._take(event)
         self.replies.save_if_due()

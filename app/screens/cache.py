@@ -213,7 +213,7 @@ class CacheScreen(Screen[None]):
         is_pinned = all(state.is_pinned for state in states)
         for state in states:
             if is_pinned or not state.is_pinned:
-                self._controller.manage_cache("unpin" if is_pinned else "pin", state.key)
+                self._controller.client.manage_cache("unpin" if is_pinned else "pin", state.key)
 
     def action_drop(self) -> None:
         """Drop the marked state, or the states that only the marked chat uses; ask where needed."""
@@ -232,12 +232,12 @@ class CacheScreen(Screen[None]):
 
     def _drop(self, states: Sequence[CacheEntry]) -> None:
         for state in states:
-            self._controller.manage_cache("drop", state.key)
+            self._controller.client.manage_cache("drop", state.key)
 
     def action_verify(self) -> None:
         """Have the files of what is marked read and compared with their checksums."""
         for state in self._marked_states():
-            self._controller.manage_cache("verify", state.key)
+            self._controller.client.manage_cache("verify", state.key)
 
     def action_clear(self) -> None:
         """Ask, then drop everything."""
@@ -250,7 +250,7 @@ class CacheScreen(Screen[None]):
                 self,
                 "Drop every kept state of this model and these settings, pinned ones too? "
                 "The next reply of each chat computes its prompt anew.",
-                lambda: self._controller.manage_cache("clear"),
+                lambda: self._controller.client.manage_cache("clear"),
             )
 
     def _marked_states(self) -> Sequence[CacheEntry]:

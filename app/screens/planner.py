@@ -312,15 +312,13 @@ class PlannerScreen(Screen[Configuration | None]):
             self._measure_timer = self.set_timer(MEASURE_AFTER_S, lambda: self._measure(plan))
 
     def _measure(self, plan: Plan) -> None:
-        def take(measured: Plan) -> None:
-            self._take_measured(plan, measured, "")
-
         def fail(error: EngineError) -> None:
             self._take_measured(plan, plan, str(error))
 
+        take = partial(self._take_measured, plan)
         in_thread(self, "measure", lambda: measured_plan(plan, self._dry_run), take, fail)
 
-    def _take_measured(self, plan: Plan, measured: Plan, note: str) -> None:
+    def _take_measured(self, plan: Plan, measured: Plan, note: str = "") -> None:
         # The knobs may have been turned while llama.cpp was asked.
         if self.plan is plan:
             self.session.note = note
@@ -357,8 +355,7 @@ class PlannerScreen(Screen[Configuration | None]):
 
         middle.present(memory)
         if is_split:
-            side = self.query_one("#plan-side", LinesView)
-            side.present(partial(session.side_lines, plan))
+            self.query_one("#plan-side", LinesView).present(partial(session.side_lines, plan))
         self.call_after_refresh(self._present_table, plan)
 
     def _present_table(self, plan: Plan) -> None:
