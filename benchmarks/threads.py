@@ -1,11 +1,12 @@
 """Threads that follow the machine against fixed numbers, beside busy processes of its own.
 
     python benchmarks/threads.py MODEL [--busy 0 1 2 4] [--seconds 6] [--rounds 3]
-        [--llama-server FILE] [--docs FILE]
+        [--llama-server FILE] [--binding] [--node FOLDER] [--transformers PYTHON] [--docs FILE]
 
 For each number of busy processes all arms decode by turns, plainly and for the same time: kvchat
-with `auto`, kvchat with each fixed number of threads, and a llama-server with its own default and
-with one thread where it is given. The first seconds of replies that begin beside a busy process
+with `auto`, kvchat with each fixed number of threads, a llama-server with its own default and with
+one thread, and the libraries that are named, each with its own default (how they are got stands in
+`peers.py --help`). The first seconds of replies that begin beside a busy process
 are a table of their own. Then a long reply meets a busy process that comes and goes, and the time
 until the number of threads has followed is taken, and last what following costs on the idle
 machine: its own code around each step, and what trials of other numbers lost. Tokens per second are
@@ -29,6 +30,10 @@ from typing import ClassVar, TypeVar
 from unittest.mock import patch
 
 from common import load
+from llama_cpp import Llama
+from speed_peers.asked import Question, Sampling, Setup
+from speed_peers.catalogue import Mode
+from speed_peers.child import Child, binding_child, node_child, transformers_child
 
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Finished, RoundFinished, ThreadsChanged
@@ -68,6 +73,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--binding", action="store_true", help="llama-cpp-python as well")
+    parser.add_argument("--node", type=Path, help="folder in which npm installed node-llama-cpp")
+    parser.add_argument("--transformers", type=Path, help="a Python with torch and transformers")
     parser.add_argument("--docs", type=Path, help="page whose table is written anew")
     options = parser.parse_args()
     lines = []
@@ -91,11 +99,14 @@ def arms(options: argparse.Namespace) -> Iterator[dict[str, Speed]]:
         name: (lambda waited, seconds, one=one: speed_of(one, waited, seconds))
         for name, one in engines.items()
     }
-    servers = []
+    servers: list[Server | Library] = []
     if options.llama_server is not None:
         for name, extra in (("llama-server", ()), ("llama-server -t 1", ("-t", "1"))):
             servers.append(Server(options.llama_server, options.model, extra))
             speeds[name] = servers[-1].speed
+    for name, library in libraries(options):
+        servers.append(library)
+        speeds[name] = library.speed
     try:
         yield speeds
     finally:
@@ -184,6 +195,37 @@ class Server:
         self.process.wait(20)
 
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library in a process of its own, with as many threads as it takes by itself."""
+
+    child: Child
+    tokens: tuple[int, ...]
+
+    def speed(self, waited_s: float, seconds: float) -> float:
+        question = Question("threads", "prompt", PROMPT, self.tokens)
+        sampling = Sampling(0.0, N_CTX - 64, 1, max_s=waited_s + seconds)
+        return self.child.ask(Mode("library", "plain"), question, sampling).tokens_per_second or 0.0
+
+    def close(self) -> None:
+        self.child.close()
+
+
+def libraries(options: argparse.Namespace) -> Iterator[tuple[str, Library]]:
+    """Those that are named, with the prompt as the model's tokens."""
+    vocabulary = Llama(str(options.model), vocab_only=True, verbose=False)
+    tokens = tuple(vocabulary.tokenize(PROMPT.encode()))
+    setup = Setup(options.model, None, N_CTX, None, (vocabulary.token_eos(),))
+    vocabulary.close()
+    if options.binding:
+        yield "llama-cpp-python", Library(binding_child(Path(sys.executable), setup), tokens)
+    if options.node:
+        yield "node-llama-cpp", Library(node_child(options.node, setup), tokens)
+    if options.transformers:
+        child = transformers_child(options.transformers, setup)
+        yield "transformers", Library(child, tokens)
+
+
 @contextmanager
 def busy(n: int) -> Iterator[None]:
     """That many processes that compute and do nothing else."""
@@ -224,7 +266,7 @@ def table(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
 
 def beginnings(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
     """The first seconds of a reply that begins beside a busy process, behind one that did not."""
-    arms = {name: speed for name, speed in speeds.items() if "server" not in name}
+    arms = {name: speed for name, speed in speeds.items() if name == "auto" or "thread" in name}
     rounds: list[dict[str, float]] = []
     for _ in range(options.rounds):
         found = {}

@@ -15,7 +15,8 @@ class Setup:
     model: Path
     draft: Path | None
     n_ctx: int
-    n_threads: int
+    n_threads: int | None
+    """None leaves it to each library."""
     end_tokens: tuple[int, ...]
     """Ids that end a turn, for peers that read no such thing from the file."""
 
@@ -37,6 +38,8 @@ class Sampling:
     temperature: float
     max_tokens: int
     seed: int
+    max_s: float | None = None
+    """When libraries leave a reply, in seconds from its first token; other sides do not look."""
 
 
 class Side(Protocol):

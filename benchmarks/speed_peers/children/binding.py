@@ -45,6 +45,7 @@ def open_model(setup, draft_model):
 
 def answer(model, question, ends, counting):
     tokens, first, last = [], None, None
+    max_s = question["max_s"] or float("inf")
     stream = model.generate(
         question["tokens"], temp=question["temperature"], top_k=0, top_p=1.0, min_p=0.0
     )
@@ -52,7 +53,7 @@ def answer(model, question, ends, counting):
         last = time.perf_counter()
         first = last if first is None else first
         tokens.append(token)
-        if token in ends or len(tokens) == question["max_tokens"]:
+        if token in ends or len(tokens) == question["max_tokens"] or last - first >= max_s:
             break
     stream.close()
     n_steps = max(0, len(tokens) - 1)

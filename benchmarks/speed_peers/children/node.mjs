@@ -28,7 +28,7 @@ function versions() {
 }
 
 async function open() {
-    llama = await library.getLlama({gpu: false, build: "never", logLevel: "error", maxThreads: setup.n_threads});
+    llama = await library.getLlama({gpu: false, build: "never", logLevel: "error", ...(setup.n_threads ? {maxThreads: setup.n_threads} : {})});
     model = await llama.loadModel({modelPath: setup.model, ignoreMemorySafetyChecks: true});
     if (setup.draft != null)
         draft = await llama.loadModel({modelPath: setup.draft, ignoreMemorySafetyChecks: true});
@@ -37,7 +37,7 @@ async function open() {
 function createContext(ofModel) {
     return ofModel.createContext({
         contextSize: setup.n_ctx,
-        threads: {ideal: setup.n_threads, min: setup.n_threads},
+        ...(setup.n_threads ? {threads: {ideal: setup.n_threads, min: setup.n_threads}} : {}),
         ignoreMemorySafetyChecks: true
     });
 }
@@ -71,7 +71,8 @@ async function answer(question) {
         last = performance.now();
         first ??= last;
         tokens.push(token);
-        if (ends.has(token) || tokens.length === question.max_tokens)
+        const over = question.max_s != null && last - first >= question.max_s * 1000;
+        if (ends.has(token) || tokens.length === question.max_tokens || over)
             break;
     }
     const after = sequence.tokenPredictions;

@@ -16,14 +16,16 @@ from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteri
 
 
 class Clock(StoppingCriteria):
-    """Notes the time and the length at the end of every round; stops nothing."""
+    """Notes the time and the length at the end of every round; stops when the time is up."""
 
-    def __init__(self):
+    def __init__(self, max_s):
         self.marks = []
+        self.max_s = max_s or float("inf")
 
     def __call__(self, input_ids, _scores, **_kwargs):
         self.marks.append((time.perf_counter(), input_ids.shape[1]))
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        over = self.marks[-1][0] - self.marks[0][0] >= self.max_s
+        return torch.full((input_ids.shape[0],), over, dtype=torch.bool)
 
 
 def open_model(path):
@@ -35,7 +37,7 @@ def open_model(path):
 
 def answer(model, draft, question, ends):
     ids = torch.tensor([question["tokens"]])
-    clock = Clock()
+    clock = Clock(question["max_s"])
     options = {}
     if n := question["settings"].get("prompt_lookup_num_tokens"):
         options["prompt_lookup_num_tokens"] = n
@@ -73,7 +75,8 @@ def main():
     talk = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the libraries print does not disturb the talk
     setup = json.loads(next(lines))
-    torch.set_num_threads(setup["n_threads"])
+    if setup["n_threads"]:
+        torch.set_num_threads(setup["n_threads"])
     try:
         model = open_model(setup["model"])
         draft = open_model(setup["draft"]) if setup["draft"] else None
