@@ -274,6 +274,8 @@ def main() -> int:
     options = parsed()
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kvchat-use-", dir=options.keep) as name:
         terminal = Terminal([model.resolve() for model in options.model], Path(name))
         try:
