@@ -25,7 +25,7 @@ from engine.planning.explain import configuration_rows
 from engine.planning.exporting import export_request
 from engine.planning.fit import search_setup
 from engine.planning.goals import Goal, Limits, Offload
-from engine.planning.knobs import with_draft
+from engine.planning.knobs import KNOBS, with_draft
 from engine.planning.placements import Placement, fastest_fitting, laid, placements
 from engine.planning.planner import (
     DEFAULT_MARGIN_BYTES,
@@ -43,12 +43,15 @@ from engine.presets.programs.llama_server import arguments
 from engine.validation import explain, nearest
 
 DEFAULT_N_CTX = 4096
+THREADS = ("n_threads", "n_threads_batch")
+CONFIGURED = {each.name for each in fields(Configuration)} - {"draft"}
+"""Fields that take a plain value; a draft model is set with `set_draft`."""
 NO_MODEL = Path()
 SETTINGS = (
-    "n_ctx", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attention", "n_slots", "kv_unified",
-    "swa_full", "offload_kqv", "n_gpu_layers", "n_cpu_moe", "n_threads", "n_threads_batch",
-)  # fmt: skip
-"""The fields of `Configuration` that a script changes."""
+    *(each.name for each in KNOBS if each.name in CONFIGURED),
+    *THREADS,
+)
+"""The fields of `Configuration` that a script changes: what the screen turns, and the threads."""
 LAYERS = ("n_gpu_layers", "n_cpu_moe")
 
 

@@ -10,7 +10,8 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 from engine.planning.goals import Goal, Limits, Offload
-from engine.planning.kv_cache_planner import ConfigurationChanged, KVCachePlanner
+from engine.planning.knobs import KNOBS
+from engine.planning.kv_cache_planner import SETTINGS, ConfigurationChanged, KVCachePlanner
 
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)
 
@@ -71,6 +72,17 @@ def test_a_subscriber_may_leave_while_it_is_told() -> None:
     own.update_config(n_ctx=512)
     own.update_config(n_ctx=1024)
     assert told == [512, -512, -1024]
+
+
+def test_a_script_changes_what_the_screen_turns() -> None:
+    own = planner()
+    own.update_config(tensor_split=(3, 1), mmproj_offload=False, n_threads=3)
+    now = own.configuration
+    assert (now.tensor_split, now.mmproj_offload, now.n_threads) == ((3.0, 1.0), False, 3)
+    turned = {each.name for each in KNOBS if hasattr(now, each.name)} - {"draft"}
+    assert turned <= set(SETTINGS)
+    with pytest.raises(PresetError, match="main_gpu is -1"):
+        own.update_config(main_gpu=-1)
 
 
 def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:
