@@ -36,7 +36,7 @@ from engine.backends.torch.hyperparameters import (
     StateSpaceShape,
     read_hyperparameters,
 )
-from engine.backends.torch.model import LayerCache, Transformer
+from engine.backends.torch.model import LayerCache
 from engine.backends.torch.sequence import Context, TorchSequence, decode_steps
 from engine.backends.torch.state import FORMAT, State, cut
 from engine.backends.torch.weights import Progress, Weights
@@ -252,6 +252,7 @@ class TorchBackend:
         self.read_bytes = read_bytes(self._kind, attention, span)
         try:
             prefixes = self._make_caches(configuration, shape, room)
+            has_fixed_steps = self._has_fixed_steps(configuration)
             need = MemoryNeed(
                 n_weights=0 if loaded else sum(prod(each.shape) for each in model.file.tensors),
                 dtype=self._dtype,
@@ -271,7 +272,7 @@ class TorchBackend:
             ) from error
         return Context(
             model=transformer,
-            fixed=self._fixed_steps(transformer, configuration),
+            fixed=FixedSteps(transformer, self.n_ctx) if has_fixed_steps else None,
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,
@@ -281,17 +282,14 @@ class TorchBackend:
             trace=self._traced(configuration.kv_trace),
         )
 
-    def _fixed_steps(
-        self, transformer: Transformer, configuration: Configuration
-    ) -> FixedSteps | None:
-        """Steps in fixed shapes; None where there are none, or neither compiler nor CUDA asks."""
+    def _has_fixed_steps(self, configuration: Configuration) -> bool:
+        """Whether steps in fixed shapes are wanted, by compiler or CUDA, and possible."""
         fault = self._unlike_shapes(configuration)
         if fault is not None and self._compile == "on":
             raise ModelLoadError(f"{fault}; leave out compile, or what is in its way")
         if fault is not None and self._compile == "auto":
             self.notes = (fault,)
-        is_wanted = self._compile != "off" or self._device.type == "cuda"
-        return FixedSteps(transformer, self.n_ctx) if is_wanted and fault is None else None
+        return fault is None and (self._compile != "off" or self._device.type == "cuda")
 
     def _unlike_shapes(self, configuration: Configuration) -> str | None:
         """Why a decode step cannot be compiled."""

@@ -231,8 +231,10 @@ def test_what_is_of_attention_is_refused_for_a_state_space(
     tmp_path: Path, log: NativeLog, change: dict[str, object], fault: str
 ) -> None:
     path = filled_model(tmp_path / "mamba.gguf", "mamba")
+    read: list[object] = []
     with pytest.raises(ModelLoadError, match=fault):
-        TorchBackend(settings(path, **change), log)
+        TorchBackend(settings(path, **change), log, progress=lambda *done: read.append(done))
+    assert not read, "weights are read first, and then refused"
 
 
 def test_torch_that_is_not_installed_is_told_with_the_command_that_installs_it(
