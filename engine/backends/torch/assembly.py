@@ -19,6 +19,7 @@ from engine.backends.torch.model import (
     Linear,
     RMSNorm,
     Rope,
+    SlicedLinear,
     StateSpace,
     StateSpaceBlock,
     Transformer,
@@ -52,11 +53,9 @@ class _Assembly:
 
     def model(self) -> Transformer:
         shape, weights = self.shape, self.weights
-        embeddings = weights.read(EMBEDDINGS)
+        embeddings = output = weights.read(EMBEDDINGS)  # once in memory for both
         if OUTPUT in weights:
             output = weights.read(OUTPUT)
-        else:
-            embeddings = output = _laid_out(embeddings)  # once in memory for both
         return Transformer(
             shape=shape,
             embeddings=embeddings,
@@ -155,25 +154,9 @@ class _Assembly:
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    if weight.device.type == "cpu" and weight.dtype == torch.float16:
-        return HalfLinear(weight, bias)
-    return Linear(_laid_out(weight), bias)
-
-
-def _laid_out(weight: Tensor) -> Tensor:
-    """A matrix, stored so that its product with one token is quickest.
-
-    One row times a wide float32 matrix reads 15 to 20 GB/s where the outputs of an input lie side
-    by side, and 10 where the inputs of an output do; a tall one 13 and 15 (torch 2.13 with MKL, one
-    thread of an EPYC with AVX-512).
-    """
-    is_wide = weight.shape[0] > weight.shape[1]
-    is_stored_so = weight.stride(0) == 1
-    if not is_wide or is_stored_so:
-        return weight
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        return weight.t().contiguous().t()
-    return weight
+    kinds = {torch.float16: HalfLinear, torch.float32: SlicedLinear}
+    kind = kinds.get(weight.dtype, Linear) if weight.device.type == "cpu" else Linear
+    return kind(weight, bias)
 
 
 def _as_neighbours(rows: Tensor, n_turned: int, head_dim: int) -> Tensor:
