@@ -159,6 +159,8 @@ class BatchContract:
     """Subclasses give fixtures `backend` (three sequences) and `line` (at least 40 tokens)."""
 
     tolerance = 0.0
+    is_apart = True
+    """Whether each sequence has cells of its own."""
 
     @pytest.fixture
     def sequences(self, backend: Backend) -> Iterator[list[Sequence]]:
@@ -202,6 +204,25 @@ class BatchContract:
         assert len(read.logits) == 0
         assert np.abs(row.logits - expected).max() <= self.tolerance
         assert list(reading.tokens) == line[:12]
+
+    def test_a_batch_in_any_order_gives_each_its_row_and_leaves_who_is_not_in_it(
+        self, backend: Backend, line: list[int], sequences: list[Sequence]
+    ) -> None:
+        first, between, last = sequences
+        between.prefill(line[:7])
+        untouched = between.decode(line[7]).logits.copy()
+        between.crop(7)
+        alone = []
+        for sequence, start in ((last, 3), (first, 0)):
+            sequence.prefill(line[start : start + 5])
+            alone.append(sequence.decode(line[start + 5]).logits.copy())
+            sequence.crop(5)
+        steps = [Step(last, line[8:9]), Step(first, line[5:6])]
+        for forward, expected in zip(backend.verify_batch(steps), alone, strict=True):
+            assert np.abs(forward.logits - expected).max() <= self.tolerance
+        assert list(between.tokens) == line[:7]
+        again = between.decode(line[7]).logits
+        assert np.abs(again - untouched).max() <= (0 if self.is_apart else self.tolerance)
 
     def test_a_batch_without_room_for_one_of_its_steps_decodes_none(
         self, backend: Backend, line: list[int], sequences: list[Sequence]

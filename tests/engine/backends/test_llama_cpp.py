@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.backends.base import Step
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog, read_buffers
 from engine.configuration import Configuration
@@ -83,6 +84,7 @@ class TestSeparateStreams(BatchContract):
 
 
 class TestSharedCells(TestSeparateStreams):
+    is_apart = False
     tolerance = 0.6
     """Cells of other sequences change the order in which attention adds up."""
 
@@ -93,6 +95,23 @@ class TestSharedCells(TestSeparateStreams):
         backend = LlamaCppBackend(unified, log)
         yield backend
         backend.close()
+
+
+def test_a_gap_between_sequences_is_filled_where_there_is_room_for_a_token(
+    starter_path: Path, log: NativeLog
+) -> None:
+    backend = LlamaCppBackend(settings(starter_path, n_slots=3, n_ctx=768), log)
+    first, between, last = (backend.open() for _ in range(3))
+    for n_held, n_decoded in ((0, 3), (backend.n_ctx, 2)):
+        for start in range(0, n_held, backend.n_batch):
+            between.prefill([1] * min(backend.n_batch, n_held - start))
+        backend.verify_batch([Step(last, (2,)), Step(first, (2,))])
+        assert backend._context.batch.native.n_tokens == n_decoded
+        assert len(between.tokens) == n_held
+    between.crop(0)
+    backend.verify_batch([Step(last, (2, 3)), Step(first, (2,))])
+    assert backend._context.batch.native.n_tokens == 3, "drafts are computed apart anyway"
+    backend.close()
 
 
 class TestSlidingWindowModel(BackendContract):
