@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
@@ -29,6 +29,8 @@ X509_EXPIRED, X509_OTHER_NAME, X509_OTHER_ADDRESS = 10, 62, 64
 READ_EVERY_S = 0.02
 """How often a running stream is read: what came meanwhile is read at once, so that a quick server
 wakes this process no more often than a slow one."""
+WAITED_S = 0.001
+"""A part of a stream that takes longer was not there yet."""
 CONTEXT_WORDS = (
     "exceed_context_size",
     "context_length_exceeded",
@@ -183,7 +185,7 @@ class Http:
     def _objects(
         self, response: httpx.Response, path: str, *, is_sse: bool
     ) -> Iterator[Mapping[str, object]]:
-        read = lines(self._chunks(response), limit=MAX_EVENT)
+        read = lines(parts_as_they_come(response.iter_raw()), limit=MAX_EVENT)
         sign_at, limit_s = time.monotonic(), self.limits.first_s
         try:
             for data in events(read) if is_sse else read:
@@ -205,11 +207,6 @@ class Http:
                 f"{self.name} sent {error} in one event of {path}, which no reply has: this is "
                 "no language model's server, or it is broken"
             ) from error
-
-    def _chunks(self, response: httpx.Response) -> Iterator[bytes]:
-        for chunk in response.iter_raw():
-            yield chunk
-            time.sleep(READ_EVERY_S)
 
     @contextmanager
     def _asked(
@@ -368,6 +365,26 @@ def _said_in(found: object) -> str:
         if isinstance(found, dict) and found.get(name):
             return _said_in(found[name])
     return found if isinstance(found, str) else ""
+
+
+def parts_as_they_come(
+    stream: Iterator[bytes], rest: Callable[[float], None] = time.sleep
+) -> Iterator[bytes]:
+    """The parts of a stream: those that are there at once, then a rest in which more may come.
+
+    Args:
+        stream: What a server sends, in as many parts as it wrote.
+        rest: Takes the seconds for which nothing is read.
+    """
+    while True:
+        asked_at = time.monotonic()
+        part = next(stream, None)
+        if part is None:
+            return
+        had_to_wait = time.monotonic() - asked_at > WAITED_S
+        yield part
+        if had_to_wait:
+            rest(READ_EVERY_S)
 
 
 def lines(chunks: Iterable[bytes], *, limit: int) -> Iterator[bytes]:

@@ -215,7 +215,8 @@ class ServerSession:
                 return
             with self._changed:
                 if not generation.has_ended:
-                    self._end(generation, reply.reason or FinishReason.END)
+                    stopped = FinishReason.CANCELLED if cancellation.is_cancelled else None
+                    self._end(generation, reply.reason or stopped or FinishReason.END)
                 self._changed.notify()
             return
 
