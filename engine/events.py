@@ -313,6 +313,15 @@ class SourceCounts:
     n_rounds: int = 0
     """Rounds in which a token of it was verified."""
 
+    def __add__(self, other: "SourceCounts") -> "SourceCounts":
+        return SourceCounts(
+            self.n_drafted + other.n_drafted,
+            self.n_verified + other.n_verified,
+            self.n_examined + other.n_examined,
+            self.n_accepted + other.n_accepted,
+            self.n_rounds + other.n_rounds,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PositionCounts:
@@ -321,6 +330,11 @@ class PositionCounts:
     n_examined: int = 0
     """Drafts that were right up to this index and had a token there."""
     n_accepted: int = 0
+
+    def __add__(self, other: "PositionCounts") -> "PositionCounts":
+        return PositionCounts(
+            self.n_examined + other.n_examined, self.n_accepted + other.n_accepted
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Conversation:
         """Cells that the shown chat leaves free; None before a model is loaded."""
         if self.loaded is None or self.loaded.n_ctx is None:
             return None
-        cache = self.meters.snapshot().cache
+        cache = self.meters.cache
         is_held = self._is_of_chat and self.background_title is None
         n_used = (cache.n_used if cache else 0) if is_held else self._n_of_chat()
         return self.loaded.n_ctx - n_used

@@ -225,10 +225,18 @@ class Meters:
             number: The reply that they show; the last one where it is not under way.
         """
         running = self._replies.get(number) if number is not None else None
-        shown = running or next(reversed(self._replies.values()), self._last)
-        snapshot = shown.shown_in(self._engine)
+        snapshot = (running or self._newest).shown_in(self._engine)
         tallies = [meter.tally for meter in self._replies.values()]
         return replace(snapshot, session=reduce(add, tallies, self._earlier))
+
+    @property
+    def cache(self) -> CacheChanged | None:
+        """The context as it was told last, by the reply that was asked for last."""
+        return self._newest.cache
+
+    @property
+    def _newest(self) -> ReplyMeter:
+        return next(reversed(self._replies.values()), self._last)
 
     @property
     def phase(self) -> Phase:

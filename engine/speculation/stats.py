@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from math import hypot
-from operator import add
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
 from engine.speculation.costs import PlainStep
@@ -196,20 +195,15 @@ def added_sources(
 ) -> dict[str, SourceCounts]:
     """The sums of two counts by source."""
     none = SourceCounts()
-    return {
-        name: SourceCounts(*map(add, astuple(one.get(name, none)), astuple(other.get(name, none))))
-        for name in {**one, **other}
-    }
+    return {name: one.get(name, none) + other.get(name, none) for name in {**one, **other}}
 
 
 def added_positions(
     one: tuple[PositionCounts, ...], other: tuple[PositionCounts, ...]
 ) -> tuple[PositionCounts, ...]:
     """The sums of two counts by place; either may be the longer one."""
-    return tuple(
-        PositionCounts(*map(add, astuple(a), astuple(b)))
-        for a, b in zip_longest(one, other, fillvalue=PositionCounts())
-    )
+    both = zip_longest(one, other, fillvalue=PositionCounts())
+    return tuple(first + second for first, second in both)
 
 
 def first_divergence(first: Tokens[object], second: Tokens[object]) -> int | None:

@@ -26,7 +26,7 @@ MOST_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 X509_EXPIRED, X509_OTHER_NAME, X509_OTHER_ADDRESS = 10, 62, 64
 """Why OpenSSL refuses a certificate (`X509_V_ERR_...`, x509_vfy.h)."""
-READ_EVERY_S = 0.02
+READ_EVERY_S = 0.05
 """How often a running stream is read: what came meanwhile is read at once, so that a quick server
 wakes this process no more often than a slow one."""
 WAITED_S = 0.001
