@@ -97,7 +97,8 @@ class Terminal:
         self.process = psutil.Process(pid)
         self._seen: list[tuple[float, str]] = []
         self._open = True
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         while self._open:
@@ -127,6 +128,7 @@ class Terminal:
         self._open = False
         self.process.terminate()
         self.process.wait(10)
+        self._reader.join()  # else it would read what gets this number next
         os.close(self._fd)
 
 
