@@ -25,7 +25,7 @@ from engine.images import ImageError, images_in, parts_of
 from engine.model.addresses import goes_unencrypted, model_title
 from engine.requests import Cancellation, GenerationRequest
 
-STEP_S = 0.02
+STEP_S = 0.05
 """How long a step waits for something that replies tell: a stop is obeyed within it."""
 SEED_BITS = 31
 """What every server keeps of a seed."""
@@ -232,8 +232,10 @@ class ServerSession:
             with self._changed:
                 if generation.has_ended:
                     return
+                # What comes in one read wakes the others once: each wake takes a core for a moment.
+                if not generation.came:
+                    self._changed.notify()
                 generation.came.append(event)
-                self._changed.notify()
             if len(reply.text) > MOST_TEXT:
                 raise ServerError(
                     f"{self._http.name} sends without end: {len(reply.text):,} characters came"
