@@ -94,6 +94,10 @@ class ReplyMeter:
         """The context as it was told last."""
         return self._cache
 
+    def phase_beside(self, engine: Phase) -> Phase:
+        """What the engine is doing for this reply; what it does by itself once that is over."""
+        return self._phase if self.is_running else engine
+
     def forget_cache(self) -> None:
         """Take what was told of the context for that of an engine that is gone."""
         self._cache = None
@@ -114,7 +118,7 @@ class ReplyMeter:
         )
         return replace(
             shown,
-            phase=self._phase if self.is_running else engine.phase,
+            phase=self.phase_beside(engine.phase),
             reply=self.tally,
             acceptance_history=tuple(self._acceptance),
             tps_history=tuple(self._tps),
@@ -143,8 +147,9 @@ class ReplyMeter:
                 self._bin.n_accepted += event.n_accepted
                 self._verdicts.extend(event.verdicts)
                 self._unsettled.append(event)
-            case CacheChanged():
+            case CacheChanged():  # ends a round
                 self._cache = event
+                self._close_bin()
             case Finished(stats=stats):
                 self._end(tally_of(stats))
                 self._decode_tps, self._first_token_s = stats.decode_tps, stats.first_token_s
@@ -241,7 +246,7 @@ class Meters:
     @property
     def phase(self) -> Phase:
         """What the engine is doing, for the reply that was asked for last."""
-        return self.snapshot().phase if self._replies else self._engine.phase
+        return self._newest.phase_beside(self._engine.phase)
 
     def start_load(self, configuration: Configuration) -> None:
         """Count for a model that is being loaded."""
