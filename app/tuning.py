@@ -70,7 +70,7 @@ class Tuned:
     drafting: Drafting | None
     """None where drafts were not measured."""
     preset: str | None
-    """Name of the preset that was written; None where the settings of now stay."""
+    """Name of the preset that was written; None where it could not be."""
     preset_path: Path | None
     problems: tuple[str, ...]
     """What went wrong beside the measuring, such as a file that could not be written."""
@@ -192,15 +192,13 @@ class Tuning:
     def _write_preset(
         self, outcome: Outcome, drafting: Drafting | None
     ) -> tuple[str | None, Path | None]:
-        """Name and path of the preset; None where nothing of now is changed."""
+        """Name and path of the preset, of the settings of now where nothing beats them."""
         now = self._configuration.speculation
         speculation = now
         if drafting is not None and not drafting.advice.is_open:
             policy = drafting.advice.policy
             off = replace(now, predictor=PredictorName.OFF)
             speculation = off if policy is None else policy.settings(now)
-        if not outcome.changes and speculation == now:
-            return None, None
         try:
             preset = self._preset(outcome, speculation)
             return preset.name, save_preset(preset, paths.presets_dir(), replace_existing=True)
@@ -211,7 +209,7 @@ class Tuning:
     def _preset(self, outcome: Outcome, speculation: SpeculationSettings) -> Preset:
         """The rules of now with what was found."""
         gain = outcome.total
-        faster = "" if gain is None else f": a turn {gain.median:.2f} times as fast"
+        faster = "nothing beats these" if gain is None else f"a turn {gain.median:.2f} times as fast"
         date = datetime.now().astimezone().date().isoformat()
         now, draft = self._configuration, self._configuration.draft
         base = self._rules or Preset(name="new", sampling=SamplingRules(**asdict(now.sampling)))
@@ -224,16 +222,14 @@ class Tuning:
                 **({} if draft is None else {"draft": {"model": str(draft.model_path)}}),
                 "name": self._name,
                 "model": str(self._path),
-                "description": f"{MARK} on {date}{faster}",
+                "description": f"{MARK} on {date}: {faster}",
                 "speculation": asdict(speculation),
                 **changes,
             }
         )
 
     def _keep_speed(self, outcome: Outcome, preset: str | None) -> None:
-        tps = outcome.chosen_tps
-        if preset is None:
-            tps = outcome.start_tps
+        tps = outcome.chosen_tps if preset else outcome.start_tps
         Speeds(paths.speeds_path()).keep(
             model_identity(self._path),
             ModelSpeed(

@@ -1,10 +1,10 @@
 """The full-screen chat against `kvchat run`: speed, the screen's share of a core, key to paint.
 
-    python benchmarks/screen.py MODEL [--pairs 5] [--tokens 640]
+    python benchmarks/screen.py MODEL [--pairs 12] [--tokens 640]
 
 The real program runs in a pseudo-terminal of 120 x 36; the prompt is typed, the figures of the
 reply are read from the chat's database. Keys are typed while it streams, and the time is taken
-until their character is painted. Runs of screen and command alternate.
+until their character is painted. Runs of screen and command alternate, the first of a pair too.
 """
 
 import argparse
@@ -35,21 +35,27 @@ MARKS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖØÙÚÛÜÝÞ"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=640)
     options = parser.parse_args()
     model = options.model.resolve()
     ratios, shares, paints, speeds = [], [], [], []
-    for _ in range(options.pairs):
-        with tempfile.TemporaryDirectory() as folder:
-            environment = make_home(Path(folder), options.tokens)
-            screen = run_screen(model, environment, Path(folder), types=False)
-            speeds.append(run_command(model, environment, options.tokens))
-        with tempfile.TemporaryDirectory() as folder:
-            environment = make_home(Path(folder), options.tokens)
-            paints += run_screen(model, environment, Path(folder), types=True).paint_s
-        ratios.append(screen.tps / speeds[-1])
-        shares.append(screen.cpu_share)
+    for pair in range(options.pairs):
+        order = ("screen", "command") if pair % 2 else ("command", "screen")
+        tps = {}
+        for side in (*order, "keys"):  # a home of its own: nothing is kept from the one before
+            with tempfile.TemporaryDirectory() as folder:
+                environment = make_home(Path(folder), options.tokens)
+                if side == "command":
+                    tps[side] = run_command(model, environment, options.tokens)
+                    continue
+                screen = run_screen(model, environment, Path(folder), types=side == "keys")
+                if side == "screen":
+                    tps[side] = screen.tps
+                    shares.append(screen.cpu_share)
+                paints += screen.paint_s
+        ratios.append(tps["screen"] / tps["command"])
+        speeds.append(tps["command"])
     paints.sort()
     p95 = paints[int(0.95 * (len(paints) - 1))]
     median = statistics.median(paints)

@@ -186,8 +186,6 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
     yield THREADS_NOTE
     if tuned.preset is not None:
         yield f"Written: {tuned.preset_path}. Use it: kvchat --preset {shlex.quote(tuned.preset)}"
-    else:
-        yield "No preset was written: the settings of now stay."
     if tuned.is_complete:
         yield "Everything is measured" + (
             " since an earlier run: --again measures anew." if tuned.was_done else "."

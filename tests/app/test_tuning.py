@@ -133,14 +133,20 @@ def test_a_preset_that_it_starts_from_gives_its_rules_and_its_name(
     assert preset.flash_attention == "off"
 
 
-def test_where_nothing_is_quicker_no_preset_is_written(model: Path, tune: Tune) -> None:
+def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
+    model: Path, tune: Tune
+) -> None:
     code, out, _ = tune(Bench(as_ever), "tiny")
     assert code == 0
-    assert "No preset was written" in out
-    assert not paths.presets_dir().exists()
+    assert "Nothing that was tried is clearly quicker" in out
+    assert "kvchat --preset 'tuned tiny'" in out
+    usual = open_model(ModelRequest("tiny"), Settings()).configuration
+    assert open_model(ModelRequest(preset="tuned tiny"), Settings()).configuration == usual
+    preset = find_preset("tuned tiny", paths.presets_dir())
+    assert preset.description.endswith("nothing beats these")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
-    assert speed.preset == ""
+    assert speed.preset == "tuned tiny"
 
 
 def test_a_second_run_measures_nothing_and_says_so(tune: Tune) -> None:
