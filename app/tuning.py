@@ -209,7 +209,9 @@ class Tuning:
     def _preset(self, outcome: Outcome, speculation: SpeculationSettings) -> Preset:
         """The rules of now with what was found."""
         gain = outcome.total
-        faster = "nothing beats these" if gain is None else f"a turn {gain.median:.2f} times as fast"
+        faster = (
+            "nothing beats these" if gain is None else f"a turn {gain.median:.2f} times as fast"
+        )
         date = datetime.now().astimezone().date().isoformat()
         now, draft = self._configuration, self._configuration.draft
         base = self._rules or Preset(name="new", sampling=SamplingRules(**asdict(now.sampling)))
