@@ -59,6 +59,13 @@ SHAPES: Mapping[str, Mapping[str, Value]] = {
         "attention.sliding_window": 32,
     },
     "qwen2vl": {**ATTENTION, "rope.dimension_sections": (4, 6, 6, 0)},
+    "qwen3vl": {
+        **ATTENTION,
+        "attention.key_length": 32,
+        "attention.value_length": 32,
+        "rope.dimension_sections": (4, 6, 6, 0),
+        "n_deepstack_layers": 1,
+    },
     "gpt-oss": {
         **ATTENTION,
         "attention.key_length": 32,

@@ -1,7 +1,9 @@
 """Projectors of one small layer with random weights, which llama.cpp's libmtmd loads, and images.
 
 `janus_pro` stands for those that a model reads token by token, `gemma3` for those whose images see
-themselves as a whole, `idefics3` for those that cut an image into tiles with words between them.
+themselves as a whole, `idefics3` for those that cut an image into tiles with words between them,
+`qwen2vl_merger` for those that count its rows and columns as positions, `qwen3vl_merger` for those
+that give several layers of the model an embedding each.
 """
 
 import struct
@@ -14,7 +16,7 @@ import numpy as np
 from engine.model.gguf_header import Value
 from tests.gguf_files import header, write
 
-Kind = Literal["janus_pro", "gemma3", "idefics3"]
+Kind = Literal["janus_pro", "gemma3", "idefics3", "qwen2vl_merger", "qwen3vl_merger"]
 WIDTH, N_FF, IMAGE, PATCH, MERGE = 32, 64, 32, 8, 2
 N_PATCHES = (IMAGE // PATCH) ** 2
 WORDS = ("<fake_token_around_image>", "<global-img>", "\n\n", "\n")
@@ -32,8 +34,18 @@ def filled_projector(
     path: Path, kind: Kind = "janus_pro", *, n_embd: int = 128, seed: int = 5
 ) -> Path:
     """Write a projector of this kind to a model that is `n_embd` wide."""
+    folded = WIDTH * MERGE * MERGE
+    heads = {"qkv": 3 * WIDTH} if kind == "qwen3vl_merger" else dict.fromkeys("qkv", WIDTH)
+    heads["out"] = WIDTH
+    biases = [(f"v.blk.0.attn_{part}.bias", (n,)) for part, n in heads.items()]
+    merger = [
+        *biases,
+        ("v.patch_embd.weight.1", (PATCH, PATCH, 3, WIDTH)),
+        ("mm.0.weight", (folded, n_embd)), ("mm.0.bias", (n_embd,)),
+        ("mm.2.weight", (n_embd, n_embd)), ("mm.2.bias", (n_embd,)),
+    ]  # fmt: skip
     layer = [
-        *((f"v.blk.0.attn_{part}.weight", (WIDTH, WIDTH)) for part in ("q", "k", "v", "out")),
+        *((f"v.blk.0.attn_{part}.weight", (WIDTH, n)) for part, n in heads.items()),
         *((f"v.blk.0.ln{n}.{part}", (WIDTH,)) for n in (1, 2) for part in ("weight", "bias")),
         ("v.blk.0.ffn_up.weight", (WIDTH, N_FF)),
         ("v.blk.0.ffn_down.weight", (N_FF, WIDTH)),
@@ -46,7 +58,14 @@ def filled_projector(
         "gemma3": [
             ("mm.input_projection.weight", (n_embd, WIDTH)), ("mm.soft_emb_norm.weight", (WIDTH,)),
         ],
-        "idefics3": [("mm.model.fc.weight", (WIDTH * MERGE * MERGE, n_embd))],
+        "idefics3": [("mm.model.fc.weight", (folded, n_embd))],
+        "qwen2vl_merger": merger,
+        "qwen3vl_merger": [
+            *merger, ("v.patch_embd.bias", (WIDTH,)),
+            *((f"v.deepstack.0.norm.{part}", (folded,)) for part in ("weight", "bias")),
+            ("v.deepstack.0.fc1.weight", (folded, n_embd)), ("v.deepstack.0.fc1.bias", (n_embd,)),
+            ("v.deepstack.0.fc2.weight", (n_embd, n_embd)), ("v.deepstack.0.fc2.bias", (n_embd,)),
+        ],
     }  # fmt: skip
     shapes = [
         ("v.patch_embd.weight", (PATCH, PATCH, 3, WIDTH)),
@@ -82,6 +101,7 @@ def _values(kind: Kind, n_embd: int) -> dict[str, object]:
         "clip.vision.projection_dim": n_embd,
         "clip.vision.attention.head_count": 2,
         "clip.vision.attention.layer_norm_epsilon": 1e-6,
+        "clip.vision.is_deepstack_layers": [kind == "qwen3vl_merger"],
         "clip.vision.image_size": IMAGE,
         "clip.vision.patch_size": PATCH,
         "clip.vision.preproc_image_size": 2 * IMAGE,

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.llama_cpp.log import NativeLog
-from engine.images import FORMATS, Image, ImageError, image_tokens
+from engine.errors import StateError
+from engine.images import FORMATS, Image, ImageError, image_tokens, starts_image
 
 MARKER = b"<__media__>"
 NO_TOKEN = -1
@@ -45,6 +46,10 @@ class Stretch:
     chunk: object
     """libmtmd's description of it, without pixels."""
     n_tokens: int
+    positions: NDArray[np.int32]
+    """Of its tokens, counted from the first one's."""
+    n_positions: int
+    """How much further the position of the token behind it is than that of its first one."""
 
 
 class Projector:
@@ -59,8 +64,8 @@ class Projector:
         n_ubatch: Tokens that the context computes at once.
 
     Raises:
-        ImageError: libmtmd is missing or refused the file, or the model counts the positions of
-            images in two dimensions (M-RoPE), which the cache of kvchat does not.
+        ImageError: libmtmd is missing or refused the file, or the model counts the rows and
+            columns of an image as positions (M-RoPE) and has a sliding window too.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class Projector:
     ) -> None:
         self._path = path
         self._n_ubatch = n_ubatch
-        self._width: int = llama_cpp.llama_model_n_embd(model)
+        self._width: int = llama_cpp.llama_model_n_embd_inp(model)
         self._mtmd = mtmd = _library(path)
         mtmd.mtmd_helper_log_set(log.callback, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
@@ -90,7 +95,9 @@ class Projector:
             )
         self.buffers = log.projector_buffers()
         """What it has allocated."""
-        self._check_positions()
+        self._has_rows = bool(mtmd.mtmd_decode_use_mrope(self._native))
+        """Whether rows and columns of images are positions, so that tokens share one."""
+        self._check(model)
         self._digest = ""
         self._images: dict[str, Image] = {}
         """Images by key, each where it was named last."""
@@ -122,7 +129,14 @@ class Projector:
                 found += self._words(chunk)
                 continue
             own = image_tokens(f"{key} {self._hash()} {index}", n_tokens)
-            self._stretches[own[0]] = Stretch(key, index, chunk, n_tokens)
+            places = (mtmd.mtmd_decoder_pos * n_tokens)()
+            parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+            mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, places)
+            self._stretches[own[0]] = Stretch(
+                key, index, chunk, n_tokens,
+                np.array([place.t for place in places], np.int32),
+                int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
+            )  # fmt: skip
             found += own
         if NO_TOKEN in found:
             raise ImageError(
@@ -131,6 +145,31 @@ class Projector:
             )
         self._known[key] = tuple(found)
         return tuple(found)
+
+    def positions(self, tokens: Tokens[int]) -> NDArray[np.int32] | None:
+        """The position of every token of a line, and of one behind it, `[n_tokens + 1]`.
+
+        Multimodal rotary positions (M-RoPE; Qwen2-VL, arXiv:2409.12191): an image's tokens have the
+        position of its first one, with rows and columns beside it, and what follows it begins
+        behind the longer side.
+
+        Returns:
+            None where every token's position is its place in the line.
+
+        Raises:
+            StateError: the line holds an image that was never asked for here.
+        """
+        if not self._has_rows or min(tokens, default=0) >= 0:
+            return None
+        found = np.arange(len(tokens) + 1, dtype=np.int32)
+        for start in (place for place, token in enumerate(tokens) if starts_image(token)):
+            stretch = self._stretches.get(tokens[start])
+            if stretch is None:
+                raise StateError("the line holds an image of which only its tokens are known")
+            end = start + stretch.n_tokens
+            found[end:] -= stretch.n_tokens - stretch.n_positions
+            found[start:end] = found[start] + stretch.positions[: len(found) - start]
+        return found
 
     def decode(
         self,
@@ -141,19 +180,20 @@ class Projector:
         *,
         n_batch: int,
         check: Callable[[], None],
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, int]:
         """Decode the stretch that `tokens` begin with into a context.
 
         Args:
             context: llama.cpp's handle.
             sequence_id: Of the sequence.
             tokens: Of the line from the stretch's start on.
-            position: Where that is.
+            position: Of the first of them.
             n_batch: Most tokens of one batch.
             check: Raises `DecodeAborted` where it is to stop.
 
         Returns:
-            Tokens of the stretch, and llama.cpp's status, 0 where all of it was decoded.
+            Tokens of the stretch, positions that it takes, and llama.cpp's status, 0 where all of
+            it was decoded.
 
         Raises:
             ImageError: the image is gone, or no image.
@@ -180,18 +220,19 @@ class Projector:
             mtmd.mtmd_helper_post_decode_callback(0),
             None,
         )
-        return stretch.n_tokens, int(status)
+        return stretch.n_tokens, stretch.n_positions, int(status)
 
     def close(self) -> None:
         """Free it; its model must still be there."""
         self._mtmd.mtmd_free(self._native)
 
-    def _check_positions(self) -> None:
-        if self._mtmd.mtmd_decode_use_mrope(self._native):
+    def _check(self, model: object) -> None:
+        if self._has_rows and llama_cpp.llama_model_n_swa(model):
             self.close()
             raise ImageError(
-                "this model counts the rows and columns of an image as positions (M-RoPE), which "
-                "kvchat's cache does not: llama-server reads images with it (`kvchat serve`)"
+                "this model counts the rows and columns of an image as positions (M-RoPE) and has "
+                "a sliding window, which kvchat's cache does not cut together: llama-server reads "
+                "images with it (`kvchat serve`)"
             )
         if not self._mtmd.mtmd_support_vision(self._native):
             self.close()

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import llama_cpp
+import numpy as np
 
 from engine.backends.base import Forward, Sequence, Step, check_steps
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.projector import Projector
-from engine.backends.llama_cpp.state_format import State
+from engine.backends.llama_cpp.state_format import Integers, State
 from engine.backends.llama_cpp.states import States
 from engine.errors import (
     ContextFullError,
@@ -20,6 +21,7 @@ from engine.errors import (
     EngineError,
     StateError,
 )
+from engine.images import before_image, behind_images
 
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
 FILLER = 0
@@ -56,13 +58,19 @@ class Context:
 class LlamaCppSequence:
     """Invariant: the context holds exactly `tokens` for its id, at positions 0, 1, ….
 
-    A sliding window has moved on from early tokens; `can_crop` knows how far back is whole.
+    Where rows and columns of images are positions, several tokens of an image have the same one
+    (`Projector.positions`). A sliding window has moved on from early tokens; `can_crop` knows how
+    far back is whole.
     """
 
     def __init__(self, context: Context, sequence_id: int) -> None:
         self._context = context
         self._id = sequence_id
         self._tokens: list[int] = []
+        self._n_seen = 0
+        """First tokens up to the end of the last image."""
+        self._n_folded = 0
+        """By how many of them they are more than their positions."""
         self._n_shared = 0
         """Longest prefix whose cells another sequence may hold too."""
         self._n_gone = 0
@@ -91,7 +99,8 @@ class LlamaCppSequence:
             return True
         if length > held or self._context.is_recurrent:
             return False
-        return self._window_is_whole(length)
+        is_within_image = before_image(self._tokens, length) < length < self._n_seen
+        return not is_within_image and self._window_is_whole(length)
 
     def crop(self, length: int) -> None:
         if length == len(self._tokens):
@@ -104,7 +113,8 @@ class LlamaCppSequence:
         if not length:
             self._forget()
             return
-        if not llama_cpp.llama_memory_seq_rm(self._context.memory, self._id, length, -1):
+        position = self._position(length)
+        if not llama_cpp.llama_memory_seq_rm(self._context.memory, self._id, position, -1):
             raise CropUnsupportedError(
                 f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
                 "tokens; start again from 0"
@@ -113,6 +123,8 @@ class LlamaCppSequence:
         if ring is not None and ring.is_broken(len(self._tokens), length):
             self._is_ring_broken = True
         del self._tokens[length:]
+        if length < self._n_seen:
+            self._n_seen, self._n_folded = behind_images(self._tokens), length - position
         self._n_shared = min(self._n_shared, length)
 
     def learn_states(self) -> None:
@@ -136,10 +148,12 @@ class LlamaCppSequence:
         if not 0 <= start < len(self._tokens):
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
         self.learn_states()
-        states = self._context.states
+        states, positions = self._context.states, self._positions(self._tokens)
+        if positions is not None:
+            positions = positions[:-1]
         if start:
-            return states.read_end(self._id, start, len(self._tokens))
-        state = states.read(self._id)
+            return states.read_end(self._id, start, len(self._tokens), positions)
+        state = states.read(self._id, positions)
         if self._is_ring_broken:
             self._hold(self._tokens, [state])
         return state
@@ -167,8 +181,11 @@ class LlamaCppSequence:
             )
         self.crop(0)
         if length:
-            llama_cpp.llama_memory_seq_cp(self._context.memory, source._id, self._id, 0, length)
+            end = source._position(length)
+            llama_cpp.llama_memory_seq_cp(self._context.memory, source._id, self._id, 0, end)
+            self._n_folded = length - end
         self._tokens = list(source.tokens[:length])
+        self._n_seen = min(length, source._n_seen)
         self._is_shifted = source._is_shifted
         self._n_gone = source._n_gone
         self._n_shared = length
@@ -205,6 +222,7 @@ class LlamaCppSequence:
     def _forget(self) -> None:
         llama_cpp.llama_memory_seq_rm(self._context.memory, self._id, -1, -1)
         self._tokens = []
+        self._n_seen = self._n_folded = 0
         self._n_shared = 0
         self._is_shifted = False
         self._n_gone = 0
@@ -212,12 +230,17 @@ class LlamaCppSequence:
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
+        end = len(tokens)
         try:
-            n_gone = self._context.states.write(self._id, states, len(tokens))
+            positions = self._positions(tokens)
+            if positions is not None:
+                positions, end = positions[:-1], int(positions[-1])
+            n_gone = self._context.states.write(self._id, states, len(tokens), positions)
         except EngineError:
             self._forget()
             raise
         self._tokens = list(tokens)
+        self._n_seen, self._n_folded = behind_images(tokens), len(tokens) - end
         self._n_gone = n_gone
         self._n_shared = 0
         self._is_ring_broken = False
@@ -225,6 +248,18 @@ class LlamaCppSequence:
     def _stop_sharing(self) -> None:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
         self._hold(self._tokens, [self._context.states.read(self._id)])
+
+    def _positions(self, tokens: Tokens[int]) -> Integers | None:
+        """The positions of a line's tokens and of one more; None where they are 0, 1, …."""
+        projector = self._context.projector
+        return None if projector is None else projector.positions(tokens)
+
+    def _position(self, length: int) -> int:
+        """The position of a token that is held, or of the next one."""
+        if length >= self._n_seen:
+            return length - self._n_folded
+        positions = self._positions(self._tokens)
+        return length if positions is None else int(positions[length])
 
     def is_of(self, context: Context) -> bool:
         """Whether it is one of a context's."""
@@ -242,11 +277,11 @@ class LlamaCppSequence:
                 f"{step.n_tokens} more tokens were asked but {self._context.n_ctx - n_held} of "
                 f"{self._context.n_ctx} cells are free: raise the context, or shorten the chat"
             )
-        n_rows = len(step.tokens)
+        n_rows, position = len(step.tokens), n_held - self._n_folded
         if not n_rows or not step.unread:
-            batch.add(self._id, step.tokens or step.unread, n_held, n_rows=n_rows)
+            batch.add(self._id, step.tokens or step.unread, position, n_rows=n_rows)
         else:
-            batch.add(self._id, (*step.unread, *step.tokens), n_held, n_rows=n_rows)
+            batch.add(self._id, (*step.unread, *step.tokens), position, n_rows=n_rows)
 
     def see(self, tokens: Tokens[int]) -> int:
         """Decode the stretch of an image that tokens begin with; how many of them that is.
@@ -257,18 +292,23 @@ class LlamaCppSequence:
         """
         context = self._context
         assert context.projector is not None, "tokens of images come from a projector"
-        n_tokens, status = context.projector.decode(
+        start = len(self._tokens) - self._n_folded
+        n_tokens, n_positions, status = context.projector.decode(
             context.native,
             self._id,
             tokens,
-            len(self._tokens),
+            start,
             n_batch=context.n_batch,
             check=self._check_stopped,
         )
         step = Step(self, unread=tokens[:n_tokens])
+        if status != DECODED:  # a part of an image is none
+            llama_cpp.llama_memory_seq_rm(context.memory, self._id, start, -1)
         self.settle(step, is_decoded=status == DECODED)
         if status != DECODED:
             raise _failure(status, [(step, self)])
+        self._n_seen = len(self._tokens)
+        self._n_folded += n_tokens - n_positions
         return n_tokens
 
     def _check_stopped(self) -> None:
@@ -286,8 +326,14 @@ class LlamaCppSequence:
     def _read_what_is_held(self, tokens: Tokens[int]) -> None:
         """Agree with the memory after a decode that stopped half-way."""
         last = llama_cpp.llama_memory_seq_pos_max(self._context.memory, self._id)
+        line = [*self._tokens, *tokens]
+        positions = self._positions(line)
         length = last + 1
-        self._tokens = [*self._tokens, *tokens][:length]
+        if positions is not None:
+            length = int(np.searchsorted(positions, last, side="right"))
+            self._n_folded = length - int(positions[length])
+        self._tokens = line[:length]
+        self._n_seen = min(self._n_seen, length)
         self._is_ring_broken = self._context.states.ring is not None
         if length and (self._context.is_recurrent or not self._window_is_whole(length)):
             self._forget()
@@ -375,7 +421,8 @@ def _fillers(
     for before, behind in pairwise(sorted(by_id)):
         gap = range(before + 1, behind)
         held = [llama_cpp.llama_memory_seq_pos_max(context.memory, one) + 1 for one in gap]
-        if len(gap) <= MOST_FILLERS and max(held, default=0) < context.n_ctx:
+        n_used = [len(context.open[one].tokens) for one in gap if one in context.open]
+        if len(gap) <= MOST_FILLERS and max(n_used, default=0) < context.n_ctx:
             found.update(zip(gap, held, strict=True))
     has_room = len(by_id) + len(found) <= context.n_batch
     return found if has_room else {}

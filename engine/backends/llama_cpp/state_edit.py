@@ -1,5 +1,8 @@
 """Saved states cut at any token, joined again, and windows put back where they were.
 
+A state that is kept numbers its tokens from 0 on. Where rows and columns of images are positions,
+llama.cpp's own numbers are others: `number` and `place` are between the two.
+
 Rows are copied by whole stretches: a state of 30 layers takes 60 copies for each of its parts,
 however many tokens it has.
 
@@ -25,8 +28,10 @@ from engine.backends.llama_cpp.state_format import (
     ROWS,
     TENSORS,
     AttentionShape,
+    Integers,
     Part,
     State,
+    StateShape,
     Tensor,
     read_parts,
 )
@@ -34,6 +39,9 @@ from engine.errors import StateError
 
 Bytes = NDArray[np.uint8]
 Rows = slice | NDArray[np.intp]
+
+PLAIN_INTS = 2
+"""Of a recurrent cell's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,38 @@ def join(shape: AttentionShape, stretches: Sequence[Cells]) -> memoryview:
     HEADER.pack_into(state.data, 0, MAGIC, 0)
     put_attention(state, HEADER.size, shape, n_cells, follow_one_another(stretches))
     return state.data.toreadonly()
+
+
+def number(state: Bytes, shape: StateShape, positions: Integers, start: int) -> None:
+    """Write each token's place in the line over its position.
+
+    Args:
+        state: As llama.cpp gave it; it is changed.
+        shape: Its layout.
+        positions: Of the line's tokens, by their places.
+        start: Place of the first token that it holds.
+
+    Raises:
+        StateError: the state holds other positions.
+    """
+    for part in read_parts(state.data, shape):
+        records = part.records
+        if records.shape[1] == PLAIN_INTS:
+            order = np.argsort(records[:, 0], kind="stable")
+        else:  # position, 1, column, row: an image's tokens go row by row
+            order = np.lexsort((records[:, 2], records[:, 3], records[:, 0]))
+        first = max(start, len(positions) - len(order))
+        if not np.array_equal(records[order, 0], positions[first:]):
+            raise StateError("llama.cpp gave a state of other positions than its line has")
+        records[order, 0] = np.arange(first, len(positions), dtype=np.int32)
+
+
+def place(state: State, shape: StateShape, positions: Integers) -> Bytes:
+    """A state with the positions of its tokens, as llama.cpp takes it."""
+    placed = np.frombuffer(state, np.uint8).copy()
+    for part in read_parts(placed.data, shape):
+        part.records[:, 0] = positions[part.records[:, 0]]
+    return placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from engine.backends.llama_cpp.log import CacheHeads
 from engine.backends.llama_cpp.requantisation import Requantiser
-from engine.backends.llama_cpp.state_edit import Cells, Ring, first_position, join, stretch
+from engine.backends.llama_cpp.state_edit import (
+    Cells,
+    Ring,
+    first_position,
+    join,
+    number,
+    place,
+    stretch,
+)
 from engine.backends.llama_cpp.state_format import (
     COUNT,
     HEADER,
@@ -72,9 +80,9 @@ class NativeStates:
         return n_read == len(data)
 
     def read_end(
-        self, sequence_id: int, start: int, n_tokens: int, shape: AttentionShape
-    ) -> memoryview:
-        """The state of the tokens from `start` on; needs one pool of cells.
+        self, sequence_id: int, n_cells: int, position: int, shape: AttentionShape
+    ) -> NDArray[np.uint8]:
+        """The state of the last tokens, from a position on; needs one pool of cells.
 
         llama.cpp leaves out the id of each cell, for the scratch id is none of the context's: the
         records are written anew, and everything behind them is where it belongs.
@@ -82,8 +90,7 @@ class NativeStates:
         Raises:
             StateError: llama.cpp gave none.
         """
-        n_cells = n_tokens - start
-        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, start, n_tokens)
+        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, position, -1)
         try:
             buffer = self.read(SCRATCH, spare_bytes=4 * n_cells)
         finally:
@@ -98,7 +105,7 @@ class NativeStates:
         records[:, :-1] = given
         records[:, 1] = 1
         records[:, -1] = 0
-        return buffer.data.toreadonly()
+        return buffer
 
     def append(self, sequence_id: int, state: State) -> bool:
         """Put a stretch behind what a sequence holds; needs one pool of cells."""
@@ -112,10 +119,10 @@ class NativeStates:
         """Drop the cells of positions `start` to `end`; all of them by default."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, start, end)
 
-    def n_held(self, sequence_id: int) -> int:
-        """One more than the last position that is held."""
+    def last_position(self, sequence_id: int) -> int:
+        """The last position that is held; -1 where none is."""
         last: int = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
-        return last + 1
+        return last
 
 
 def _pointer(address: int) -> object:
@@ -160,15 +167,21 @@ class States:
         self._shape = find_shape(state)
         self.is_learned = True
 
-    def read(self, sequence_id: int) -> memoryview:
+    def read(self, sequence_id: int, positions: Integers | None = None) -> memoryview:
         """The whole state of a sequence.
+
+        Args:
+            sequence_id: Of the sequence.
+            positions: Of its tokens; None where they are 0, 1, ….
 
         Raises:
             StateError: llama.cpp gave none.
         """
-        return self._native.read(sequence_id).data.toreadonly()
+        return self._numbered(self._native.read(sequence_id), positions)
 
-    def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
+    def read_end(
+        self, sequence_id: int, start: int, n_tokens: int, positions: Integers | None = None
+    ) -> memoryview:
         """The state of the tokens from `start` on, of a sequence of `n_tokens`.
 
         With one pool of cells nothing before them is copied.
@@ -178,13 +191,39 @@ class States:
         """
         shape = self._needed()
         if shape.n_streams > 1:
-            return self.cut(self.read(sequence_id), start)
-        state = self._native.read_end(sequence_id, start, n_tokens, shape)
+            return self.cut(self.read(sequence_id, positions), start)
+        position = start if positions is None else int(positions[start])
+        end = self._native.read_end(sequence_id, n_tokens - start, position, shape)
+        state = self._numbered(end, positions, start)
         piece = stretch(state, shape, start, n_tokens)
         return state if isinstance(piece.cells, slice) else join(shape, (piece,))
 
-    def write(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> int:
+    def _numbered(
+        self, state: NDArray[np.uint8], positions: Integers | None, start: int = 0
+    ) -> memoryview:
+        if positions is not None and self._shape is not None:
+            number(state, self._shape, positions, start)
+        return state.data.toreadonly()
+
+    def _placed(self, state: State, positions: Integers | None) -> State:
+        if positions is None or self._shape is None:
+            return state
+        return place(state, self._shape, positions).data
+
+    def write(
+        self,
+        sequence_id: int,
+        states: Sequence[State],
+        n_tokens: int,
+        positions: Integers | None = None,
+    ) -> int:
         """Replace what a sequence holds by `n_tokens` from states that follow one another.
+
+        Args:
+            sequence_id: Of the sequence.
+            states: Of the line from its start on.
+            n_tokens: In all of them.
+            positions: Of its tokens; None where they are 0, 1, ….
 
         Returns:
             The first token that all layers hold: not 0 behind a sliding window.
@@ -195,21 +234,25 @@ class States:
             ContextFullError: other sequences hold the cells that all share.
         """
         if len(states) == 1:
-            first_held = self._write_whole(sequence_id, states[0], n_tokens)
+            first_held = self._write_whole(sequence_id, states[0], n_tokens, positions)
         else:
-            self._write_stretches(sequence_id, states, n_tokens)
+            self._write_stretches(sequence_id, states, n_tokens, positions)
             first_held = 0
-        n_held = self._native.n_held(sequence_id)
-        if n_held != n_tokens:
+        last = self._native.last_position(sequence_id)
+        expected = n_tokens - 1 if positions is None else int(positions[-1])
+        if last != expected:
             raise StateError(
-                f"a state of {n_tokens} tokens was restored and llama.cpp holds {n_held}"
+                f"a state of {n_tokens} tokens was restored up to position {expected}, and "
+                f"llama.cpp holds it up to {last}"
             )
         return first_held
 
-    def _write_whole(self, sequence_id: int, state: State, n_tokens: int) -> int:
+    def _write_whole(
+        self, sequence_id: int, state: State, n_tokens: int, positions: Integers | None
+    ) -> int:
         parts = self._checked(state, n_tokens)
         state = self._unrolled(state, parts, n_tokens)
-        if not self._native.write(sequence_id, state):
+        if not self._native.write(sequence_id, self._placed(state, positions)):
             self._refuse(n_tokens)
         if self.ring is not None and self.ring.has_gap(n_tokens):
             self._native.remove(sequence_id, n_tokens, n_tokens + 1)
@@ -220,7 +263,13 @@ class States:
         ]
         return max(held, default=0)
 
-    def _write_stretches(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> None:
+    def _write_stretches(
+        self,
+        sequence_id: int,
+        states: Sequence[State],
+        n_tokens: int,
+        positions: Integers | None,
+    ) -> None:
         shape = self._needed()
         stretches: list[Cells] = []
         at = 0
@@ -230,11 +279,14 @@ class States:
         if at != n_tokens:
             raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
         if shape.n_streams > 1:
-            whole = join(shape, stretches)
+            whole = self._placed(join(shape, stretches), positions)
             is_taken = self._native.write(sequence_id, whole)
         else:
             self._native.remove(sequence_id)
-            is_taken = all(self._native.append(sequence_id, state) for state in states)
+            is_taken = all(
+                self._native.append(sequence_id, self._placed(state, positions))
+                for state in states
+            )
         if not is_taken:
             self._refuse(n_tokens)
 

@@ -14,6 +14,9 @@ from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.slot_file import write_slot_file
+from engine.backends.llama_cpp.state_edit import number, place
+from engine.backends.llama_cpp.state_format import find_shape, read_parts
+from engine.backends.llama_cpp.states import NativeStates
 from engine.configuration import (
     Configuration,
     ControllerName,
@@ -21,7 +24,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
-from engine.errors import StateError
+from engine.errors import DecodeAborted, StateError
 from engine.events import Finished, PromptReady
 from engine.generation.prompt import text_tokens
 from engine.generation.session import Session
@@ -36,13 +39,22 @@ try:
 except (OSError, RuntimeError):
     pytest.skip("this build of llama-cpp-python has no libmtmd", allow_module_level=True)
 
-KINDS: tuple[Kind, ...] = ("janus_pro", "gemma3", "idefics3")
+MODELS: dict[str, tuple[str, Kind]] = {
+    "janus_pro": ("llama", "janus_pro"),
+    "gemma3": ("gemma3", "gemma3"),
+    "idefics3": ("llama", "idefics3"),
+    "qwen2vl": ("qwen2vl", "qwen2vl_merger"),
+    "qwen3vl": ("qwen3vl", "qwen3vl_merger"),
+    "qwen35": ("qwen35", "qwen2vl_merger"),
+}
+"""Architectures and projectors: the last ones count rows and columns as positions, one of them with
+layers whose state moves on."""
 Logits = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-def configured(folder: Path, kind: Kind, **changes: object) -> Configuration:
-    """A small model with a projector of this kind."""
-    architecture = "gemma3" if kind == "gemma3" else "llama"
+def configured(folder: Path, name: str, **changes: object) -> Configuration:
+    """A small model of this name with its projector."""
+    architecture, kind = MODELS[name]
     words = WITH_WORDS if kind == "idefics3" else {}
     configuration = Configuration(
         model_path=filled_model(folder / "model.gguf", architecture, **words),
@@ -54,7 +66,7 @@ def configured(folder: Path, kind: Kind, **changes: object) -> Configuration:
     return replace(configuration, **changes)  # type: ignore[arg-type]  # fields of it
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=MODELS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LlamaCppBackend]:
     opened = LlamaCppBackend(configured(tmp_path, request.param), NativeLog())
     yield opened
@@ -160,6 +172,84 @@ def test_a_kept_state_of_an_image_goes_on_without_its_file(
     assert np.array_equal(sequence.decode(tokens[-1]).logits[0], whole)
 
 
+def test_cells_that_lie_in_another_order_are_numbered_as_the_line_goes(
+    tmp_path: Path, picture: Image
+) -> None:
+    backend = LlamaCppBackend(configured(tmp_path, "qwen2vl"), NativeLog())
+    tokens = line_of(backend, f"a {picture.reference} b")
+    sequence = backend.open()
+    sequence.prefill(tokens)
+    state = NativeStates(backend._native).read(sequence._id)
+    shape = find_shape(state.data)
+    assert shape is not None
+    (part,) = read_parts(state.data, shape)
+    order = np.random.default_rng(1).permutation(len(tokens))
+    part.records[:] = part.records[order]
+    given = bytes(state)
+    positions = sequence._positions(tokens)
+    assert positions is not None
+    number(state, shape, positions[:-1], 0)
+    assert np.array_equal(part.records[:, 0], order)
+    assert bytes(place(state.data, shape, positions[:-1])) == given
+    with pytest.raises(StateError, match="other positions"):
+        number(state, shape, positions[1:], 0)
+    backend.close()
+
+
+@pytest.mark.parametrize("n_slots", [1, 2])
+@pytest.mark.parametrize("name", ["janus_pro", "qwen2vl", "qwen3vl"])
+def test_states_around_an_image_are_cut_joined_and_gone_back_in(
+    name: str, n_slots: int, tmp_path: Path, picture: Image
+) -> None:
+    backend = LlamaCppBackend(configured(tmp_path, name, n_slots=n_slots), NativeLog())
+    tokens = line_of(backend, f"a {picture.reference} b {picture.reference} c")
+    seen = [place for place, token in enumerate(tokens) if token < 0]
+    sequence = backend.open()
+    sequence.prefill(tokens[:-1])
+    whole, end = bytes(sequence.save()), bytes(sequence.save(seen[-1] + 1))
+    expected = sequence.decode(tokens[-1]).logits[0].copy()
+
+    front, behind = backend.split_state(whole, seen[-1] + 1)
+    assert behind == end
+    first, middle = backend.split_state(front, seen[0])
+    for states in ([whole], [front, end], [first, middle, end]):
+        sequence.load(tokens[:-1], states)
+        assert np.array_equal(sequence.decode(tokens[-1]).logits[0], expected)
+
+    assert not sequence.can_crop(seen[0] + 1)
+    for length in (seen[-1] + 1, seen[0]):
+        sequence.crop(length)
+        sequence.prefill(tokens[length:-1])
+        assert np.array_equal(sequence.decode(tokens[-1]).logits[0], expected)
+    backend.close()
+
+
+def test_a_stop_within_an_image_leaves_what_stood_before_it(
+    tmp_path: Path, picture: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LlamaCppBackend(configured(tmp_path, "qwen2vl", n_ubatch=32, n_batch=32), NativeLog())
+    tokens = line_of(backend, f"ab {picture.reference} c")
+    expected = logits_of(backend, tokens)
+    sequence = backend.open()
+    start = next(place for place, token in enumerate(tokens) if token < 0)
+    sequence.prefill(tokens[:start])
+    assert backend._projector is not None
+    real = backend._projector._mtmd.mtmd_helper_decode_image_chunk
+
+    def stopped(*arguments: object) -> int:
+        real(*arguments)
+        return 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._projector._mtmd, "mtmd_helper_decode_image_chunk", stopped)
+        with pytest.raises(DecodeAborted):
+            sequence.prefill(tokens[start:-1])
+    assert list(sequence.tokens) == tokens[:start]
+    again = sequence.verify(tokens[-1:], unread=tokens[start:-1]).logits[0]
+    assert np.array_equal(again, expected)
+    backend.close()
+
+
 def asked(session: Session, text: str, **changes: object) -> tuple[PromptReady, Finished]:
     request = GenerationRequest((Message("user", text),), max_tokens=24, seed=3)
     events = list(session.generate(replace(request, **changes), Cancellation()))  # type: ignore[arg-type]  # fields of it
@@ -167,24 +257,27 @@ def asked(session: Session, text: str, **changes: object) -> tuple[PromptReady, 
     return ready, next(event for event in events if isinstance(event, Finished))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_chat_with_an_image_says_the_same_with_any_predictor(
-    kind: Kind, tmp_path: Path, picture: Image
+    name: str, tmp_path: Path, picture: Image
 ) -> None:
     question = f"as as as {picture.reference} as as as"
     replies = set()
     for predictor in (PredictorName.OFF, PredictorName.SUFFIX, PredictorName.LOOKUP):
         speculation = SpeculationSettings(predictor=predictor, lookup_pattern_min=1)
-        configuration = configured(tmp_path, kind, n_ubatch=1 if kind != "gemma3" else 512)
+        configuration = configured(tmp_path, name, n_ubatch=1 if name != "gemma3" else 512)
         session = load_session(replace(configuration, speculation=speculation)).session
         replies.add(asked(session, question)[1].token_ids)
         session.close()
     assert len(replies) == 1
 
 
-def test_a_draft_model_reads_what_stands_behind_the_image(tmp_path: Path, picture: Image) -> None:
+@pytest.mark.parametrize("name", ["janus_pro", "qwen2vl"])
+def test_a_draft_model_reads_what_stands_behind_the_image(
+    name: str, tmp_path: Path, picture: Image
+) -> None:
     question = f"as as as {picture.reference} as as as"
-    plain = configured(tmp_path, "janus_pro", n_ubatch=1)
+    plain = configured(tmp_path, name, n_ubatch=1)
     drafted = replace(
         plain,
         draft=DraftConfiguration(plain.model_path, n_ctx=256),
@@ -203,12 +296,13 @@ def test_a_draft_model_reads_what_stands_behind_the_image(tmp_path: Path, pictur
     assert replies[1].stats.n_verified > 0
 
 
+@pytest.mark.parametrize("name", ["idefics3", "qwen2vl"])
 def test_two_chats_with_images_at_once_say_what_each_says_alone(
-    tmp_path: Path, picture: Image
+    name: str, tmp_path: Path, picture: Image
 ) -> None:
     other = read_image(png(tmp_path / "b.png", seed=1, width=100, height=60), "b.png")
     texts = (f"{picture.reference} what is it?", f"and {other.reference} what is that?")
-    two = configured(tmp_path, "idefics3", n_slots=2, n_ctx=2048)
+    two = configured(tmp_path, name, n_slots=2, n_ctx=2048)
     alone = []
     for text in texts:
         session = load_session(two).session
@@ -239,10 +333,11 @@ def test_a_slot_file_is_not_written_of_an_image(backend: LlamaCppBackend, pictur
         write_slot_file(picture.path.with_suffix(".bin"), tokens, [])
 
 
+@pytest.mark.parametrize("name", ["janus_pro", "qwen2vl"])
 def test_the_next_turn_reads_no_image_again_and_another_image_is_read(
-    tmp_path: Path, picture: Image
+    name: str, tmp_path: Path, picture: Image
 ) -> None:
-    session = load_session(configured(tmp_path, "janus_pro")).session
+    session = load_session(configured(tmp_path, name)).session
     first, _ = asked(session, f"{picture.reference} what is it?")
     again, _ = asked(session, f"{picture.reference} what is it not?")
     assert first.n_hot == 0
@@ -299,10 +394,8 @@ def test_a_projector_that_cannot_be_used_is_said_and_text_goes_on(
 ) -> None:
     configuration = configured(tmp_path, "janus_pro")
     wide = filled_projector(tmp_path / "wide.gguf", n_embd=256)
-    turned = filled_model(tmp_path / "turned.gguf", "qwen2vl")
     for changes, said in (
         ({"mmproj_path": wide}, r"wide.gguf could not be loaded.*mismatch"),
-        ({"model_path": turned}, "M-RoPE"),
         ({"mmproj_path": tmp_path / "no.gguf"}, "does not exist"),
     ):
         backend = LlamaCppBackend(replace(configuration, **changes), NativeLog())
