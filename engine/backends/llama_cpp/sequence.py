@@ -331,9 +331,7 @@ class LlamaCppSequence:
         length = last + 1
         if positions is not None:
             length = int(np.searchsorted(positions, last, side="right"))
-            self._n_folded = length - int(positions[length])
         self._tokens = line[:length]
-        self._n_seen = min(self._n_seen, length)
         self._is_ring_broken = self._context.states.ring is not None
         if length and (self._context.is_recurrent or not self._window_is_whole(length)):
             self._forget()

@@ -224,6 +224,43 @@ def test_states_around_an_image_are_cut_joined_and_gone_back_in(
     backend.close()
 
 
+def test_a_prefix_with_an_image_is_shared(tmp_path: Path, picture: Image) -> None:
+    backend = LlamaCppBackend(
+        configured(tmp_path, "qwen2vl", n_slots=2, kv_unified=True), NativeLog()
+    )
+    tokens = line_of(backend, f"a {picture.reference} b")
+    first, second = backend.open(), backend.open()
+    first.prefill(tokens)
+    second.copy(first, len(tokens) - 1)
+    second.decode(tokens[-1])
+    assert np.array_equal(second.decode(9).logits[0], first.decode(9).logits[0])
+    second.copy(first, next(n for n, token in enumerate(tokens) if token < 0))
+    assert second.decode(9).logits.any()
+    backend.close()
+
+
+@pytest.mark.parametrize("text", ["a {} b", "a {}"])
+def test_a_stop_behind_an_image_leaves_what_was_decoded(
+    text: str, tmp_path: Path, picture: Image
+) -> None:
+    backend = LlamaCppBackend(configured(tmp_path, "qwen2vl"), NativeLog())
+    tokens = line_of(backend, text.format(picture.reference))
+    if not text.endswith("b"):
+        tokens = tokens[: 1 + max(n for n, token in enumerate(tokens) if token < 0)]
+    sequence = backend.open()
+    sequence.prefill(tokens)
+    backend.abort()
+    with pytest.raises(DecodeAborted):
+        sequence.prefill(range(40, 60))
+    backend.clear_abort()
+    assert list(sequence.tokens) == tokens
+    found = sequence.decode(9).logits[0].copy()
+    sequence.crop(0)
+    sequence.prefill(tokens)
+    assert np.array_equal(sequence.decode(9).logits[0], found)
+    backend.close()
+
+
 def test_a_stop_within_an_image_leaves_what_stood_before_it(
     tmp_path: Path, picture: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
