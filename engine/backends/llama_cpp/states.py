@@ -284,8 +284,7 @@ class States:
         else:
             self._native.remove(sequence_id)
             is_taken = all(
-                self._native.append(sequence_id, self._placed(state, positions))
-                for state in states
+                self._native.append(sequence_id, self._placed(state, positions)) for state in states
             )
         if not is_taken:
             self._refuse(n_tokens)
