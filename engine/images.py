@@ -12,22 +12,32 @@ import re
 import struct
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
+from warnings import catch_warnings
 
 from engine.errors import EngineError
 from engine.files import read_bytes
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
 MAX_IMAGE_BYTES = 64 << 20
 MAX_PIXELS = 1 << 26
-"""Four bytes and more are taken for each while an image is read: 67 million are 200 MB."""
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
-"""Names of images; WebP among them, to say that it cannot be read."""
-FORMATS = "PNG, JPEG, BMP and GIF are read"
-JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of the JPEG segments that tell the size."""
+"""Up to fourteen bytes are taken for each while an image is decoded: 67 million are 900 MB."""
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".avif", ".gif", ".bmp", ".heic")
+"""Names of images; HEIC among them, to say that it cannot be read."""
+READ = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP")
+"""Formats as Pillow calls them; not TIFF, whose library writes to the terminal."""
+READ_BY_SERVERS = ("PNG", "JPEG", "MPO", "GIF", "BMP")
+"""What llama-server reads; MPO is a JPEG with further pictures behind it."""
 
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+"""Pillow's `Transpose` that sets upright what has each orientation of EXIF."""
 _REFERENCE = re.compile(
     r"!\[(?P<name>[^\]\n]*)\]\(file://(?P<path>/[^\s()#]*)"
     r"#sha256=(?P<sha256>[0-9a-f]{64})&size=(?P<width>[1-9]\d{0,5})x(?P<height>[1-9]\d{0,5})\)"
@@ -88,6 +98,35 @@ class Image:
             )
         return data
 
+    def pixels(self) -> bytes:
+        """What is looked at: `[height, width, 3]` uint8, upright, on white where transparent.
+
+        Raises:
+            ImageError: as `read`, or its pixels are not as the message says.
+        """
+        with _opened(self.read(), self.name) as opened:
+            return self._shown(opened).convert("RGB").tobytes()
+
+    def portable(self) -> bytes:
+        """The file where every server sees the same in it, else these pixels as a PNG."""
+        data, png = self.read(), BytesIO()
+        with _opened(data, self.name) as opened:
+            picture = self._shown(opened)
+            if picture is opened and opened.format in READ_BY_SERVERS:
+                return data
+            picture.convert("RGB").save(png, "PNG", compress_level=1)
+        return png.getvalue()
+
+    def _shown(self, opened: "Picture") -> "Picture":
+        """Its picture; messages from before EXIF was read have the size that is not turned."""
+        for picture in (_upright(opened), opened):
+            if picture.size == (self.width, self.height):
+                return _opaque(picture)
+        raise ImageError(
+            f"{self.name} has {opened.width} x {opened.height} pixels and its message says "
+            f"{self.width} x {self.height}: attach it again"
+        )
+
 
 def data_url(data: bytes) -> str:
     """An image as servers take it that speak as OpenAI's do."""
@@ -117,7 +156,7 @@ def images_in(text: str) -> list[Image]:
 
 
 def read_image(path: Path, name: str) -> Image:
-    """An image of a file, of which nothing is decoded yet.
+    """An image of a file, whole and of a size as it is looked at.
 
     Args:
         path: The file.
@@ -127,10 +166,9 @@ def read_image(path: Path, name: str) -> Image:
         ImageError: it cannot be read, is too large, cut off, or none of the formats.
     """
     data = _bytes_of(path, name, "check the path")
-    width, height = _size(data, name)
-    image = Image(name, path.resolve(), hashlib.sha256(data).hexdigest(), width, height)
-    image.check_size()
-    return image
+    with _opened(data, name) as opened:
+        size = _upright(opened).size
+    return Image(name, path.resolve(), hashlib.sha256(data).hexdigest(), *size)
 
 
 def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
@@ -148,41 +186,56 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
         raise ImageError(f"{name} cannot be read: {reason}") from error
 
 
-def _size(data: bytes, name: str) -> tuple[int, int]:
-    """Width and height as the header says."""
+@contextmanager
+def _opened(data: bytes, name: str) -> Iterator["Picture"]:
+    """An image of which the header is read; whatever fails within is damage of the file.
+
+    Raises:
+        ImageError: it is damaged, has too many pixels, or is none of the formats.
+    """
+    import PIL.Image
+
     try:
-        if data.startswith(b"\x89PNG\r\n\x1a\n"):
-            found, is_whole = struct.unpack_from(">II", data, 16), b"IEND" in data[-1024:]
-        elif data.startswith(b"\xff\xd8\xff"):
-            found, is_whole = _jpeg_size(data), b"\xff\xd9" in data[-65536:]
-        elif data.startswith((b"GIF87a", b"GIF89a")):
-            found, is_whole = struct.unpack_from("<HH", data, 6), data.rstrip(b"\0").endswith(b";")
-        elif data.startswith(b"BM"):
-            width, height = struct.unpack_from("<ii", data, 18)
-            (n_bytes,) = struct.unpack_from("<I", data, 2)
-            found, is_whole = (width, abs(height)), len(data) >= n_bytes
-        elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            raise ImageError(f"{name} is a WebP: {FORMATS}; save a copy as PNG")
-        else:
-            raise ImageError(f"{name} is none of the images that can be read: {FORMATS}")
-    except (struct.error, IndexError) as error:
-        raise ImageError(f"{name} is cut off: its header is not whole") from error
-    if not is_whole:
-        raise ImageError(f"{name} is cut off: its end is missing; fetch or save it again")
-    return int(found[0]), int(found[1])
+        with catch_warnings(action="ignore"), PIL.Image.open(BytesIO(data), formats=READ) as opened:
+            Image(name, Path(), "", *opened.size).check_size()
+            yield opened
+    except ImageError:
+        raise
+    except PIL.UnidentifiedImageError as error:
+        raise ImageError(
+            f"{name} is damaged or none of the images that are read ({', '.join(READ)}): save it "
+            "as a PNG"
+        ) from error
+    except PIL.Image.DecompressionBombError as error:
+        raise ImageError(
+            f"{name} has far more pixels than the {MAX_PIXELS:,} that are read: make a smaller copy"
+        ) from error
+    except Exception as error:  # each format fails in ways of its own
+        raise ImageError(f"{name} is cut off or damaged: fetch or save it again") from error
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
-    at = 2
-    while True:
-        while data[at] == 0xFF:
-            at += 1
-        marker = data[at]
-        (length,) = struct.unpack_from(">H", data, at + 1)
-        if marker in JPEG_SIZES:
-            height, width = struct.unpack_from(">HH", data, at + 4)
-            return width, height
-        at += 1 + length
+def _upright(opened: "Picture") -> "Picture":
+    """The decoded picture, turned as its EXIF says; itself where it stands upright."""
+    opened.load()
+    try:
+        turn = _TURNS.get(opened.getexif().get(0x112, 1))
+    except Exception:  # noqa: BLE001  a picture may be whole beside EXIF that is not
+        turn = None
+    return opened if turn is None else opened.transpose(turn)  # type: ignore[arg-type]  # an IntEnum
+
+
+def _opaque(picture: "Picture") -> "Picture":
+    """A picture of 8 bits without transparency: white shows through."""
+    if picture.mode == "I;16":  # Pillow itself would make all above 255 white
+        return picture.point(lambda value: value / 256).convert("L")
+    if not picture.has_transparency_data:
+        return picture
+    from PIL.Image import new
+
+    layer = picture.convert("RGBA")
+    white = new("RGB", layer.size, "white")
+    white.paste(layer, mask=layer)
+    return white
 
 
 # --- tokens of images ---

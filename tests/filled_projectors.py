@@ -6,12 +6,11 @@ themselves as a whole, `idefics3` for those that cut an image into tiles with wo
 that give several layers of the model an embedding each.
 """
 
-import struct
-import zlib
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from PIL.Image import fromarray
 
 from engine.model.gguf_header import Value
 from tests.gguf_files import header, write
@@ -113,18 +112,6 @@ def _values(kind: Kind, n_embd: int) -> dict[str, object]:
 
 def png(path: Path, *, seed: int = 0, width: int = 40, height: int = 30) -> Path:
     """Write an image of random colours."""
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, 256, (height, width * 3), dtype=np.uint8)
-    lines = b"".join(b"\0" + row.tobytes() for row in rows)
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(lines)),
-        (b"IEND", b""),
-    )
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*each) for each in chunks))
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    fromarray(pixels).save(path, "PNG")
     return path
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    check = struct.pack(">I", zlib.crc32(kind + data))
-    return struct.pack(">I", len(data)) + kind + data + check

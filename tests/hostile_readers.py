@@ -11,11 +11,13 @@ from contextlib import suppress
 from functools import cache, partial
 from hashlib import blake2b, sha256
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 
 import click
 import httpx
 import numpy as np
+from PIL.Image import linear_gradient
 
 from app.batch import Results, read_requests
 from app.bench.prompt_sets import read_jsonl as read_prompts
@@ -49,6 +51,7 @@ from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.grammar.source import read_grammar
+from engine.images import READ, read_image
 from engine.manifest import read_manifest
 from engine.memory.calibration import (
     Calibration,
@@ -328,6 +331,18 @@ def _attachment(data: bytes) -> Iterator[str]:
     yield read_file(_file(data, "notes.md").name, _folder()).text
     text, files = attached_to(data.decode("utf-8", "replace"))
     yield from (text, *(file.name for file in files))
+
+
+def _image(data: bytes) -> Iterator[str]:
+    image = read_image(_file(data, "a"), "a")
+    yield f"{image.reference} {len(image.pixels())} {len(image.portable())}"
+
+
+def _image_seed(kind: str) -> bytes:
+    data = BytesIO()
+    picture = linear_gradient("L").resize((40, 30))
+    picture.convert("RGBA" if kind == "WEBP" else "RGB").save(data, kind)
+    return data.getvalue()
 
 
 def _schema(data: bytes) -> Iterator[str]:
@@ -679,6 +694,9 @@ READERS = [
     _texts("chats: Markdown, kept", _history, _markdown),
     _texts("requests of a batch", _batch, BATCH),
     _texts("file that goes with a message", _attachment, ATTACHED),
+    _texts(
+        "image that goes with a message", _image, *(partial(_image_seed, kind) for kind in READ)
+    ),
     _texts("schema of replies", _schema, SCHEMA, share=0.3),
     _texts("grammar of replies", _grammar, GRAMMAR, share=0.3),
     _texts("manifest of Ollama's store", _ollama, OLLAMA),

@@ -1,15 +1,25 @@
 import struct
 from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.Image import Exif, fromarray, new
+from PIL.Image import Image as Picture
+from PIL.Image import open as open_image
+from PIL.ImageOps import exif_transpose
 
 from engine.images import (
     MAX_IMAGE_BYTES,
     MAX_PIXELS,
+    READ,
     Image,
     ImageError,
     before_image,
@@ -21,16 +31,44 @@ from engine.images import (
     read_image,
     starts_image,
 )
-from tests.filled_projectors import png
 
-JPEG = (
-    b"\xff\xd8\xff\xe0\x00\x04JF\xff\xc0\x00\x11\x08"
-    + struct.pack(">HH", 30, 40)
-    + bytes(12)
-    + b"\xff\xd9"
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+def encoded(kind: str, picture: Picture, **options: object) -> bytes:
+    data = BytesIO()
+    picture.save(data, kind, **options)
+    return data.getvalue()
+
+
+def half_red(mode: str = "RGB") -> Picture:
+    """Forty wide and thirty high, its upper half red and the lower blue."""
+    picture = new("RGB", (40, 30), BLUE)
+    picture.paste(RED, (0, 0, 40, 15))
+    return picture.convert(mode)
+
+
+def turned(orientation: int) -> bytes:
+    """A JPEG of `half_red` whose EXIF says so."""
+    exif = Exif()
+    exif[0x112] = orientation
+    return encoded("JPEG", half_red(), exif=exif, quality=100, subsampling=0)
+
+
+SEEDS = (
+    *(encoded(kind, half_red()) for kind in READ),
+    *(encoded(kind, half_red("RGBA")) for kind in ("PNG", "WEBP", "AVIF")),
+    turned(6),
 )
-GIF = b"GIF89a" + struct.pack("<HH", 40, 30) + bytes(9) + b";"
-BMP = b"BM" + struct.pack("<I", 60) + bytes(12) + struct.pack("<ii", 40, -30) + bytes(34)
+
+
+def attached(path: Path, data: bytes) -> Image:
+    path.write_bytes(data)
+    return read_image(path, path.name)
+
+
+def colours(image: Image) -> NDArray[np.uint8]:
+    return np.frombuffer(image.pixels(), np.uint8).reshape(image.height, image.width, 3)
 
 
 @given(st.text(min_size=1, max_size=40), st.text(max_size=30), st.text(max_size=30))
@@ -61,28 +99,77 @@ def test_what_is_no_reference_is_text(text: str) -> None:
     assert list(parts_of(text)) == [text]
 
 
-@pytest.mark.parametrize(("name", "data"), [("a.jpg", JPEG), ("a.gif", GIF), ("a.bmp", BMP)])
-def test_the_size_is_that_of_the_header(name: str, data: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(data)
-    image = read_image(tmp_path / name, name)
+@pytest.mark.parametrize("kind", READ)
+def test_each_format_is_read_with_its_colours(kind: str, tmp_path: Path) -> None:
+    data = encoded(kind, half_red())
+    image = attached(tmp_path / "a", data)
     assert (image.width, image.height) == (40, 30)
     assert image.read() == data
+    assert np.abs(colours(image)[[2, 27], 20].astype(int) - [RED, BLUE]).max() < 20
 
 
-def test_a_file_that_is_no_whole_image_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    whole = png(tmp_path / "a.png").read_bytes()
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_lies_as_the_camera_was_held(orientation: int, tmp_path: Path) -> None:
+    image = attached(tmp_path / "a.jpg", turned(orientation))
+    assert (image.width, image.height) == ((40, 30) if orientation < 5 else (30, 40))
+    picture = open_image(tmp_path / "a.jpg")
+    assert np.array_equal(colours(image), np.asarray(exif_transpose(picture)))
+    assert np.array_equal(np.asarray(open_image(BytesIO(image.portable()))), colours(image))
+
+
+def test_a_message_from_before_photos_were_turned_keeps_its_picture(tmp_path: Path) -> None:
+    now = attached(tmp_path / "a.jpg", turned(6))
+    then = replace(now, width=now.height, height=now.width)
+    assert np.array_equal(colours(then), np.asarray(open_image(then.path)))
+    with pytest.raises(ImageError, match="40 x 30 pixels and its message says 31 x 40: attach"):
+        replace(now, width=31).pixels()
+
+
+def test_broken_exif_leaves_the_picture_as_it_lies(tmp_path: Path) -> None:
+    image = attached(tmp_path / "a", encoded("WEBP", half_red(), exif=b"Exif\0\0broken"))
+    assert (image.width, image.height) == (40, 30)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "AVIF", "GIF"])
+def test_a_transparent_picture_lies_on_white(kind: str, tmp_path: Path) -> None:
+    picture = half_red("RGBA")
+    picture.paste((0, 0, 0, 0), (0, 0, 20, 30))
+    options = {"lossless": True} if kind == "WEBP" else {}
+    image = attached(tmp_path / "a", encoded(kind, picture, **options))
+    assert colours(image)[:, :18].min() > 250
+    assert colours(image)[2, 30, 0] > 200
+    assert np.array_equal(np.asarray(open_image(BytesIO(image.portable()))), colours(image))
+
+
+def test_greys_of_16_bits_stay_grey(tmp_path: Path) -> None:
+    image = attached(tmp_path / "a.png", encoded("PNG", fromarray(np.full((4, 4), 0x8000, "u2"))))
+    assert (colours(image) == 128).all()
+
+
+def test_servers_get_the_file_where_they_read_it_and_else_a_png(tmp_path: Path) -> None:
+    for kind in READ:
+        image = attached(tmp_path / "a", encoded(kind, half_red()))
+        sent = open_image(BytesIO(image.portable()))
+        assert (image.portable() == image.read()) == (kind not in ("WEBP", "AVIF"))
+        assert np.array_equal(np.asarray(sent.convert("RGB")), colours(image))
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_file_that_is_cut_off_is_refused(kind: str, tmp_path: Path) -> None:
+    whole = encoded(kind, half_red().effect_spread(9))
+    for n_bytes in (len(whole) - 30, len(whole) // 2, 20):
+        with pytest.raises(ImageError, match=r"a is (cut off or )?damaged"):
+            attached(tmp_path / "a", whole[:n_bytes])
+
+
+def test_a_file_that_is_no_image_is_refused_in_a_sentence(tmp_path: Path) -> None:
     cases = {
-        "cut off: its end": whole[:-30],
-        "cut off: its header": whole[:18],
-        "is a WebP": b"RIFF\0\0\0\0WEBPVP8 ",
-        "none of the images": b"\x7fELF" + bytes(40),
-        "pixels, and at most": whole[:16] + struct.pack(">II", 99_999, 99_999) + whole[24:],
-        "0 x 5 pixels": whole[:16] + struct.pack(">II", 0, 5) + whole[24:],
+        r"none of the images that are read \(PNG, .*as a PNG": b"\x7fELF" + bytes(40),
+        "none of the images": encoded("TIFF", half_red()),
     }
     for said, data in cases.items():
-        (tmp_path / "b.png").write_bytes(data)
         with pytest.raises(ImageError, match=said):
-            read_image(tmp_path / "b.png", "b.png")
+            attached(tmp_path / "b.png", data)
     for path, said in (
         (tmp_path, "cannot be read"),
         (tmp_path / "no.png", "check the path"),
@@ -92,19 +179,29 @@ def test_a_file_that_is_no_whole_image_is_refused_in_a_sentence(tmp_path: Path) 
             read_image(path, "x")
 
 
+@pytest.mark.parametrize(
+    ("width", "said"), [(12_000, "12,000 x 8,000 pixels, and at most"), (60_000, "far more pixels")]
+)
+def test_too_many_pixels_are_refused_before_any_is_decoded(
+    width: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BmpImageFile, "load", lambda _: pytest.fail("decoded"))
+    header = struct.pack("<2sIIIIiiHH24x", b"BM", 99, 0, 54, 40, width, 8_000, 1, 24)
+    with pytest.raises(ImageError, match=said):
+        attached(tmp_path / "a.bmp", header)
+
+
 @given(st.data())
-def test_a_damaged_header_is_read_or_refused(data: st.DataObject) -> None:
-    with TemporaryDirectory() as folder:
-        path = png(Path(folder) / "a")
-        whole = bytearray(data.draw(st.sampled_from([path.read_bytes(), JPEG, GIF, BMP])))
-        for _ in range(data.draw(st.integers(1, 4))):
-            whole[data.draw(st.integers(0, min(len(whole), 40) - 1))] = data.draw(
-                st.integers(0, 255)
-            )
-        path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
-        with suppress(ImageError):
-            image = read_image(path, "a")
-            assert 0 < image.width * image.height <= MAX_PIXELS
+def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
+    whole = bytearray(data.draw(st.sampled_from(SEEDS)))
+    for _ in range(data.draw(st.integers(0, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    whole[data.draw(st.integers(8, len(whole))) :] = data.draw(st.binary(max_size=9))
+    with TemporaryDirectory() as folder, suppress(ImageError):
+        image = attached(Path(folder) / "a", bytes(whole))
+        assert 0 < image.width * image.height <= MAX_PIXELS
+        assert colours(image).shape == (image.height, image.width, 3)
+        assert image.portable()
 
 
 def test_a_file_too_large_is_not_read(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from engine.backends.llama_cpp.log import NativeLog
 from engine.errors import StateError
-from engine.images import FORMATS, Image, ImageError, image_tokens, starts_image
+from engine.images import Image, ImageError, image_tokens, starts_image
 
 MARKER = b"<__media__>"
 NO_TOKEN = -1
@@ -303,18 +303,10 @@ class Projector:
     @contextmanager
     def _bitmap(self, image: Image) -> Iterator[object]:
         """The pixels of an image."""
-        mtmd, data = self._mtmd, image.read()
-        buffer = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
-        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self._native, buffer, len(data), False)
-        if not bitmap:
-            raise ImageError(f"{image.name} is damaged, or no image: {FORMATS}")
+        mtmd, pixels = self._mtmd, image.pixels()
+        colours = ctypes.cast(ctypes.c_char_p(pixels), ctypes.POINTER(ctypes.c_uint8))
+        bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, colours)
         try:
-            size = mtmd.mtmd_bitmap_get_nx(bitmap), mtmd.mtmd_bitmap_get_ny(bitmap)
-            if size != (image.width, image.height):
-                raise ImageError(
-                    f"{image.name} has {size[0]} x {size[1]} pixels and says of itself that it "
-                    f"has {image.width} x {image.height}: save it again"
-                )
             yield bitmap
         finally:
             mtmd.mtmd_bitmap_free(bitmap)

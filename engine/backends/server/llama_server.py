@@ -89,7 +89,7 @@ class LlamaServer:
         if images := [image for _, found in marked for image in found]:
             text = self._render([message for message, _ in marked])
             text += self.spelling(request.continues) if request.continues else ""
-            data = [base64.b64encode(image.read()).decode() for image in images]
+            data = [base64.b64encode(image.portable()).decode() for image in images]
             return {"prompt_string": text, "multimodal_data": data}
         rendered = self._render(request.messages)
         pieces = pieces_of(

@@ -109,5 +109,5 @@ def _said(message: Message) -> dict[str, object]:
         return {"role": message.role, "content": message.content}
     parts = parts_of(message.content)
     text = "".join(part if isinstance(part, str) else f"[{part.name}]" for part in parts)
-    data = [base64.b64encode(image.read()).decode() for image in images]
+    data = [base64.b64encode(image.portable()).decode() for image in images]
     return {"role": message.role, "content": text, "images": data}

@@ -191,6 +191,6 @@ def _content(message: Message) -> str | list[dict[str, object]]:
     return [
         {"type": "text", "text": part}
         if isinstance(part, str)
-        else {"type": "image_url", "image_url": {"url": data_url(part.read())}}
+        else {"type": "image_url", "image_url": {"url": data_url(part.portable())}}
         for part in parts_of(message.content)
     ]

@@ -169,7 +169,7 @@ def test_what_pastes_and_files_name_as_images_is_text(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"\x89PNG\r\n\x1a\n" + bytes(9), "cut off"), (b"hello", "none of the images")],
+    [(b"\x89PNG\r\n\x1a\n" + bytes(9), "damaged"), (b"hello", "none of the images")],
 )
 def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path) -> None:
     (folder / "a.PNG").write_bytes(data)

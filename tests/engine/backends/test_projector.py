@@ -408,15 +408,11 @@ def test_an_image_that_is_gone_is_told_unless_what_is_kept_serves(
 def test_a_changed_file_and_forged_sizes_are_refused(tmp_path: Path, picture: Image) -> None:
     session = load_session(configured(tmp_path, "idefics3")).session
     forged = replace(picture, width=33, height=900)
-    with pytest.raises(ImageError, match="says of itself"):
+    with pytest.raises(ImageError, match="its message says 33 x 900"):
         asked(session, f"{forged.reference} hm")
     png(picture.path, seed=9, width=100, height=60)
     with pytest.raises(ImageError, match="another file than the one"):
         asked(session, f"{picture.reference} hm")
-    damaged = replace(picture, path=tmp_path / "d.png")
-    damaged.path.write_bytes(picture.path.read_bytes()[:600] + bytes(1000) + b"IEND")
-    with pytest.raises(ImageError, match="damaged, or no image"):
-        asked(session, f"{read_image(damaged.path, 'd.png').reference} hm")
     session.close()
 
 

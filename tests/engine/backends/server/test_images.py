@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 
 import pytest
+from PIL.Image import open as open_image
 
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
@@ -15,8 +16,10 @@ from tests.hostile_language_server import Kind, serving
 
 @pytest.mark.parametrize("kind", ["llama-server", "vLLM", "Ollama", "OpenAI"])
 def test_an_image_goes_as_the_protocol_has_it(kind: Kind, tmp_path: Path) -> None:
-    image = read_image(png(tmp_path / "a.png"), "a.png")
-    data = base64.b64encode(image.read()).decode()
+    open_image(png(tmp_path / "a.png")).save(tmp_path / "a.webp")
+    image = read_image(tmp_path / "a.webp", "a.png")
+    assert image.portable().startswith(b"\x89PNG"), "a WebP is what some do not read"
+    data = base64.b64encode(image.portable()).decode()
     asked = Message("user", f"what is {image.reference} <here>?")
     said = Message("assistant", f"it is {image.reference}")
     request = GenerationRequest((asked, said, Message("user", "and?")))
