@@ -20,6 +20,7 @@ from app.cli.options import (
     preset_option,
     threads_option,
 )
+from app.quality import MOST_TOKENS, USUAL_KINDS
 from engine.configuration import BackendName, KVTypeName
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from app.opening import ModelRequest
     from app.quality.measure import Files, Options
 
-DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
 KIND_NAME = re.compile(r"([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
@@ -37,7 +37,6 @@ TORCH_KINDS = (
     "static,paged,tiered,sliding,means"
 )
 """What is measured of the torch backend where nothing else is said: a row for each kind."""
-MOST_TOKENS = 32 * 1024
 
 
 def read_kinds(value: str, backend: BackendName | None = None) -> tuple[tuple[str, str], ...]:
@@ -78,7 +77,7 @@ quality_options = joined(
                  "reference, MODEL its name there."),
     click.option("--kinds", "named",
                  help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
-                 f"[{DEFAULT_KINDS}; every kind that torch has]"),
+                 f"[{USUAL_KINDS}; every kind that torch has]"),
     click.option("--all", "takes_all", is_flag=True,
                  help="Every type of K with every type of V: overnight."),
     click.option("--reference", type=click.Choice(["f16", "bf16", "f32"]), default="f16",
@@ -172,7 +171,7 @@ def _completed(
     """The options with the kinds to measure."""
     from engine.quality.records import CacheKind
 
-    usual = TORCH_KINDS if backend == "torch" else DEFAULT_KINDS
+    usual = TORCH_KINDS if backend == "torch" else USUAL_KINDS
     pairs = read_kinds(usual if named is None else named, backend)
     if takes_all:
         pairs = tuple(product(ALL_TYPES, ALL_TYPES))

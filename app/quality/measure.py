@@ -22,6 +22,7 @@ from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_here
 from app.planning import due_plans, keep_report
+from app.quality import MOST_TOKENS, USUAL_KINDS
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
 from engine.configuration import Configuration
@@ -30,6 +31,7 @@ from engine.load_laboratory import LaboratoryRequest, subject_settings
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judged
+from engine.policy.pairs import kind_of, parse_pair
 from engine.policy.plans import SavedPlan
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
@@ -67,17 +69,7 @@ class Options:
 
 
 USUAL = Options(
-    tuple(
-        CacheKind(*pair)
-        for pair in (
-            ("q8_0", "q8_0"),
-            ("q8_0", "q5_1"),
-            ("q5_1", "q5_1"),
-            ("q8_0", "q4_0"),
-            ("q4_0", "q4_0"),
-        )
-    ),
-    n_tokens=32 * 1024,
+    tuple(kind_of(parse_pair(name)) for name in USUAL_KINDS.split(",")), n_tokens=MOST_TOKENS
 )
 """What `kvchat cache-quality` measures where nothing else is said."""
 

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import pytest
 from textual.pilot import Pilot
 
-from app.cli.cache_quality import DEFAULT_KINDS, MOST_TOKENS
+from app.cli.cache_quality import USUAL_KINDS, MOST_TOKENS
 from app.quality.measure import USUAL
 from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from app.render.lines import plain
@@ -352,7 +352,7 @@ async def test_a_model_that_another_kvchat_measures_is_said_and_the_last_figures
 
 
 def test_the_screen_measures_what_the_command_measures_by_itself() -> None:
-    assert ",".join(map(str, USUAL.kinds)) == DEFAULT_KINDS
+    assert ",".join(map(str, USUAL.kinds)) == USUAL_KINDS
     assert USUAL.n_tokens == MOST_TOKENS
 
 
