@@ -9,7 +9,6 @@ from queue import SimpleQueue
 import pytest
 from textual.pilot import Pilot
 
-from app.cli.cache_quality import USUAL_KINDS, MOST_TOKENS
 from app.quality.measure import USUAL
 from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from app.render.lines import plain
@@ -349,11 +348,6 @@ async def test_a_model_that_another_kvchat_measures_is_said_and_the_last_figures
             assert "failed: what was measured is kept" in title_of(screen)
     assert scripted.requests == []
     assert earlier_report(path) == REPORT
-
-
-def test_the_screen_measures_what_the_command_measures_by_itself() -> None:
-    assert ",".join(map(str, USUAL.kinds)) == USUAL_KINDS
-    assert USUAL.n_tokens == MOST_TOKENS
 
 
 def test_a_kind_is_judged_when_it_was_measured_to_the_end() -> None:
