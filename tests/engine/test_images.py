@@ -114,7 +114,8 @@ def test_a_photo_lies_as_the_camera_was_held(orientation: int, tmp_path: Path) -
     assert (image.width, image.height) == ((40, 30) if orientation < 5 else (30, 40))
     picture = open_image(tmp_path / "a.jpg")
     assert np.array_equal(colours(image), np.asarray(exif_transpose(picture)))
-    assert np.array_equal(np.asarray(open_image(BytesIO(image.portable()))), colours(image))
+    sent = np.asarray(open_image(BytesIO(image.portable()))).astype(int)
+    assert abs(sent - colours(image)).max() <= 3, "a photo stays one"
 
 
 def test_a_message_from_before_photos_were_turned_keeps_its_picture(tmp_path: Path) -> None:

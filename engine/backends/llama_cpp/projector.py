@@ -25,6 +25,8 @@ from engine.errors import StateError
 from engine.images import Image, ImageError, image_tokens, starts_image
 
 MARKER = b"<__media__>"
+READING = "upright on white"
+"""How pixels are read: what was kept of others is not taken for them."""
 NO_TOKEN = -1
 """Where libmtmd looked for a word in the vocabulary that is not there."""
 KEPT_BYTES = 256 << 20
@@ -128,7 +130,7 @@ class Projector:
             if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
                 found += self._words(chunk)
                 continue
-            own = image_tokens(f"{key} {self._hash()} {index}", n_tokens)
+            own = image_tokens(f"{READING} {key} {self._hash()} {index}", n_tokens)
             places = (mtmd.mtmd_decoder_pos * n_tokens)()
             parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
             mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, places)
