@@ -120,7 +120,7 @@ class Image:
             if picture is opened and opened.format in READ_BY_SERVERS:
                 return data
             if opened.format in PHOTOS:  # as a PNG one takes ten times as many bytes
-                picture.convert("RGB").save(anew, "JPEG", quality=95)
+                picture.convert("RGB").save(anew, "JPEG", quality=95, subsampling=0)
             else:
                 picture.convert("RGB").save(anew, "PNG", compress_level=1)
         return anew.getvalue()

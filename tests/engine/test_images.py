@@ -115,7 +115,7 @@ def test_a_photo_lies_as_the_camera_was_held(orientation: int, tmp_path: Path) -
     picture = open_image(tmp_path / "a.jpg")
     assert np.array_equal(colours(image), np.asarray(exif_transpose(picture)))
     sent = np.asarray(open_image(BytesIO(image.portable()))).astype(int)
-    assert abs(sent - colours(image)).max() <= 3, "a photo stays one"
+    assert abs(sent - colours(image)).max() <= 8, "a photo stays one, nearly as it was"
 
 
 def test_a_message_from_before_photos_were_turned_keeps_its_picture(tmp_path: Path) -> None:
