@@ -32,6 +32,7 @@ from app.bindings import Command, read_keymap
 from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
+from app.clipboard import read_harmless_pastes
 from app.commands import commands_of, every_action, key_sections
 from app.console import console
 from app.opening import ModelRequest
@@ -529,6 +530,7 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
     from app.startup import prepare
 
     opened = prepare(request)
+    read_harmless_pastes()
     # The engine decodes on every core: the screen must not take time from it. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.
     if sys.platform == "linux":

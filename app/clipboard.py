@@ -1,11 +1,15 @@
-"""Copying text out of the terminal."""
+"""Copying text out of the terminal, and pasting into it."""
 
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterable
 from functools import partial
 
+from textual._xterm_parser import XTermParser
 from textual.app import App
+from textual.message import Message
 
 from app.sanitize import without_controls
 
@@ -67,3 +71,64 @@ def _hint() -> str:
     if "TMUX" in os.environ:
         return "In tmux this needs `set -g set-clipboard on`."
     return ""
+
+
+# --- pastes ---
+
+PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+ESCAPE_SIGN = "\u241b"
+
+
+class HarmlessPastes(XTermParser):
+    """Reads what the terminal sends; within a paste an escape begins no key.
+
+    Textual 8.2.8 takes the sequences in a paste for keys, so that a pasted text presses enter where
+    the terminal leaves them in it, as tmux does.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._is_within = False
+        self._before = ""
+        """The last letters outside of a paste: the mark of its beginning may come in two parts."""
+        self._held = ""
+        """The last letters within one, which may be how its end begins."""
+
+    def feed(self, data: str) -> Iterable[Message]:
+        read = "".join(self._harmless(data))
+        return super().feed(read) if read or not data else ()  # nothing is the end
+
+    def _harmless(self, data: str) -> Iterable[str]:
+        while data:
+            if self._is_within:
+                text, end, data = (self._held + data).partition(PASTE_ENDS)
+                n_held = 0 if end else _n_begun(text, PASTE_ENDS)
+                self._held = text[len(text) - n_held :]
+                self._is_within = not end
+                yield text[: len(text) - n_held].replace("\x1b", ESCAPE_SIGN) + end
+                continue
+            seen = self._before + data
+            start = seen.find(PASTE_BEGINS)
+            if start < 0:
+                self._before = seen[1 - len(PASTE_BEGINS) :]
+                yield data
+                return
+            at = start + len(PASTE_BEGINS) - len(self._before)
+            self._is_within, self._before = True, ""
+            yield data[:at]
+            data = data[at:]
+
+
+def _n_begun(text: str, mark: str) -> int:
+    """How many letters of a mark a text ends with."""
+    return next(n for n in range(len(mark) - 1, -1, -1) if text.endswith(mark[:n]))
+
+
+def read_harmless_pastes() -> None:
+    """Let the drivers of terminals read pastes so, from now on."""
+    if sys.platform == "win32":  # whose console has events of its own
+        return
+    from textual.drivers import linux_driver, web_driver
+
+    for driver in (linux_driver, web_driver):
+        driver.XTermParser = HarmlessPastes  # type: ignore[attr-defined]  # as they import it

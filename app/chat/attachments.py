@@ -93,7 +93,8 @@ def in_short(text: str) -> str:
 
 def paste_size(text: str) -> str:
     """What a paste is called: `214 lines pasted`."""
-    return f"{fmt.counted(text.count(chr(10)) + 1, 'line')} pasted"
+    n_lines = text.count("\n") + (not text.endswith("\n"))
+    return f"{fmt.counted(n_lines, 'line')} pasted"
 
 
 # --- files ---

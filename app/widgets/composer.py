@@ -73,11 +73,12 @@ class Composer(TextArea):
     # --- pastes ---
 
     async def _on_paste(self, event: events.Paste) -> None:
-        if self.read_only or not is_long(event.text):
+        event.text = text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        if self.read_only or not is_long(text):
             return
         event.stop()
         event.prevent_default()
-        self._replace_via_keyboard(self._labelled(event.text), *self.selection)
+        self._replace_via_keyboard(self._labelled(text), *self.selection)
         self.focus()
 
     @property
@@ -122,7 +123,7 @@ class Composer(TextArea):
         """The label of a paste, which is kept under it."""
         number = len(self._pastes) + 1
         label = f"[paste {number}: {paste_size(text)}]"
-        self._pastes[label] = without_marks(text.replace("\r\n", "\n").replace("\r", "\n"))
+        self._pastes[label] = without_marks(text)
         return label
 
     def _shown(self, written: str) -> str:

@@ -2,10 +2,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.app import App
 
 from app import clipboard
-from app.clipboard import copy
+from app.clipboard import HarmlessPastes, copy
 from tests.fakes_app import wait_until
 
 
@@ -90,3 +91,18 @@ async def test_a_slow_clipboard_program_does_not_stop_the_screen(
         assert not app._notifications
         go_on.set()
         await wait_until(pilot, lambda: len(app._notifications))
+
+
+HOSTILE = "AAA\x1b[31mBBB\rCCC\x1b\x07\x1b[2\x1b[20"
+
+
+@pytest.mark.parametrize("n_letters", [1, 2, 3, 5, 7, 1000])
+def test_escapes_in_a_paste_press_no_keys(n_letters: int) -> None:
+    typed = f"a\x1b[A\x1b[200~{HOSTILE}\x1b[201~b\x1b[200~second\x1b[201~\x1b[200~\x1b[201~c"
+    parser, told = HarmlessPastes(), []
+    for start in range(0, len(typed), n_letters):
+        told += list(parser.feed(typed[start : start + n_letters]))
+    keys = [event.key for event in told if isinstance(event, events.Key)]
+    pastes = [event.text for event in told if isinstance(event, events.Paste)]
+    assert keys == ["a", "up", "b", "c"]
+    assert pastes[:2] == [HOSTILE.replace("\x1b", "\u241b"), "second"]

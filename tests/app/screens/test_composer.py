@@ -7,6 +7,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from app.chat.attachments import folded
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.widgets.bars import TitleBar
@@ -39,19 +40,31 @@ async def paste(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
     await pilot.pause()
 
 
+async def test_lines_that_end_as_a_terminal_ends_them_are_lines(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await paste(pilot, screen, "one\rtwo")
+        assert screen.composer.text == "one\ntwo"
+        await pilot.press("ctrl+c")
+        await paste(pilot, screen, "a line\r" * 10)
+        assert screen.composer.text == "[paste 1: 10 lines pasted]"
+        assert screen.composer.written == folded("a line\n" * 10)
+
+
 async def test_a_long_paste_is_one_line_that_tells_its_tokens_and_opens(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await pilot.press(*"what is ")
         await paste(pilot, screen, PASTE)
-        assert screen.composer.text == "what is [paste 1: 31 lines pasted]"
+        assert screen.composer.text == "what is [paste 1: 30 lines pasted]"
         await wait_until(pilot, lambda: "150 tokens" in beside(screen))
         await wait_until(pilot, lambda: "+152" in status(screen))
         await pilot.press("alt+o")
         assert screen.composer.text == f"what is {PASTE}"
         await pilot.press("ctrl+z")
-        assert screen.composer.text == "what is [paste 1: 31 lines pasted]"
+        assert screen.composer.text == "what is [paste 1: 30 lines pasted]"
         await pilot.press("enter")
         await wait_until(pilot, lambda: client.requests)
         assert client.requests[0].messages[-1].content == f"what is {PASTE}"
@@ -67,7 +80,7 @@ async def test_a_paste_that_is_not_sent_is_one_line_again_after_a_restart(tmp_pa
     again, client = make_app(tmp_path)
     async with again.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        assert screen.composer.text == "[paste 1: 31 lines pasted]"
+        assert screen.composer.text == "[paste 1: 30 lines pasted]"
         await pilot.press("enter")
         await wait_until(pilot, lambda: client.requests)
         assert client.requests[0].messages[-1].content == PASTE
