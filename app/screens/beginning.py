@@ -43,7 +43,7 @@ class BeginningList(SelectList):
     def offer(self, recent: Sequence[Chat]) -> None:
         """Show the chats used last, and the examples."""
         rows = beginning_rows(recent, datetime.now())
-        self.show_rows(rows, rows[0].key)
+        self.show_rows(rows, None if self.has_focus else rows[0].key)
 
     def action_pick(self) -> None:
         """Take the marked row."""

@@ -257,7 +257,7 @@ class ChatScreen(Screen[None]):
     def _offer_beginning(self) -> None:
         """Show what a chat without messages can begin with."""
         is_empty = not self.transcript.has_messages
-        if is_empty and not self.has_class("-begin"):
+        if is_empty:
             with suppress(StoreError):  # the sidebar tells it
                 self.beginning.offer(self.controller.history.store.list_chats(N_RECENT))
         if self.beginning.has_focus and not is_empty:
@@ -457,6 +457,7 @@ class ChatScreen(Screen[None]):
         # had: those of screens that are closed would take 50 MiB after a hundred of them.
         StylesCache.get_inner_outer.cache_clear()
         self.sidebar.look()
+        self._offer_beginning()
 
     def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:
         self.shown.open_at(message.place)

@@ -220,7 +220,11 @@ def chat_rows(
             return 0, "pinned"
         return (1, chat.folder) if chat.folder else (2, "others")
 
-    ordered = sorted(chats, key=lambda chat: (group(chat)[0], group(chat)[1].casefold()))
+    def order(chat: Chat) -> tuple[int, str, str]:
+        rank, name = group(chat)
+        return rank, name.casefold(), name
+
+    ordered = sorted(chats, key=order)
     rows: list[Row[object]] = []
     for (_, name), members in groupby(ordered, group):
         if group(ordered[0]) != group(ordered[-1]) or name != "others":

@@ -101,6 +101,15 @@ def test_groups_have_headings_only_where_there_are_several(tmp_path: Path) -> No
         assert not store.chat(chats[0].id).is_pinned
 
 
+def test_folders_whose_names_differ_in_case_have_one_heading_each(tmp_path: Path) -> None:
+    with ChatStore(tmp_path / "chats.db") as store:
+        for folder in ("Work", "work", "Work", "work"):
+            chat = store.create_chat(NewChat(title=folder))
+            store.update_chat(chat.id, ChatChanges(folder=folder))
+        rows = chat_rows(store.list_chats(), datetime.now(), None, set())
+        assert [row.is_enabled for row in rows] == [False, True, True] * 2
+
+
 def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
     assert folder_named(" . ") == ""
     assert folder_named(" my\n work ") == "my work"
@@ -126,6 +135,21 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
         assert screen.composer.has_focus
         await pilot.press("ctrl+c", "down", "up", "enter")
         await wait_until(pilot, lambda: screen.controller.history.title == "earlier question")
+
+
+async def test_a_deleted_chat_is_not_offered_to_begin_with(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "earlier question")
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: len(screen.beginning.rows) == 4)
+        await pilot.press("ctrl+l")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        (chat,) = screen.controller.history.store.list_chats()
+        screen.controller.history.store.delete_chat(chat.id)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: len(screen.beginning.rows) == 3)
 
 
 async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:
