@@ -294,7 +294,7 @@ def divider_lines(summary: str, width: int) -> list[Line]:
 
 def _file_line(file: Attachment, width: int) -> Line:
     """A file that went with a question: its name and size, not its text."""
-    size = fmt.counted(file.text.count("\n") + 1, "line")
+    size = fmt.counted(file.text.count("\n") + 1, "line") if file.text else "empty file"
     if file.image is not None:
         size = f"image, {file.image.width} x {file.image.height}"
     said = Run(f"  {size} attached", "note")

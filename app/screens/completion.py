@@ -22,7 +22,7 @@ MAX_ROWS = 40
 NAMES_AGE_S = 5.0
 """How long the names of files are taken from memory: reading a large folder takes a moment."""
 NAME_WIDTH = 24
-_COMMAND = re.compile(r"/([a-z-]*(?: [\w.-]*)?)", re.IGNORECASE)
+_COMMAND = re.compile(r"/([a-z-]*|[a-z-]+ [\w.-]*)", re.IGNORECASE)
 _WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
 _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
@@ -112,12 +112,13 @@ class Completion:
             else:
                 self._run(choice.command, choice.command.run)
             return True
-        words = _WITH_WORDS.fullmatch(self._composer.text.strip())
+        text = self._composer.text.rstrip()
+        words = _WITH_WORDS.fullmatch(text)
         command = command_named(self._commands(), words[1]) if words is not None else None
         if words is not None and command is not None and command.run_with is not None:
             self._run(command, partial(command.run_with, words[2]))
             return True
-        match = _COMMAND.fullmatch(self._composer.text.strip())
+        match = _COMMAND.fullmatch(text)
         if match is None or not match[1]:
             return False
         commands = [*self._commands()]
@@ -125,9 +126,9 @@ class Completion:
         if command is not None:
             self._run(command, command.run)
         else:
-            hint = did_you_mean(match[1], [each.name for each in commands])
+            hint = did_you_mean(f"/{match[1]}", [f"/{each.name}" for each in commands]) or "."
             self._composer.notify(
-                f"There is no command /{match[1]}{hint}. With a blank before the slash it is sent "
+                f"There is no command /{match[1]}{hint} With a blank before the slash it is sent "
                 "as a message.",
                 title="Unknown command",
             )

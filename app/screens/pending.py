@@ -167,6 +167,8 @@ def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
         return spread((label, Run(part.problem, "bad")), (), width)
     n_lines = part.text.count("\n") + (not part.text.endswith("\n"))
     size = f"{fmt.counted(n_lines, 'line')}, {fmt.counted(len(part.text), 'character')}"
+    if not part.text:
+        size = "empty"
     if images := images_in(part.text):
         size = f"image, {images[0].width} x {images[0].height}"
     counted = "counting …" if n_tokens is None else fmt.counted(n_tokens, "token")
@@ -204,7 +206,7 @@ def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | No
     counted = fmt.counted(n_tokens, "token")
     if n_tokens >= n_ctx:
         return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: it cannot be sent"
-    if room is not None and n_tokens >= room:
+    if room is not None and n_tokens and n_tokens >= room:
         return f"{counted}, and {fmt.count(max(room, 0))} are free: enter asks what goes"
     return counted if n_tokens >= TOLD_TOKENS else ""
 

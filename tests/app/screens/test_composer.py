@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from app.chat.attachments import folded
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
+from app.screens.pending import size_text
 from app.widgets.bars import TitleBar
 from engine.images import images_in
 from tests import fakes_client
@@ -200,9 +201,39 @@ async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) ->
         await ask(pilot, screen, "/nwe")
         assert any("no command /nwe" in notice.message for notice in app._notifications)
         assert screen.composer.text == "/nwe"
+        await ask(pilot, screen, "/theme nrod")
+        said = [notice.message for notice in app._notifications]
+        assert any("no command /theme nrod, did you mean /theme nord? With a" in s for s in said)
         assert client.requests == []
         await ask(pilot, screen, "/etc/hosts has what?")
         await wait_until(pilot, lambda: client.requests)
+
+
+@pytest.mark.parametrize("text", [" /nwe", "/ nwe"])
+async def test_a_blank_at_the_slash_makes_a_message_of_a_word(tmp_path: Path, text: str) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ask(pilot, await ready(pilot), text)
+        await wait_until(pilot, lambda: client.requests)
+
+
+async def test_an_empty_file_is_told_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "what is @none.txt ?")
+        assert "@none.txt  empty file attached" in screen.transcript.text
+        screen.composer.put("and @none.txt ?")
+        await wait_until(pilot, lambda: "none.txt  empty" in beside(screen))
+
+
+def test_nothing_written_asks_nothing_in_a_chat_that_is_too_long() -> None:
+    assert size_text("", 0, -100, 1_000) == ""
+    assert "5 tokens, and 0 are free" in size_text("a word", 5, -100, 1_000)
 
 
 async def test_a_command_of_several_choices_is_completed_by_its_second_word(
