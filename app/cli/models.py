@@ -229,10 +229,10 @@ def _print_models(entries: Sequence[ModelEntry], options: "Mapping[Path, ModelOp
     _print_table(titles, [_cells(entry, options.get(entry.path)) for entry in entries])
     for entry in entries:
         for copy in entry.copies:
-            say((f"{copy}: the same model as {entry.path}", "yellow"))
+            say((one_line(f"{copy}: the same model as {entry.path}"), "yellow"))
     for entry in entries:
         if entry.problem is not None:
-            say((f"{entry.name}: {entry.problem}", "red"))
+            say((one_line(f"{entry.name}: {entry.problem}"), "red"))
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

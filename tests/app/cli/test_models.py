@@ -79,6 +79,8 @@ def test_models_names_parts_of_models_copies_and_unfinished_downloads(home: Path
     assert kinds == {"copy": "model", "lora": "adapter", "mmproj-x": "projector", "late": "-"}
     assert f"{folder / 'one.gguf'}: the same model as {folder / 'copy.gguf'}" in out
     assert "late: its download is not finished" in out
+    (folder / "torn\nname.gguf").write_bytes(b"GGUF")
+    assert "\ntorn name: " in kvchat("models").stdout
 
 
 def test_without_models_it_says_where_it_looked_and_what_to_do(home: Path) -> None:
