@@ -12,7 +12,7 @@ from app.chat.spans import SpanCache, TokenSpan
 from app.chat.trimming import is_surely_longer
 from app.chat.update import Notice, UpdateBuilder
 from app.config import ChatDefaults
-from app.store.errors import StoreError
+from app.store.errors import ChatInUseError, StoreError
 from app.store.records import StoredMessage
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import ContextFullError
@@ -170,7 +170,7 @@ class Replies:
         try:
             last = other.unfinished()
             if other.is_read_only:
-                raise StoreError(f"another kvchat writes “{other.title}”: close it there first")
+                raise ChatInUseError(f"another kvchat writes “{other.title}”: close it there first")
             if last is not None and is_out_of_room(last):
                 raise ContextFullError(f"“{other.title}” has no room to continue: open it (ctrl+l)")
             if edited is None:

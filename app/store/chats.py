@@ -22,7 +22,13 @@ from app.store.database import (
     release_database,
     take_lock,
 )
-from app.store.errors import StoreError, is_damage, is_damaged_index, store_error
+from app.store.errors import (
+    ChatInUseError,
+    StoreError,
+    is_damage,
+    is_damaged_index,
+    read_error,
+)
 from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
@@ -152,12 +158,12 @@ class ChatStore:
             return search.search(self._reader(), text, limit)
         except sqlite3.Error as error:
             if not is_damaged_index(error):
-                raise store_error(error, self.path) from error
+                raise read_error(error, self.path) from error
         self._writer.run(search.rebuild)
         try:
             return search.search(self._reader(), text, limit)
         except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+            raise read_error(error, self.path) from error
 
     def chat(self, chat_id: int) -> Chat:
         """One chat."""
@@ -174,7 +180,7 @@ class ChatStore:
         try:
             return sql.read_tree(self._reader(), chat_id)
         except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+            raise read_error(error, self.path) from error
 
     def path_to(self, message_id: int) -> list[StoredMessage]:
         """The messages from the root of the tree to this one."""
@@ -323,7 +329,7 @@ class ChatStore:
         """
         lock = held or self.lock_chat(chat_id)
         if lock is None:
-            raise StoreError(
+            raise ChatInUseError(
                 f"chat {chat_id} is open in another kvchat, which would write it again: close it "
                 "there first"
             )
@@ -431,7 +437,7 @@ class ChatStore:
             return self._reader().execute(query, values).fetchall()
         except sqlite3.Error as error:
             self._is_damaged = self._is_damaged or is_damage(error)
-            raise store_error(error, self.path) from error
+            raise read_error(error, self.path) from error
 
     def _reader(self) -> sqlite3.Connection:
         if self._is_closed:

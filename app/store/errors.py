@@ -12,6 +12,29 @@ class StoreError(EngineError):
     title = "The chats cannot be saved"
 
 
+class ChatReadError(StoreError):
+    """The chat database cannot be read."""
+
+    title = "The chats cannot be read"
+
+
+class ChatGoneError(StoreError):
+    """A chat, or one of its messages, is not there, or no longer."""
+
+    title = "The chat is not there"
+
+
+class ChatInUseError(StoreError):
+    """A chat is held by another kvchat."""
+
+    title = "The chat is open elsewhere"
+
+
+def read_error(error: sqlite3.Error, path: Path) -> ChatReadError:
+    """The error that explains why the database at `path` cannot be read."""
+    return ChatReadError(str(store_error(error, path)))
+
+
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """The StoreError that explains SQLite's `error` on the database at `path`."""
     match _primary_code(error):

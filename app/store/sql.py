@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import fields
 
-from app.store.errors import StoreError
+from app.store.errors import ChatGoneError, StoreError
 from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
@@ -246,10 +246,10 @@ def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
     return _changed(db, chat_id, "head_id = ?, kept_from = ?", head_id, kept_from)
 
 
-def missing(kind: str, key: int) -> StoreError:
+def missing(kind: str, key: int) -> ChatGoneError:
     """The error that says that a chat or message is gone."""
     deleted = "it" if kind == "chat" else "its chat"
-    return StoreError(
+    return ChatGoneError(
         f"{kind} {key} is not in the database: another kvchat may have deleted {deleted}"
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.store.chats import RECENT_REPLIES, ChatStore
-from app.store.errors import StoreError
+from app.store.errors import ChatGoneError, StoreError
 from app.store.records import Chat, ChatChanges, Draft, NewChat, NewMessage
 from app.store.writer import FLUSH_S
 from engine.configuration import SamplingSettings
@@ -225,7 +225,7 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
     ],
 )
 def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
-    with pytest.raises(StoreError, match="99 is not in the database"):
+    with pytest.raises(ChatGoneError, match="99 is not in the database"):
         action(store)
 
 

@@ -15,7 +15,7 @@ import pytest
 from app.store import chats, database, writer
 from app.store.chats import ChatStore
 from app.store.database import connect
-from app.store.errors import StoreError
+from app.store.errors import ChatReadError, StoreError
 from app.store.records import ChatChanges
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
@@ -218,7 +218,7 @@ def test_damage_that_is_met_lets_the_next_start_look(
     with ChatStore(path) as store:
         new_chat(store)
         monkeypatch.setattr(chats, "is_damage", lambda _: True)
-        with pytest.raises(StoreError):
+        with pytest.raises(ChatReadError):
             store._read("no such statement")
         monkeypatch.undo()
     assert "quick_check" in statements_of_opening(path, monkeypatch)
