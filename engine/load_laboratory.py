@@ -163,7 +163,8 @@ def llama_cpp_contexts(configuration: Configuration) -> Contexts:
     the cache before attention reads any (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so that
     every row reads what was quantised, its own too. On a processor one thread for each context
     wastes nothing on waiting for other threads, which takes most of the time where other programs
-    run; the figures are the same.
+    run; the figures are the same. Flash attention makes f16 of what is f32: those are read without
+    (`build_attn_mha`, the same file).
 
     Raises:
         ModelLoadError: llama.cpp refused the file.
@@ -177,13 +178,15 @@ def llama_cpp_contexts(configuration: Configuration) -> Contexts:
             type_k=kv_type_name(kind.type_k),
             type_v=kv_type_name(kind.type_v),
         )
+        if {kind.type_k, kind.type_v} == {"f32"}:
+            changed = replace(changed, flash_attention="off")
         if shape.n_threads is not None:
             changed = replace(changed, n_threads=shape.n_threads, n_threads_batch=None)
         backend = LlamaCppBackend(changed, log, model=weights, n_rows=shape.n_rows)
         return OpenedKind(backend, backend.compute_bytes)
 
     vocabulary = LlamaCppVocabulary(weights.take())
-    is_concurrent = not configuration.n_gpu_layers
+    is_concurrent = not (configuration.n_gpu_layers and find_gpus())
     return Contexts(vocabulary, open_kind, weights.release, is_concurrent=is_concurrent)
 
 
@@ -257,6 +260,11 @@ def _laboratory_notes(
     request: LaboratoryRequest, model: Model, documents: tuple[Document, ...], n_most: int
 ) -> Iterator[str]:
     n_tokens = sum(len(each.tokens) for each in documents if not each.answers)
+    n_again = len(request.texts) - len({text.text for text in request.texts})
+    if n_again:
+        yield f"{n_again} of the texts are others again, and are scored once"
+    if request.haystack and not any(each.kind == "needle" for each in documents):
+        yield f"no needles fit into {n_most:,} tokens: what is found in long texts is not known"
     if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
         yield (
             f"the first {n_tokens:,} tokens of the texts are scored: --tokens says how many, and 0 "

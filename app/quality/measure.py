@@ -3,6 +3,7 @@
 import contextlib
 import re
 import shlex
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text as Printed
 
 from app import paths
-from app.config import Settings, write_atomically
+from app.config import Settings
 from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_here
@@ -27,6 +28,7 @@ from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.files import replace_file
 from engine.load_laboratory import LaboratoryRequest, subject_settings
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
@@ -48,6 +50,7 @@ PART = re.compile(r" \d+/\d+$")
 MOST_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
+_UNWRITABLE = "the page {path} cannot be written ({reason}): name another file for --html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ def run_measurement(
         options = _with_due(options, configuration, settings)
     else:
         read_report(files.resume)  # one that is missing gets no folder for its lock
+    if files.html is not None:
+        check_writable(files.html)
     asked = laboratory_request(options, configuration)
     if options.takes_chats:
         n_chats = sum(text.kind == "chat" for text in asked.texts)
@@ -117,16 +122,18 @@ def run_measurement(
         else:
             _check_is_free(files)
             earlier = None if files.resume is None else read_report(files.resume)
+            if files.resume is not None:
+                run.take_rows(files.resume)
             run.begin(replace(asked, earlier=earlier))
         exit_code = _follow(run)
-        if named is None and run.is_complete and run.path is not None:
-            run.path.unlink(missing_ok=True)
     if run.report is None or not run.report.measurements:
         return exit_code or EXIT_FAILED
     show(run.report, settings)
     _keep_plan(run.report, asked.configuration, settings)
     if files.html is not None:
         write_page(run.report, files.html)
+    if named is None and run.is_complete and run.path is not None:
+        run.path.unlink(missing_ok=True)  # behind all that may fail: nothing is measured again
     return exit_code
 
 
@@ -297,11 +304,28 @@ def write_page(report: Report, path: Path) -> None:
     """Write a report as a page with charts.
 
     Raises:
-        SettingsError: it cannot be written.
+        QualityError: it cannot be written.
     """
     from app.quality.page import html_page
 
-    write_atomically(path, html_page(report))
+    try:
+        replace_file(path.resolve(), [html_page(report).encode()], is_durable=False)
+    except OSError as error:
+        raise QualityError(_UNWRITABLE.format(path=path, reason=error.strerror)) from error
+
+
+def check_writable(page: Path) -> None:
+    """Make sure, before anything is measured, that a page can be written.
+
+    Raises:
+        QualityError: it cannot.
+    """
+    try:
+        page.resolve().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=page.resolve().parent):
+            pass
+    except OSError as error:
+        raise QualityError(_UNWRITABLE.format(path=page, reason=error.strerror)) from error
 
 
 def _plan(options: Options) -> Plan:

@@ -11,6 +11,7 @@ from app.render.quality import (
     MAIN,
     cost_rows,
     cost_title,
+    has_costs,
     interval_rows,
     main_row,
     part_tables,
@@ -39,7 +40,7 @@ def html_page(report: Report) -> str:
             parts=list(_parts(report)),
             cost_title=cost_title(report),
             cost_titles=COST,
-            cost_rows=cost_rows(report),
+            cost_rows=cost_rows(report) if has_costs(report) else (),
             texts=[(text.name, text.kind, f"{text.n_tokens:,}") for text in report.texts],
         )
     )

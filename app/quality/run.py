@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -92,6 +93,22 @@ class MeasurementRun:
             self._process.stop()
         if self._is_closed:
             self._process.close()
+
+    def take_rows(self, earlier: Path) -> None:
+        """Go on with the rows of an earlier report too, where this one goes to another file.
+
+        Raises:
+            QualityError: they cannot be copied.
+        """
+        rows = rows_path(earlier)
+        if self.path is None or earlier == self.path or not rows.exists():
+            return
+        try:
+            shutil.copyfile(rows, rows_path(self.path))
+        except OSError as error:
+            raise QualityError(
+                f"the rows of {earlier} cannot be copied beside {self.path}: {error.strerror}"
+            ) from error
 
     def go_on(self, request: LaboratoryRequest) -> None:
         """Start from the report that the file holds.

@@ -23,8 +23,8 @@ from engine.quality.records import (
 )
 
 STOPPED = (
-    "* was stopped before its last text: the same command goes on with it, with --resume in place "
-    "of --json"
+    "* was stopped before its last text: the same command goes on with it; where it named a file "
+    "by --json, with --resume in its place"
 )
 NO_TYPES = (
     "Servers do not tell which cache they have: what two of them differ by is known to who started "
@@ -107,7 +107,8 @@ def _sections(report: Report) -> Iterator[tuple[str, Sequence[str], Sequence[Seq
         if len(titles) > 2 and rows:
             yield title, titles, rows
     if not report.is_of_servers:
-        yield cost_title(report), COST, cost_rows(report)
+        if has_costs(report):
+            yield cost_title(report), COST, cost_rows(report)
     elif any(row.needle or row.reasoning for row in report.measurements):
         answers = [row[:1] + row[-2:] for row in cost_rows(report)]
         yield "Right answers", COST[:1] + COST[-2:], answers
@@ -183,6 +184,11 @@ def _part_rows(
             rows.append([_name(row), *cells])
     titles = [f"{TEXT_NAMES.get(name, name)} ({fmt.tokens(counts[name])})" for name in names]
     return ["K/V", *titles], rows
+
+
+def has_costs(report: Report) -> bool:
+    """Whether anything was asked or timed."""
+    return any(row.cost or row.needle or row.reasoning for row in report.measurements)
 
 
 def cost_title(report: Report) -> str:

@@ -45,12 +45,15 @@ def questions(vocabulary: Tokenizer, texts: Sequence[Text], n_ctx: int) -> tuple
     found = [_problems(vocabulary, sort, write) for sort, write in _SORTS.items()]
     hay = "\n\n".join(text.text for text in texts)
     sizes = [size for size in HAYSTACKS if size < n_ctx] or [n_ctx]
-    found += [_needles(vocabulary, hay, size) for size in sizes]
+    found += [_needles(vocabulary, hay, size, n_ctx) for size in sizes]
     return tuple(each for each in found if each.answers and len(each.tokens) <= n_ctx)
 
 
-def _needles(vocabulary: Tokenizer, hay: str, size: int) -> Document:
-    """A text of some `size` tokens with a sentence at each depth, and questions behind it."""
+def _needles(vocabulary: Tokenizer, hay: str, size: int, n_ctx: int) -> Document:
+    """A text of some `size` tokens with a sentence at each depth, and questions behind it.
+
+    It is cut where it is more than `n_ctx`, as far as its questions leave something to cut.
+    """
     draw = random.Random(SEED + size)
     things = draw.sample(THINGS, len(DEPTHS))
     numbers = [draw.randrange(1000, 10_000) for _ in DEPTHS]
@@ -69,8 +72,16 @@ def _needles(vocabulary: Tokenizer, hay: str, size: int) -> Document:
             parse_special=False,
         )
     )
-    hidden = _with_sentences(_start(vocabulary, hay, size - asked), rows)
-    return _document(vocabulary, f"needles in {size} tokens", "needle", [(hidden, None), *tail])
+    n_hay = size - asked
+    while True:
+        hidden = _with_sentences(_start(vocabulary, hay, n_hay), rows)
+        found = _document(
+            vocabulary, f"needles in {size} tokens", "needle", [(hidden, None), *tail]
+        )
+        n_over = len(found.tokens) - n_ctx
+        if n_over <= 0 or n_hay <= 0:
+            return found
+        n_hay -= n_over
 
 
 def _shuffled(

@@ -233,7 +233,10 @@ class Report:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all texts, as scored for each kind."""
+        """Tokens of all texts, as scored for each kind; as far as the reference has come."""
+        reference = self.reference
+        if reference is not None and not reference.is_complete:
+            return reference.scores.n_tokens
         return sum(text.n_tokens for text in self.texts)
 
     @property

@@ -126,8 +126,8 @@ def documents_of(
 ) -> tuple[Document, ...]:
     """The texts as tokens, each from the model's first token on.
 
-    What is longer than the context goes on as a document of its own. Control tokens that a text
-    spells stay letters.
+    What is longer than the context goes on as a document of its own, and what is there twice is
+    read once. Control tokens that a text spells stay letters.
 
     Args:
         texts: What to score.
@@ -140,7 +140,10 @@ def documents_of(
     """
     found: list[Document] = []
     n_left = n_most
+    once: dict[str, Text] = {}
     for text in texts:
+        once.setdefault(text.text, text)
+    for text in once.values():
         start = text.text if n_left is None else text.text[: n_left * LETTERS_OF_A_TOKEN]
         tokens = vocabulary.tokenize(start, add_special=False, parse_special=False)
         for document in _cut(text, tokens[:n_left], vocabulary, n_ctx):

@@ -67,6 +67,19 @@ def keep(path: Path, report: Report) -> None:
     write_report(path, report)
 
 
+def test_rows_of_a_report_that_goes_on_in_another_file_go_with_it(path: Path) -> None:
+    keep(path, HALF)
+    rows_path(path).write_text("rows")
+    other = path.with_name("other.json")
+    with MeasurementRun(other, Told()) as run:
+        run.take_rows(path)
+        assert rows_path(other).read_text() == rows_path(path).read_text() == "rows"
+    with MeasurementRun(path, Told()) as run:
+        run.take_rows(path)
+        run.take_rows(path.with_name("none.json"))
+    assert rows_path(path).read_text() == "rows"
+
+
 def test_the_report_grows_in_its_file_and_the_rows_go_with_the_last_event(path: Path) -> None:
     told = Told((ReportChanged(HALF), Finished(WHOLE, is_complete=True)))
     with MeasurementRun(path, told) as run:

@@ -165,6 +165,7 @@ def test_the_page_has_charts_and_escapes_what_comes_from_outside(report_path: Pa
         (["--text", "/nowhere/a.txt"], "cannot be read"),
         (["--resume", "/nowhere/r.json"], "cannot be read as a report"),
         (["--kinds", "q3_0"], "no cache type"),
+        (["--html", "/dev/null/x.html"], "the page /dev/null/x.html cannot be written"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_loaded(
@@ -173,6 +174,15 @@ def test_bad_input_is_told_before_anything_is_loaded(
     assert run(["cache-quality", str(starter_path), *arguments]) in (1, 2)
     assert told in capsys.readouterr().err
     assert not Path("/nowhere").exists()
+
+
+def test_a_table_of_costs_without_any_is_left_out(report_path: Path) -> None:
+    report = read_report(report_path)
+    rows = [replace(row, cost=None, needle=(), reasoning=()) for row in report.measurements]
+    bare = replace(report, measurements=tuple(rows))
+    for shown in (lambda each: "".join(map(plain, report_lines(each, (), 400))), html_page):
+        assert "What it takes" in shown(report)
+        assert "What it takes" not in shown(bare)
 
 
 def test_an_earlier_report_is_not_overwritten(
@@ -251,6 +261,7 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
     again = subprocess.run(_command(starter_path, tmp_path), capture_output=True, text=True,
                            timeout=600, check=False)  # fmt: skip
     assert again.returncode == 0, again.stderr
-    assert f"{before.n_tokens:,} tokens" in again.stdout
+    assert 0 < before.n_tokens < sum(text.n_tokens for text in before.texts)
+    assert f"{sum(text.n_tokens for text in before.texts):,} tokens" in again.stdout
     assert "No verdict" in again.stdout
     assert not list(folder.iterdir())

@@ -108,6 +108,22 @@ def test_a_context_has_the_threads_of_its_shape_and_all_other_settings_of_the_mo
     assert opened == [(expected, 32)]
 
 
+def test_f32_is_read_without_flash_attention_and_contexts_take_turns_beside_a_gpu_only(
+    opened: list[tuple[Configuration, int | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = llama_cpp_contexts(replace(SET, n_gpu_layers=-1))
+    shape = BatchShape(1024, 256, 32, 2)
+    for kind in (CacheKind("f32", "f32"), CacheKind("f32", "q8_0"), CacheKind("f16", "f16")):
+        contexts.open(kind, shape)
+    usual = SET.flash_attention
+    assert [one.flash_attention for one, _ in opened] == ["off", usual, usual]
+    for gpus, is_concurrent in (((), True), ((object(),), False)):
+        monkeypatch.setattr(load_laboratory, "find_gpus", lambda gpus=gpus: gpus)
+        for n_layers in (-1, 0):
+            found = llama_cpp_contexts(replace(SET, n_gpu_layers=n_layers))
+            assert found.is_concurrent == (is_concurrent or not n_layers)
+
+
 @pytest.mark.parametrize("n_ctx", [None, 300])
 def test_the_settings_that_were_asked_are_measured_with_and_stand_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int | None

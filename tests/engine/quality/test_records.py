@@ -73,6 +73,14 @@ def test_too_little_text_allows_no_verdict() -> None:
     assert not replace(report, texts=short).allows_verdict
 
 
+def test_tokens_that_were_not_reached_allow_none_either() -> None:
+    report = made_report()
+    reference = report.measurements[0]
+    stopped = replace(reference, is_complete=False, scores=replace(reference.scores, n_tokens=900))
+    half = replace(report, measurements=(stopped, *report.measurements[1:]))
+    assert (half.n_tokens, half.allows_verdict) == (900, False)
+
+
 def test_bytes_are_told_for_one_token_of_a_full_context() -> None:
     cost = made_measurement(Q8, 0.0, held=1000).cost
     assert cost is not None

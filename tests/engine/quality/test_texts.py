@@ -67,6 +67,15 @@ def test_a_long_text_goes_on_as_documents_of_its_own() -> None:
     assert all(each.tokens[0] == VOCABULARY.bos for each in documents)
 
 
+def test_a_text_that_is_named_twice_is_read_once() -> None:
+    texts = [
+        Text("a", "chat", "a" * 100),
+        Text("b", "chat", "b" * 100),
+        Text("c", "code", "a" * 100),
+    ]
+    assert [each.name for each in documents_of(texts, VOCABULARY, 500)] == ["a", "b"]
+
+
 def test_an_end_of_few_tokens_is_left_out() -> None:
     assert len(documents_of([Text("t", "chat", "a" * 110)], VOCABULARY, 101)) == 1
 
@@ -125,3 +134,11 @@ def test_questions_are_the_same_every_time_and_fit_the_context() -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
     assert questions(VOCABULARY, hay, 2000) == questions(VOCABULARY, hay, 2000)
     assert all(len(each.tokens) <= 900 for each in questions(VOCABULARY, hay, 900))
+
+
+@pytest.mark.parametrize("n_ctx", [512, 1024, 1025, 1030, 2560, 2563, 4096])
+def test_needles_are_hidden_in_any_context(n_ctx: int) -> None:
+    hay = [Text("h", "document", "A line of hay.\n" * 400)]
+    needles = [each for each in questions(VOCABULARY, hay, n_ctx) if each.kind == "needle"]
+    assert len(needles) == 1 + (n_ctx > 2560)
+    assert all(len(each.tokens) <= n_ctx and len(each.answers) == 5 for each in needles)
