@@ -133,8 +133,9 @@ def judged(report: Report, gates: Gates) -> tuple[Candidate, ...]:
 
     The best is the one that uses the least of the gates' room; no rate and no budget counts.
     """
-    found = [_judge(pair, each, report, gates) for pair, each in _measured(report).items()]
-    failed = [each for each in found if each.objections]
+    measured = _measured(report)
+    found = [_judge(pair, each, report, gates) for pair, each in measured.items()]
+    failed = [each for each in found if each.objections and measured[each.pair].is_complete]
     return tuple(
         sorted((_with_finer(each, failed) for each in found), key=lambda each: each.strain)
     )
@@ -220,7 +221,7 @@ def _judge(pair: Pair, found: Measurement, report: Report, gates: Gates) -> Cand
 
 
 def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
-    """A candidate that fails with the finer kinds that do."""
+    """A candidate that fails with the finer kinds that were measured to the end and do."""
     if candidate.objections:
         return candidate
     finer = [each.label for each in failed if is_coarser(candidate.pair, each.pair)]

@@ -96,8 +96,8 @@ class PlanStore:
         """Keep a report and what is chosen by it.
 
         Figures of the same subject that it replaces become earlier ones. Kinds that it has not
-        measured to the end keep the figures that they had: so one kind can be measured again, and
-        a run that was stopped loses nothing.
+        measured to the end keep the figures that they had, or stay out: so one kind can be
+        measured again, and a run that was stopped changes nothing of what was whole.
 
         Args:
             report: What was measured.
@@ -110,7 +110,7 @@ class PlanStore:
             PresetError: nothing may be chosen.
         """
         path, before = self._place(report.subject)
-        report = report if before is None else _joined(before.report, report)
+        report = _finished(report if before is None else _joined(before.report, report))
         choice = chosen(report)
         saved = (now or datetime.now(UTC)).isoformat(timespec="seconds")
         earlier: tuple[Earlier, ...] = ()
@@ -263,3 +263,9 @@ def _joined(before: Report, fresh: Report) -> Report:
         elif newer.cost is None:
             found[each.role, each.kind] = replace(newer, cost=each.cost)
     return replace(fresh, measurements=tuple(found.values()))
+
+
+def _finished(report: Report) -> Report:
+    """A report without the kinds that were not measured to the end."""
+    rows = (each for each in report.measurements if each.is_complete or each.role != "candidate")
+    return replace(report, measurements=tuple(rows))

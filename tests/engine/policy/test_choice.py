@@ -154,6 +154,15 @@ def test_an_unfinished_kind_is_not_chosen() -> None:
     assert choose(cut, Wish(N_CTX), Gates(), size).pair == WHOLE
 
 
+def test_an_unfinished_kind_refuses_no_other() -> None:
+    bf16: Pair = ("bf16", "bf16")
+    found = report({bf16: 0.5, Q8: 0.001}, {Q8: 90.0})
+    rows = [replace(e, is_complete=e.kind != CacheKind(*bf16)) for e in found.measurements]
+    choice = choose(replace(found, measurements=tuple(rows)), Wish(N_CTX), Gates(), size)
+    assert choice.pair == Q8
+    assert [each.pair for each in choice.rejected] == [bf16]
+
+
 def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
     def refuses(pair: Pair) -> int:
         if pair == Q8:

@@ -96,6 +96,17 @@ def test_a_run_that_was_stopped_takes_nothing_from_a_whole_one(store: PlanStore)
     assert store.find(MODEL, BUILD).plans[0].report.measurements == whole.measurements
 
 
+def test_a_kind_that_was_not_measured_to_the_end_is_no_part_of_a_plan(store: PlanStore) -> None:
+    whole = report({Q8: 0.001}, {Q8: 90.0})
+    kept(store, whole)
+    *rest, last = report({Q8: 0.001, ("bf16", "bf16"): 0.5}, {Q8: 90.0}).measurements
+    more = replace(whole, measurements=(*rest, replace(last, is_complete=False)))
+    kept(store, more, NOW + timedelta(days=1))
+    [plan] = store.find(MODEL, BUILD).plans
+    assert (plan.kind, plan.report) == (CacheKind(*Q8), whole)
+    assert (plan.saved, plan.earlier) == (NOW.isoformat(), ())
+
+
 def test_the_same_report_kept_twice_is_no_earlier_one(store: PlanStore) -> None:
     kept(store)
     kept(store)
