@@ -58,9 +58,9 @@ def _size(found: Measurement, report: Report) -> str:
 
 def _ratio(found: Measurement, report: Report) -> float:
     """Bytes of the reference's cache over those of the kind: as allocated, else by bits."""
-    reference = report.reference
-    if found.cost and reference and reference.cost and found.cost.kv_bytes:
-        return reference.cost.held_per_token / found.cost.held_per_token
+    cost, whole_cost = found.cost, report.reference.cost if report.reference else None
+    if cost and whole_cost and cost.kv_bytes and whole_cost.kv_bytes:
+        return whole_cost.held_per_token / cost.held_per_token
     pair, whole = pair_of(found.kind), pair_of(report.subject.reference)
     return 1.0 if pair is None or whole is None else sum(bits_of(whole)) / sum(bits_of(pair))
 

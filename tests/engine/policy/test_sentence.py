@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from engine.policy.choice import Wish, choose
 from engine.policy.gates import Gates
 from engine.policy.pairs import Pair, bits_of
@@ -72,6 +74,17 @@ def test_without_a_measured_cost_the_size_is_that_of_the_bits() -> None:
     row = measured(Q8, tps=None)
     found = report()
     assert "1.9x smaller" in said(replace(found, measurements=(*found.measurements, row)), Q8)
+
+
+@pytest.mark.parametrize("empty", [WHOLE, Q8])
+def test_where_a_cost_has_no_bytes_the_size_is_that_of_the_bits(empty: Pair) -> None:
+    found = report({Q8: 0.001})
+    rows = []
+    for row in found.measurements:
+        assert row.cost is not None
+        is_empty = row.kind == CacheKind(*empty)
+        rows.append(replace(row, cost=replace(row.cost, kv_bytes=0)) if is_empty else row)
+    assert "1.9x smaller" in said(replace(found, measurements=tuple(rows)), Q8)
 
 
 def test_what_was_not_measured_and_the_reference_itself_have_no_figures() -> None:
