@@ -150,11 +150,12 @@ def types_text(configuration: Configuration, known: Known) -> str:
     """Why a configuration has its cache types, in a sentence that begins with its basis."""
     pair = (configuration.type_k, configuration.type_v)
     standing = known.standing(pair)
+    why = _reason_for_whole(known, pair) if known.has_verdict else ""
     match standing.basis:
         case Basis.MEASURED if known.has_verdict and known.report is not None:
-            text = _reason_for_whole(known, pair) or sentence(known.report, kind_of(pair))
+            text = why or sentence(known.report, kind_of(pair))
         case Basis.MEASURED | Basis.UNKNOWN:
-            text = f"{pair_label(pair)}: {standing.text}"
+            text = why or f"{pair_label(pair)}: {standing.text}"
         case Basis.GUESSED:
             text = f"{pair_label(pair)}; nothing was measured on this model, {MEASURE_IT}"
     return f"cache {standing.basis}: {text}"
@@ -170,7 +171,7 @@ def _reason_for_whole(known: Known, pair: Pair) -> str:
     failed = [
         f"{each.label}: {each.objections[0]}"
         for each in known.candidates.values()
-        if each.objections
+        if each.objections and not is_whole(each.pair)
     ]
     why = f" ({'; '.join(failed[:2])})" if failed else ""
     return f"{pair_label(pair)}, because no smaller type keeps the gates{why}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import floor, log
+from typing import Final
 
 from engine.configuration import KVTypeName
 from engine.errors import PresetError
@@ -16,6 +17,7 @@ from engine.memory.units import format_bytes
 from engine.policy.gates import Gates, readings, strain_of
 from engine.policy.pairs import (
     FAST_PAIRS,
+    WHOLE,
     Pair,
     bits_of,
     guessed_cost,
@@ -25,6 +27,8 @@ from engine.policy.pairs import (
 )
 from engine.quality.records import LEAST_TOKENS, Cost, Measurement, Report
 
+WIDEST: Final = "f32"
+"""Twice the bytes of f16 for nothing that chats show: others are compared with it."""
 RATE_STEP = 1.05
 """Rates within one step of this ratio are one: paired runs differ by about as much."""
 
@@ -65,8 +69,9 @@ class Wish:
     """Whether the measured rates are those of the machine that it is for."""
 
     def allows(self, pair: Pair) -> bool:
-        """Whether a pair has the types that are given."""
-        return self.type_k in (None, pair[0]) and self.type_v in (None, pair[1])
+        """Whether a pair has the types that are given; f32 is for comparing unless it is one."""
+        is_given = self.type_k in (None, pair[0]) and self.type_v in (None, pair[1])
+        return is_given and (WIDEST not in pair or WIDEST in (self.type_k, self.type_v))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,8 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
         for each in judged(report, gates)
         if wish.allows(each.pair)
     ]
+    if str(report.subject.reference) == WIDEST and all(each.objections for each in found):
+        found = _with_fall_back(found, wish, size)
     accepted = sorted((each for each in found if not each.objections), key=speed_order)
     rejected = tuple(each for each in found if each.objections)
     if not accepted:
@@ -197,6 +204,12 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
         rejected,
         _notes(report, taken, wish),
     )
+
+
+def _with_fall_back(found: Sequence[Candidate], wish: Wish, size: Size) -> list[Candidate]:
+    """The candidates with f16 among those that may be chosen, where the reference may not be."""
+    others = [each for each in found if each.pair != WHOLE]
+    return [*others, _sized(Candidate(WHOLE), wish, size)] if wish.allows(WHOLE) else [*found]
 
 
 def _measured(report: Report) -> dict[Pair, Measurement]:
@@ -249,7 +262,8 @@ def _refused(candidate: Candidate, why: str) -> Candidate:
 def _why(taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Candidate]) -> str:
     packed = [each for each in accepted if not is_whole(each.pair)]
     if is_whole(taken.pair) and not packed:
-        failed = [f"{each.label}: {each.objections[0]}" for each in rejected[:2]]
+        smaller = [each for each in rejected if not is_whole(each.pair)]
+        failed = [f"{each.label}: {each.objections[0]}" for each in smaller[:2]]
         why = f" ({'; '.join(failed)})" if failed else ""
         return f"{taken.label}, because no smaller type may be chosen{why}"
     if taken.token_s is None:

@@ -22,7 +22,7 @@ from engine.policy.known import Known
 from engine.policy.pairs import Pair
 from engine.presets.preset import Preset
 from tests.engine.planning.shapes import dense_model
-from tests.engine.policy.reports import Q4, Q8, WHOLE, report
+from tests.engine.policy.reports import Q4, Q8, WHOLE, compared_with_f32, report
 
 AUTO = {"type_k": "auto", "type_v": "auto"}
 GOOD = Known(report({Q8: 0.001, Q4: 0.4}, {Q8: 90.0}), has_rates=True)
@@ -52,6 +52,14 @@ def types(found: Configuration) -> tuple[str, str]:
 def test_the_quickest_measured_kind_is_taken_and_without_one_the_guess(small: Model) -> None:
     assert types(settled(small, GOOD)) == Q8
     assert types(settled(small, None)) == WHOLE
+
+
+def test_where_f32_was_compared_with_it_is_f16_with_the_reason(small: Model) -> None:
+    known = Known(compared_with_f32(report({Q4: 0.4})))
+    found = settled(small, known)
+    assert types(found) == WHOLE
+    told = types_text(found, known)
+    assert told.startswith("cache unknown: f16, because no smaller type keeps the gates (q4_0: ")
 
 
 def test_rates_of_another_machine_do_not_count(small: Model) -> None:

@@ -95,3 +95,11 @@ def report(
             *(measured(pair, loss, speed.get(pair, 50.0)) for pair, loss in (kinds or {}).items()),
         ),
     )
+
+
+def compared_with_f32(found: Report) -> Report:
+    """A report with an f32 reference in the place of its own."""
+    kind = CacheKind("f32", "f32")
+    whole = [replace(each, kind=kind) for each in found.measurements if each.role != "candidate"]
+    subject = replace(found.subject, reference=kind)
+    return replace(found, subject=subject, measurements=(*whole, *found.candidates))

@@ -12,7 +12,7 @@ from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose, is_co
 from engine.policy.gates import Gates
 from engine.policy.pairs import Pair, bits_of
 from engine.quality.records import CacheKind, Figure, Measurement, Report
-from tests.engine.policy.reports import Q4, Q8, WHOLE, cost, measured, report
+from tests.engine.policy.reports import Q4, Q8, WHOLE, compared_with_f32, cost, measured, report
 
 PAIRS: tuple[Pair, ...] = (
     Q8, Q4, ("q8_0", "q5_1"), ("q8_0", "q4_0"), ("f16", "q4_0"), ("q5_1", "q5_1"), ("q4_0", "q8_0"),
@@ -139,6 +139,20 @@ def test_where_nothing_smaller_passes_it_is_f16_with_the_reason() -> None:
     choice = choose(report({Q8: 0.4}), Wish(N_CTX), Gates(), size)
     assert choice.pair == WHOLE
     assert choice.reason.startswith("f16, because no smaller type may be chosen (q8_0: ")
+
+
+def test_what_is_compared_with_f32_never_runs_with_it_unless_it_is_named() -> None:
+    failed = compared_with_f32(report({Q4: 0.4}))
+    choice = choose(failed, Wish(N_CTX), Gates(), size)
+    assert (choice.pair, choice.taken.nbytes) == (WHOLE, size(WHOLE))
+    assert choice.reason.startswith("f16, because no smaller type may be chosen (q4_0: ")
+    assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size).pair == ("f32", "f32")
+    with pytest.raises(BudgetError, match="the smallest, f16, takes"):
+        choose(failed, Wish(N_CTX, size(WHOLE) - 1), Gates(), size)
+    passed = compared_with_f32(report({Q8: 0.001, Q4: 0.4}, {Q8: 20.0}))
+    assert choose(passed, Wish(N_CTX), Gates(), size).pair == Q8
+    broken = compared_with_f32(report({WHOLE: 0.4, Q8: 0.4}))
+    assert choose(broken, Wish(N_CTX), Gates(), size).pair == WHOLE
 
 
 def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks() -> None:
