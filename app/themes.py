@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from textual.color import Color, ColorParseError
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
+from app.config import SettingsError
 from app.paths import builtin_themes_dir, themes_dir
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
@@ -134,6 +135,20 @@ def load_themes(user_folder: Path | None = None) -> LoadedThemes:
             else:
                 themes[theme.name] = theme
     return LoadedThemes(tuple(themes.values()), tuple(problems))
+
+
+def require_theme(name: str) -> None:
+    """Refuse a theme that is none of kvchat's, the user's and Textual's.
+
+    Raises:
+        SettingsError: It is none; the message names them all, and files that could not be read.
+    """
+    loaded = load_themes()
+    names = [*(theme.name for theme in loaded.themes), *BUILTIN_THEMES]
+    if name not in names:
+        faults = "".join(f"; {problem}" for problem in loaded.problems)
+        known = ", ".join(dict.fromkeys(names))
+        raise SettingsError(f"[ui] theme is {name!r}, which is none of {known}{faults}")
 
 
 def read_theme(path: Path) -> Theme:

@@ -54,6 +54,10 @@ def command(name: str | None, value: str | None, *, takes_default: bool, as_json
     definition = _named(name)
     if value is not None or takes_default:
         read = None if value is None else definition.read(value)
+        if (definition.section, definition.key) == ("ui", "theme") and read is not None:
+            from app.themes import require_theme  # imports Textual
+
+            require_theme(str(read))
         settings.change(definition.section, definition.key, read)
     found = _value(definition, settings)
     _show([found], as_json=as_json)

@@ -41,6 +41,19 @@ def test_one_is_changed_explained_and_taken_back() -> None:
     assert 'reply-stop = "f8"' in paths.settings_path().read_text()
 
 
+def test_a_theme_is_one_of_ours_of_textuals_or_of_the_users() -> None:
+    folder = paths.themes_dir()
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text('name = "mine"\n[colors]\nprimary = "#7ab7ff"\n')
+    (folder / "torn.toml").write_text("[colors")
+    for name in ("kvchat-light", "nord", "mine"):
+        assert kvchat("settings", "ui.theme", name).returncode == 0
+    refused = kvchat("settings", "ui.theme", "torn").stderr
+    assert "mine" in refused
+    assert "torn.toml: " in refused
+    assert 'theme = "mine"' in paths.settings_path().read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -49,6 +62,7 @@ def test_one_is_changed_explained_and_taken_back() -> None:
         (("chat.temperature", "1", "--default"), 2, "not both"),
         (("--default",), 2, "name a setting"),
         (("zzz",), 2, "lists them"),
+        (("ui.theme", "nope"), 1, "none of kvchat-"),
     ],
 )
 def test_what_cannot_be_says_what_can(arguments: tuple[str, ...], code: int, says: str) -> None:
