@@ -10,9 +10,11 @@ from app import paths
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.files import NewestEntries
+from engine.model.addresses import HF_PREFIX
 from engine.model.catalog import find_entry
 from engine.model.gguf import SPLIT_NAME
 from engine.model.hub import (
+    DownloadError,
     HubModel,
     RepositoryName,
     find_repositories,
@@ -103,10 +105,16 @@ def repository_of(name: str) -> RepositoryName:
 
     Raises:
         ModelFileError: the name means neither.
-        DownloadError: the hub cannot be asked, or has no such repository.
+        DownloadError: the hub cannot be asked, or has no such repository; or no repository is
+            called so.
     """
     if (asked := parse_repository(name)) is not None:
         return asked
+    if name.lower().startswith(HF_PREFIX):
+        raise DownloadError(
+            f"{name!r} names no repository of the hub: write hf:owner/repository, with :Q4_K_M "
+            "behind it or without, or hf:owner/repository/file.gguf"
+        )
     plain, _, quantization = name.rpartition(":")
     try:
         entry = find_entry(name)

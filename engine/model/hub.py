@@ -356,8 +356,14 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
 
 
 def _of_os(what: str, folder: Path | None, error: OSError) -> DownloadError:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
 
+    if isinstance(error, OfflineModeIsEnabled):
+        return DownloadError(f"{what} is not asked for while HF_HUB_OFFLINE is set: unset it")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadError(
             f"the disk of {folder} is full: what came of {what} is kept, free some space and try "
@@ -382,4 +388,5 @@ def _goes_on(folder: Path | None) -> str:
 
 
 def _short(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else repr(error)
+    said = str(error).strip()
+    return said.splitlines()[0][:200].rstrip(".") if said else repr(error)

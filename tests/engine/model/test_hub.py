@@ -178,7 +178,13 @@ def test_a_hub_that_does_not_answer_is_told(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
-    with pytest.raises(DownloadError, match=r"a/b: .*try again later"):
+    with pytest.raises(DownloadError, match=r"a/b: .*[^.]: try again later"):
+        repository_models("a/b")
+
+
+def test_offline_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set: unset it$"):
         repository_models("a/b")
 
 
