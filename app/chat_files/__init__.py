@@ -32,8 +32,11 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
     """Write a file of chats, whole or not at all, for its owner only.
 
     Raises:
-        ChatFileError: If the file exists and is not to be replaced, or cannot be written.
+        ChatFileError: If the file exists and is not to be replaced, its folder does not, or it
+            cannot be written.
     """
+    if not path.parent.exists():
+        raise ChatFileError(f"there is no folder {path.parent}: make it, or name another file")
     if path.exists() and not replace:
         raise ChatFileError(f"{path} exists: choose another name, or replace it with --force")
     try:

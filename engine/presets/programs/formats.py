@@ -108,8 +108,15 @@ def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> 
     """Write an export with what comes with it; the result is the files.
 
     Raises:
-        ExportError: one of them is there already, or cannot be written.
+        ExportError: their folder is not there, one of them is there already, or they cannot be
+            written.
     """
+    if not path.parent.exists():
+        raise ExportError(f"there is no folder {path.parent}: make it, or name another file")
+    return _write_all(exported, path, replace_existing=replace_existing)
+
+
+def _write_all(exported: Exported, path: Path, *, replace_existing: bool) -> list[Path]:
     texts = {path: exported.text}
     texts |= {path.with_name(each.file_name): each.text for each in exported.companions}
     for file in texts:
@@ -135,7 +142,7 @@ def install(
     if path is None:
         raise ExportError(f"{format_.title} has no path of its own here: write it to a file")
     if format_.merge is None or not path.exists():
-        write(exported, path, replace_existing=replace_existing)
+        _write_all(exported, path, replace_existing=replace_existing)
         return path, None
     try:
         existing, mode = read_file(path, limit=RECORDS_BYTES), path.stat().st_mode & 0o777

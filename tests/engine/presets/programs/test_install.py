@@ -72,3 +72,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     blocked.write_text("")
     with pytest.raises(ExportError, match="cannot be written"):
         write(FORMATS["shell"].render(request(Path("/m.gguf"))), blocked / "serve.sh")
+
+
+def test_a_mistyped_folder_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"there is no folder .*/nonexist: make it"):
+        write(FORMATS["shell"].render(request(Path("/m.gguf"))), tmp_path / "nonexist" / "x.sh")
+    assert not any(tmp_path.iterdir())
