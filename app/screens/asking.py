@@ -26,6 +26,7 @@ from app.store.records import Draft, StoredMessage
 from engine.errors import EngineError
 
 READ_ONLY = "Another kvchat writes this chat: it is read-only here."
+BEING_WRITTEN = "A reply is being written: esc stops it."
 
 
 class Asking:
@@ -105,13 +106,29 @@ class Asking:
         """Answer once more: a message, or the last one where it is None."""
         self._request(Waiting(self._chat_id, "again", message_id=message_id))
 
-    def edit(self, message: StoredMessage | None) -> None:
-        """Take a question into the composer."""
-        if message is None:
-            self._screen.notify("There is nothing to edit yet.")
-        else:
-            self._drafts.edit(message)
-            self.describe()
+    def edit(self, message: StoredMessage | None) -> bool:
+        """Take a message into the composer; False, after a notice, where that cannot be."""
+        if message is None or (why := self.why_not_edit(message)):
+            self._screen.notify("There is nothing to edit yet." if message is None else why)
+            return False
+        self._drafts.edit(message)
+        self.describe()
+        return True
+
+    def why_not_edit(self, message: StoredMessage | None) -> str:
+        """Why a message cannot be written anew now; empty where it can."""
+        if self._conversation.history.is_read_only:
+            return READ_ONLY
+        live = self._conversation.replies.shown
+        is_live = live is not None and message is not None and live.message_id == message.id
+        return BEING_WRITTEN if is_live else ""
+
+    def why_no_variant(self) -> str:
+        """Why no other variant can be shown now."""
+        if self._conversation.history.is_read_only:
+            return READ_ONLY
+        is_live = self._conversation.replies.shown is not None
+        return BEING_WRITTEN if is_live else "There is no further variant."
 
     def stop(self, *, is_composer_focused: bool) -> bool:
         """Take back what waits, else stop the reply, else leave an edit.
@@ -348,9 +365,12 @@ class Asking:
 def message_of(
     conversation: Conversation, speaker: Speaker, selected: int | None
 ) -> StoredMessage | None:
-    """The selected message if it is that speaker's, else the speaker's last one."""
+    """The selected message if it is that speaker's, else the speaker's last, with its live text."""
     role = "user" if speaker is Speaker.USER else "assistant"
     message = conversation.history.shown(selected) if selected is not None else None
-    if message is not None and message.role == role:
-        return message
-    return conversation.history.last(speaker)
+    if message is None or message.role != role:
+        message = conversation.history.last(speaker)
+    live = conversation.replies.shown
+    if message is not None and live is not None and live.message_id == message.id:
+        return replace(message, content=live.text)
+    return message

@@ -40,6 +40,7 @@ from app.screens.sidebar import ChatSidebar
 from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
 from app.store.errors import StoreError
+from app.store.records import StoredMessage
 from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.ink import InkLines
@@ -71,7 +72,7 @@ NEEDS_MODEL = (
     "message-regenerate", "message-continue",
 )  # fmt: skip
 NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics")
-NEEDS_QUESTION = ("reply-regenerate", "message-regenerate", "message-edit")
+NEEDS_QUESTION = ("reply-regenerate", "message-regenerate")
 """Ids of keys that can do nothing without these."""
 
 TABS = ("chat", "speculation", "memory")
@@ -310,6 +311,8 @@ class ChatScreen(Screen[None]):
             "message-see-all": "" if history.n_hidden else "the model sees the whole chat",
             "reply-stop": "" if is_busy else "nothing runs",
             "chat-settings": READ_ONLY if history.is_read_only else "",
+            "message-edit": self._why_not_edit(Speaker.USER) or no_question,
+            "message-edit-reply": self._why_not_edit(Speaker.MODEL) or no_reply,
         }
         return {name: text for name, text in {**why, **no_model}.items() if text}
 
@@ -339,10 +342,14 @@ class ChatScreen(Screen[None]):
         self._take_into_composer(Speaker.MODEL)
 
     def _take_into_composer(self, speaker: Speaker) -> None:
-        message = message_of(self.controller, speaker, self.transcript.selected)
-        self.asking.edit(message)
-        if message is not None:
+        if self.asking.edit(self._message_of(speaker)):
             self.composer.focus()
+
+    def _why_not_edit(self, speaker: Speaker) -> str:
+        return self.asking.why_not_edit(self._message_of(speaker))
+
+    def _message_of(self, speaker: Speaker) -> StoredMessage | None:
+        return message_of(self.controller, speaker, self.transcript.selected)
 
     def action_fork(self) -> None:
         """Copy the chat up to the selected message, or to its end, into a new chat."""
@@ -365,7 +372,7 @@ class ChatScreen(Screen[None]):
             return
         try:
             if not self.controller.switch_variant(selected, step):
-                self.notify("There is no further variant.")
+                self.notify(self.asking.why_no_variant())
         except StoreError as error:
             report(self, error)
 
@@ -490,15 +497,15 @@ class ChatScreen(Screen[None]):
 
     def action_copy_message(self) -> None:
         """Copy the selected message, or the last reply."""
-        message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
-        if message is None:
+        message = self._message_of(Speaker.MODEL)
+        if message is None or not message.content:
             self.notify("There is no reply to copy yet.")
         else:
             copy(self.app, answer_of(message.content))
 
     def action_copy_code(self) -> None:
         """Copy the last code block of a reply; the one before when pressed again."""
-        message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
+        message = self._message_of(Speaker.MODEL)
         blocks = code_blocks(answer_of(message.content)) if message else []
         if message is None or not blocks:
             self.notify("There is no code block in this reply.")
@@ -511,7 +518,7 @@ class ChatScreen(Screen[None]):
 
     def action_statistics(self) -> None:
         """Show what was counted and timed of the selected reply, or the last one; or hide it."""
-        message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
+        message = self._message_of(Speaker.MODEL)
         text = reply_stats_text(message) if message else None
         if message is None or text is None:
             self.notify("Nothing was measured of this reply.")

@@ -7,6 +7,7 @@ from textual.widgets._toast import ToastRack
 
 from app.chat.entries import Speaker
 from app.render.lines import plain
+from app.screens.asking import READ_ONLY
 from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
 from app.store.records import Draft, NewChat, NewMessage
@@ -283,6 +284,70 @@ async def test_y_copies_the_reply_and_big_y_its_code_blocks_from_the_last(tmp_pa
         assert app.clipboard == "second\n"
         await pilot.press("Y")
         assert app.clipboard == "first\n"
+
+
+async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(
+    tmp_path: Path,
+) -> None:
+    text = "```\nfirst\n```\n" + "word " * 200
+    app, _ = make_app(tmp_path, Script(replies=(text, " more" * 200), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "go")
+        await wait_until(pilot, lambda: "word" in screen.transcript.text)
+        await pilot.press("shift+tab", "y")
+        assert app.clipboard.startswith("```\nfirst\n```\nword")
+        await pilot.press("Y")
+        assert app.clipboard == "first\n"
+        await pilot.press("E")
+        assert screen.composer.text == ""
+        assert not screen.drafts.is_edit
+        assert notices(screen)[-1] == "A reply is being written: esc stops it."
+        assert screen.obstacles()["message-edit-reply"] == notices(screen)[-1]
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        screen.composer.focus()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "more more" in screen.transcript.text)
+        await pilot.press("shift+tab", "y")
+        assert app.clipboard.startswith("```\nfirst"), "the part before"
+        assert "more more" in app.clipboard, "and the live one"
+
+
+async def test_a_further_variant_that_streams_is_why_no_other_is_shown(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("first reply",)))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        client.script = Script(replies=("second " * 50,), tps=5)
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: "second" in screen.transcript.text)
+        await pilot.press("alt+p")
+        assert notices(screen)[-1] == "A reply is being written: esc stops it."
+        assert "first reply" not in screen.transcript.text
+
+
+async def test_a_chat_that_another_kvchat_writes_is_not_edited(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        chat = screen.controller.history.chat
+        assert chat is not None
+        await pilot.press("ctrl+n")
+        lock = screen.controller.history.store.lock_chat(chat.id)
+        assert lock is not None
+        with lock:
+            screen.open_chat(chat.id)
+            for key in ("e", "E", "left_square_bracket"):
+                app.clear_notifications()
+                screen.transcript.focus()
+                await pilot.press(key)
+                assert notices(screen)[-1] == READ_ONLY
+                assert screen.composer.text == ""
+                assert not screen.drafts.is_edit
+            why = screen.obstacles()
+            assert why["message-edit"] == why["message-edit-reply"] == READ_ONLY
 
 
 async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) -> None:
