@@ -11,7 +11,7 @@ from typing import Literal
 from textual.screen import Screen
 
 from app import format as fmt
-from app.chat.attachments import AttachmentError, as_written, message_with, read_files
+from app.chat.attachments import Attachment, AttachmentError, as_written, message_with, read_files
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
@@ -89,7 +89,7 @@ class Asking:
             )
             return False
         try:
-            files = read_files(self._drafts.pending.draft(self._chat_id).text, self._drafts.folder)
+            files = self._files(self._drafts.pending.draft(self._chat_id))
             image = next((file for file in files if file.image is not None), None)
             if image is not None and (blindness := self._conversation.blindness):
                 raise AttachmentError(f"@{visible(image.name)} is an image, and {blindness}")
@@ -271,13 +271,12 @@ class Asking:
 
         Raises:
             AttachmentError: If a file cannot go with it.
-            StoreError: If the message that it takes the place of is gone.
         """
-        if draft.edited is not None:
-            edited = self._conversation.history.message(draft.edited)
-            if edited.role == "assistant":
-                return message_with(draft.text, ())
-        return message_with(draft.text, read_files(draft.text, self._drafts.folder))
+        return message_with(draft.text, self._files(draft))
+
+    def _files(self, draft: Draft) -> list[Attachment]:
+        drafts = self._drafts
+        return read_files(draft.text, drafts.folder) if drafts.takes_files(draft) else []
 
     def _ask_waiting(self, request: Waiting) -> bool:
         conversation = self._conversation

@@ -143,7 +143,7 @@ class Drafts:
         if self._edited is None:
             self._before_edit = self._composer.written
         self._edited = message.id
-        is_reply = message.role == "assistant"  # which is changed in its middle, and takes no files
+        is_reply = message.role == "assistant"
         self._composer.put(message.content if is_reply else as_written(message.content))
 
     def leave_edit(self) -> None:
@@ -158,6 +158,13 @@ class Drafts:
             self.pending.keep(None, Draft())
             self.chat_id = chat_id
 
+    def takes_files(self, draft: Draft) -> bool:
+        """Whether files that a text names go with it: not with a reply, changed in its middle."""
+        with suppress(StoreError):  # sending tells that the message is gone
+            if draft.edited is not None:
+                return self._conversation.history.message(draft.edited).role == "user"
+        return True
+
     def measure(self) -> None:
         """Keep what is written, and read the files that it names."""
         draft = self._written()
@@ -165,7 +172,8 @@ class Drafts:
         self._own = "".join(part for part, is_paste in pieces(draft.text) if not is_paste)
         if self._history is not None and draft.text != self._history.shown:
             self._history = None
-        names = [name for name in names_in(draft.text) if is_there(name, self.folder)]
+        named = names_in(draft.text) if self.takes_files(draft) else ()
+        names = [name for name in named if is_there(name, self.folder)]
         self._files = {name: self._files.get(name) or self._read(name) for name in names}
         self._parts = [*(Part(*paste) for paste in self._composer.pastes), *self._files.values()]
 

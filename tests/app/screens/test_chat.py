@@ -460,13 +460,17 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
 
 
 async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: Path) -> None:
-    text = "see @notes.txt\n" * 40
+    (tmp_path / "folder").mkdir()
+    text = "see @folder and @notes.txt\n" * 40
     app, client = make_app(tmp_path, Script(replies=(text, "done")))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
+        screen.drafts.folder = tmp_path
         await answered(pilot, screen, "why")
         await pilot.press("shift+tab", "E")
         assert screen.composer.written == text
+        await pilot.pause()
+        assert not any("@folder" in plain(line) for line in screen.beside.lines)
         await pilot.press("enter")
         await wait_until(pilot, lambda: len(client.requests) == 2)
         assert client.requests[-1].continues_text == text
