@@ -235,7 +235,7 @@ class Conversation:
         Raises:
             StoreError: If the text could not be saved; nothing was sent then.
         """
-        self.replies.ask(self.history, text, parent_id=self.history.head_id)
+        self.replies.send(self.history, text)
 
     def edit(self, message_id: int, text: str) -> None:
         """Ask in another way, beside an earlier question; or go on behind a reply as it is now.
@@ -256,11 +256,7 @@ class Conversation:
         Raises:
             StoreError: If the new reply could not be saved; nothing was asked then.
         """
-        question = self.history.question_for(message_id)
-        if question is None:
-            return False
-        self.replies.ask(self.history, None, parent_id=question)
-        return True
+        return self.replies.regenerate(self.history, message_id) is not None
 
     def continue_reply(self) -> bool:
         """Continue the reply that the chat ends with, or answer its open question.
@@ -271,13 +267,7 @@ class Conversation:
         Raises:
             StoreError: If the reply could not be opened again; nothing was asked then.
         """
-        last = self.history.unfinished()
-        if last is None or self.loaded is None:
-            return False
-        if last.role == "user" or last.parent_id is None:
-            return self.regenerate(last.id)
-        self.replies.go_on(self.history, last)
-        return True
+        return self.replies.continue_last(self.history) is not None
 
     # --- chats ---
 

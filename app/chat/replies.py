@@ -151,16 +151,14 @@ class Replies:
         self._begin(history, reply)
         return reply
 
-    def ask_in(self, chat_id: int | None, text: str, edited: int | None = None) -> int:
+    def ask_in(
+        self, chat_id: int | None, begin: Callable[[ChatHistory], RunningReply | None]
+    ) -> RunningReply | None:
         """Ask in a chat that is not shown.
 
         Args:
             chat_id: The chat; None begins one.
-            text: The question.
-            edited: The earlier message that it replaces.
-
-        Returns:
-            The number of the chat.
+            begin: Asks in it; None where there is nothing to ask.
 
         Raises:
             StoreError: If the chat is gone or written by another kvchat, or saving failed.
@@ -173,14 +171,22 @@ class Replies:
                 raise ChatInUseError(f"another kvchat writes “{other.title}”: close it there first")
             if last is not None and is_out_of_room(last):
                 raise ContextFullError(f"“{other.title}” has no room to continue: open it (ctrl+l)")
-            if edited is None:
-                reply = self.ask(other, text, parent_id=other.head_id)
-            else:
-                reply = self.edit(other, edited, text)
-            reply.lock = other.take_lock()
-            return reply.chat_id
+            reply = begin(other)
+            if reply is not None:
+                reply.lock = other.take_lock()
+            return reply
         finally:
             other.close()
+
+    def send(self, history: ChatHistory, text: str, edited: int | None = None) -> RunningReply:
+        """Ask at the end of a chat, or in the place of an earlier message.
+
+        Raises:
+            StoreError: If it could not be saved; nothing was asked then.
+        """
+        if edited is not None:
+            return self.edit(history, edited, text)
+        return self.ask(history, text, parent_id=history.head_id)
 
     def edit(self, history: ChatHistory, message_id: int, text: str) -> RunningReply:
         """Ask a question in another way, or go on behind a reply that reads otherwise now.
@@ -194,12 +200,39 @@ class Replies:
         start = replace(message, content=text, stats=None, finish_reason=None)
         return self.ask(history, None, parent_id=message.parent_id, start=start)
 
-    def go_on(self, history: ChatHistory, last: StoredMessage) -> None:
-        """Go on with a reply that was cut, in the same message.
+    def regenerate(
+        self, history: ChatHistory, message_id: int | None = None
+    ) -> RunningReply | None:
+        """Answer once more, beside the reply that is there; None if nothing was asked.
+
+        Args:
+            history: The chat.
+            message_id: A reply, or a question to answer; the last of the chat if None.
 
         Raises:
-            StoreError: If it could not be opened again; nothing was asked then.
+            StoreError: If the new reply could not be saved; nothing was asked then.
         """
+        question = history.question_for(message_id)
+        return None if question is None else self.ask(history, None, parent_id=question)
+
+    def continue_last(self, history: ChatHistory) -> RunningReply | None:
+        """Continue the reply that a chat ends with, or answer its open question.
+
+        Returns:
+            None where the chat ends with neither.
+
+        Raises:
+            StoreError: If the reply could not be opened again; nothing was asked then.
+        """
+        last = history.unfinished()
+        if last is None or self.loaded is None:
+            return None
+        if last.role == "user" or last.parent_id is None:
+            return self.regenerate(history, last.id)
+        return self._go_on(history, last)
+
+    def _go_on(self, history: ChatHistory, last: StoredMessage) -> RunningReply:
+        """Go on with a reply that was cut, in the same message."""
         self._store.reopen_message(last.id)
         opened = replace(
             last,
@@ -215,6 +248,7 @@ class Replies:
             chat_title=history.title,
         )
         self._begin(history, reply)
+        return reply
 
     def _begin(self, history: ChatHistory, reply: RunningReply) -> None:
         self.refused = None

@@ -4,8 +4,9 @@ There is one rule for all that is asked: while the engine has something else to 
 esc takes it back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from textual.screen import Screen
@@ -15,18 +16,24 @@ from app.chat.attachments import Attachment, AttachmentError, as_written, messag
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
+from app.chat.history import ChatHistory
+from app.chat.reply import RunningReply
 from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
 from app.sanitize import visible
 from app.screens.dialogs import report
 from app.screens.drafts import Drafts, shown_chat_id
-from app.screens.pending import Waiting
+from app.screens.pending import Kind, Waiting
 from app.store.errors import StoreError
 from app.store.records import Draft, StoredMessage
 from engine.errors import EngineError
 
 READ_ONLY = "Another kvchat writes this chat: it is read-only here."
 BEING_WRITTEN = "A reply is being written: esc stops it."
+NOTHING_TO_ASK: Mapping[Kind, str] = {
+    "go on": "The last reply is whole: there is nothing to continue.",
+    "again": "There is no question to answer yet.",
+}
 
 
 class Asking:
@@ -243,12 +250,10 @@ class Asking:
                     if self._context.is_needed():
                         self.offer_room("this reply ended because the context is full")
                     elif not conversation.continue_reply():
-                        self._screen.notify(
-                            "The last reply is whole: there is nothing to continue."
-                        )
+                        self._screen.notify(NOTHING_TO_ASK[request.kind])
                 case "again":
                     if not conversation.regenerate(request.message_id):
-                        self._screen.notify("There is no question to answer yet.")
+                        self._screen.notify(NOTHING_TO_ASK[request.kind])
         except EngineError as error:
             report(self._screen, error)
             return False
@@ -284,18 +289,28 @@ class Asking:
             return self._can_ask() and self._ask(request)
         if not conversation.has_free_slot:
             return self._can_ask()
-        if request.kind != "text":
-            return True  # the reply that it was of is out of sight, and has no text to lose
-        draft = request.draft
         try:
-            message = self._message(draft)
-            chat_id = conversation.replies.ask_in(request.chat_id, message, draft.edited)
+            reply = conversation.replies.ask_in(request.chat_id, self._beginning(request))
+            if reply is None and request.chat_id is not None:
+                title = short_title(conversation.history.store.chat(request.chat_id).title)
+                self._screen.notify(NOTHING_TO_ASK[request.kind], title=title)
         except EngineError as error:
             report(self._screen, error)
             return False
-        if request.chat_id is None:
-            self._drafts.pending.move(None, chat_id)
+        if reply is not None and request.chat_id is None:
+            self._drafts.pending.move(None, reply.chat_id)
         return True
+
+    def _beginning(self, request: Waiting) -> Callable[[ChatHistory], RunningReply | None]:
+        """What asks a request in a chat that is not shown."""
+        replies, draft = self._conversation.replies, request.draft
+        match request.kind:
+            case "text":
+                return partial(replies.send, text=self._message(draft), edited=draft.edited)
+            case "go on":
+                return replies.continue_last
+            case "again":
+                return partial(replies.regenerate, message_id=request.message_id)
 
     def _awaited(self, chat_id: int | None) -> str | None:
         """What has to end before something can be asked in a chat; None where nothing has."""

@@ -213,6 +213,48 @@ async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -
         assert not screen.controller.history.is_read_only
 
 
+@pytest.mark.parametrize(("again", "variants"), [(True, 2), (False, 1)])
+async def test_one_more_reply_and_going_on_are_asked_though_another_chat_is_shown(
+    tmp_path: Path, *, again: bool, variants: int
+) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 40, "theend."), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first")
+        first = screen.controller.history.chat
+        assert first is not None
+        await wait_until(pilot, lambda: "word" in screen.transcript.text)
+        if again:
+            await pilot.press("ctrl+g")
+        else:
+            screen.action_continue_reply()
+        await pilot.press("ctrl+n")
+        if not again:
+            client.stop(client._running[-1].number)
+        client.hurry()
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        assert screen.controller.history.chat is None, "the new chat is still the shown one"
+        screen.open_chat(first.id)
+        await wait_until(pilot, lambda: "theend." in screen.transcript.text)
+        assert screen.controller.entries()[-1].n_variants == variants
+        assert len(screen.controller.entries()) == 2
+        assert not screen.controller.history.is_read_only
+
+
+async def test_a_whole_reply_that_was_to_go_on_is_told_with_its_chat(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 40,), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first")
+        screen.action_continue_reply()
+        await pilot.press("ctrl+n")
+        client.hurry()
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: not screen.drafts.pending.queue)
+        told = [n.title for n in app._notifications if "nothing to continue" in n.message]
+        assert told == ["first"]
+        assert len(client.requests) == 1
+
+
 async def test_a_question_of_a_new_chat_that_was_left_begins_it_when_its_turn_comes(
     tmp_path: Path,
 ) -> None:
