@@ -99,7 +99,7 @@ class LastLines:
         found = replace(found, n_same=n_same, lost=_why_lost(line, request, recalled, n_same))
         if n_same == min(len(line.tokens), len(tokens) - 1):
             return found
-        cause, place = self._why(line, request, n_same)
+        cause, place = self._why(line, request, prompt, n_same)
         return replace(
             found,
             cause=cause,
@@ -109,14 +109,18 @@ class LastLines:
             now=self._text(tokens[n_same : n_same + N_SHOWN]),
         )
 
-    def _why(self, line: Line, request: GenerationRequest, n_same: int) -> tuple[ReadCause, str]:
+    def _why(
+        self, line: Line, request: GenerationRequest, prompt: Prompt, n_same: int
+    ) -> tuple[ReadCause, str]:
         """Why a prompt differs from a line, and which message does, where one does."""
-        now = _digests(request.messages)
+        now, messages = _digests(request.messages), request.messages
         at = common_prefix(line.messages, now)
+        if at == len(now) and n_same >= len(prompt.tokens) - len(prompt.continues):
+            return _edited((*messages, Message("assistant", "")), at)
         if at < len(line.messages):
-            return (ReadCause.TRIMMED, "") if request.may_shift else _edited(request, at)
+            return (ReadCause.TRIMMED, "") if request.may_shift else _edited(messages, at)
         if at < len(now) and now[at] != line.reply:
-            return _edited(request, at)
+            return _edited(messages, at)
         if line.thinks is not may_think(request):
             return ReadCause.SETTINGS, "thinking"
         if at < len(now) and self._is_in_thought(line, request.messages[at], n_same):
@@ -144,9 +148,8 @@ def _digests(messages: Tokens[Message]) -> tuple[int, ...]:
     return tuple(map(_digest, messages))
 
 
-def _edited(request: GenerationRequest, at: int) -> tuple[ReadCause, str]:
+def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
     """The message that reads otherwise, in words; a chat that is shorter now ends there."""
-    messages = request.messages
     if at >= len(messages):
         return ReadCause.EDITED, "the chat ends earlier"
     if messages[at].role == "system":

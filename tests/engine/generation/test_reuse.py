@@ -87,6 +87,22 @@ def test_an_edit_is_told_with_its_place_and_both_texts(edit: int, place: str) ->
     assert ready.lost is None
 
 
+def test_a_reply_that_goes_on_behind_another_text_was_changed() -> None:
+    one, question = session(), Message("user", LONG)
+    _, said = ask(one, question)
+    ids = said.token_ids or ()
+    edited, changed = ask(one, question, continues=ids, continues_text=f"{said.content[:4]}XY")
+    assert (edited.cause, edited.place) == (ReadCause.EDITED, "reply 1")
+    assert edited.now == "XY"[: len(edited.now)]
+    variant, _ = ask(one, question, continues=ids)
+    assert (variant.cause, variant.place) == (ReadCause.EDITED, "reply 1")
+    ask(one, question, changed, Message("user", "and"))
+    earlier, _ = ask(one, question, continues_text="ZZ")
+    assert (earlier.cause, earlier.place) == (ReadCause.EDITED, "reply 1")
+    again, _ = ask(one, question, continues_text="ZZ")
+    assert again.cause is None, "the same reply goes on"
+
+
 def test_a_template_that_writes_the_same_messages_otherwise_is_named() -> None:
     one, question = session(DATED), Message("user", LONG)
     _, said = ask(one, question)
@@ -113,6 +129,9 @@ def test_a_switch_of_thinking_is_another_setting() -> None:
     off = SamplingSettings(thinking="off")
     ready, _ = ask(one, question, sampling=off)
     assert (ready.cause, ready.place) == (ReadCause.SETTINGS, "thinking")
+    ask(one, question)
+    ready, _ = ask(one, question, sampling=off, continues_text="ZZ")
+    assert (ready.cause, ready.place) == (ReadCause.SETTINGS, "thinking"), "before the reply"
     turns = (question, replace(said, content="yes", token_ids=None), Message("user", "and"))
     assert ask(one, *turns, sampling=off)[0].cause is ReadCause.EDITED
 
