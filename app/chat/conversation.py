@@ -296,13 +296,17 @@ class Conversation:
     def fork(self, message_id: int) -> int:
         """Copy the shown chat up to one of its messages into a new chat, and show that.
 
+        A reply that is being written is copied as if it was stopped now.
+
         Returns:
             The number of the new chat.
 
         Raises:
             StoreError: If it could not be saved.
         """
-        chat_id = self._store.fork_chat(message_id).id
+        reply = self.replies.shown
+        live = reply.ended(FinishReason.CANCELLED, None) if reply is not None else None
+        chat_id = self._store.fork_chat(message_id, live=live).id
         self.open_chat(chat_id)
         return chat_id
 

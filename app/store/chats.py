@@ -297,10 +297,14 @@ class ChatStore:
         """
         return self._writer.run(lambda db: [sql.insert_tree(db, tree) for tree in added])
 
-    def fork_chat(self, message_id: int) -> Chat:
+    def fork_chat(self, message_id: int, *, live: StoredMessage | None = None) -> Chat:
         """Copy a chat up to one of its messages into a new chat, and return that.
 
         What the chat was set to goes with it; its other branches stay behind.
+
+        Args:
+            message_id: The last message of the copy.
+            live: A reply that is being written, as the copy is to have it.
         """
         path = self.path_to(message_id)
         chat = self.chat(path[-1].chat_id)
@@ -315,7 +319,8 @@ class ChatStore:
             created_at=now,
             updated_at=now,
         )
-        return self.add_trees([ChatTree(forked, tuple(path))])[0]
+        copied = (live if live and live.id == message.id else message for message in path)
+        return self.add_trees([ChatTree(forked, tuple(copied))])[0]
 
     def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat and all of its messages; nothing happens where it is gone already.

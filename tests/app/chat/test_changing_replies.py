@@ -74,6 +74,30 @@ def test_a_fork_has_the_messages_up_to_there_and_the_chat_stays(
     assert contents(controller) == whole
 
 
+def test_a_fork_of_a_streaming_reply_has_its_text_so_far_and_can_go_on(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50, "end."), tps=10))
+    controller.send("go")
+    clock.now += 1
+    controller.poll()
+    live = controller.entries()[-1]
+    assert live.is_live
+    old = controller.history.chat
+    assert old is not None
+    controller.fork(live.key)
+    copied = controller.entries()[-1]
+    assert copied.content == live.content
+    assert copied.ending == "stopped · enter continues it"
+    clock.now += 60
+    controller.poll()
+    assert controller.continue_reply()
+    assert client.requests[-1].continues_text == live.content
+    assert spelled(client.requests[-1].continues) == live.content
+    controller.open_chat(old.id)
+    assert controller.entries()[-1].content == "word " * 50, "it went on in its own chat"
+
+
 def test_thinking_is_folded_and_a_key_opens_it(tmp_path: Path, clock: Clock) -> None:
     controller, _ = loaded(tmp_path, clock, Script(replies=(THINKS,)))
     controller.send("why")
