@@ -1,5 +1,6 @@
 """What can be done where the context is full; nothing is dropped unless the user chooses it."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -7,9 +8,10 @@ from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
 from app.chat.replies import can_have_a_larger_context
-from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
+from app.chat.trimming import FEWER, MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
 from app.chat.update import Notice
 from engine.errors import EngineError
+from engine.requests import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class ContextFull:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._history = conversation.history
+        self._n_left_out = 0
+        """Messages that the summary that is being written says nothing of."""
 
     # --- what there is to choose ---
 
@@ -78,7 +82,12 @@ class ContextFull:
         trim, chat, loaded = self._trim(), self._history.chat, self._conversation.loaded
         if trim is None or chat is None or loaded is None:
             return
-        request, n_left_out = summary_request(
+        self._conversation.toggle_note(
+            trim.dropped[-1].id, "The model summarises what is above: esc stops it."
+        )
+        done = partial(self._take_summary, chat.id, trim)
+        of_share = partial(
+            summary_request,
             self._history.path_before(trim.kept_from),
             system_prompt=self._history.system_prompt,
             kept_from=chat.kept_from,
@@ -86,13 +95,19 @@ class ContextFull:
             n_ctx=self._n_ctx,
             owner=owner_of(chat.id),
         )
-        if n_left_out:
-            self._warn(f"The oldest {n_left_out} messages are too long for the summary too.")
-        self._conversation.toggle_note(
-            trim.dropped[-1].id, "The model summarises what is above: esc stops it."
-        )
-        done = partial(self._take_summary, chat.id, trim)
-        self._conversation.lease = Summariser(self._conversation.client, request, done)
+        requests = self._summary_requests(of_share)
+        self._conversation.lease = Summariser(self._conversation.client, requests, done)
+
+    def _summary_requests(
+        self, of_share: Callable[..., tuple[GenerationRequest, int]]
+    ) -> Iterator[GenerationRequest]:
+        """What is asked for a summary, then the same of fewer messages."""
+        asked = None
+        for share in FEWER:
+            request, self._n_left_out = of_share(share=share)
+            if request != asked:
+                yield request
+            asked = request
 
     def branch_off(self) -> None:
         """Ask the last question in a new chat with the same system prompt; this one stays.
@@ -137,6 +152,8 @@ class ContextFull:
                 self._warn(f"There is no summary: {problem}.")
             else:
                 self._history.store.set_kept_from(chat_id, trim.kept_from, summary=text)
+                if n := self._n_left_out:
+                    self._warn(f"The oldest {n:,} messages were too long for the summary too.")
             if self._history.is_shown(chat_id):
                 self._history.notes.remove_after(trim.dropped[-1].id)
                 self._conversation.refresh()

@@ -1,12 +1,13 @@
 """Tokens of a chat, estimated or counted, and what has to go where they fill the context."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from app.chat.entries import index_of, prompt_messages, with_question
 from app.store.records import StoredMessage
 from engine.configuration import SamplingSettings
+from engine.errors import ContextFullError
 from engine.events import (
     ENGINE_EVENTS,
     Event,
@@ -36,6 +37,9 @@ INSTRUCTION = (
     "open questions and everything that later turns may refer to. Write the summary only."
 )
 MAX_SUMMARY_TOKENS = 400
+FEWER = (1.0, 0.75, 0.5, 0.25)
+"""Shares of the room that a summary's messages may fill as they are estimated, until it is enough:
+short messages of numbers have twice as many tokens as those of `BYTES_PER_TOKEN`."""
 SUMMARY_SHARE = 8
 """A summary has at most one token of this many cells of the context."""
 
@@ -108,6 +112,7 @@ def summary_request(
     summary: str | None,
     n_ctx: int,
     owner: str,
+    share: float = 1.0,
 ) -> tuple[GenerationRequest, int]:
     """The request for a summary, and how many of the oldest messages do not fit into it.
 
@@ -121,6 +126,7 @@ def summary_request(
         summary: What the model sees in place of the messages before that one.
         n_ctx: Cells of the context.
         owner: The chat, by its name in the cache.
+        share: Part of the free cells that the messages may fill, as far as they are estimated.
     """
     max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // SUMMARY_SHARE)
     fixed = f"{system_prompt}{summary or ''}{INSTRUCTION}"
@@ -129,7 +135,9 @@ def summary_request(
     per_token = bytes_per_token(path)
     sizes = [n_tokens_of(message, per_token) for message in path]
     first = start
-    while sum(sizes[first:]) > n_free and (later := _next_question(path, first)) is not None:
+    while (
+        sum(sizes[first:]) > share * n_free and (later := _next_question(path, first)) is not None
+    ):
         first = later
     messages = prompt_messages(
         system_prompt, path, kept_from=path[first].id if first else None, summary=summary
@@ -153,20 +161,20 @@ class Summariser:
 
     Args:
         client: The engine, which must be idle.
-        request: What is asked, from `summary_request`.
+        requests: What is asked, from `summary_request`: the next where the one before is too long.
         done: Takes the text, or why there is none.
     """
 
     def __init__(
         self,
         client: EngineClient,
-        request: GenerationRequest,
+        requests: Iterator[GenerationRequest],
         done: Callable[[str | None, str], None],
     ) -> None:
         self._client = client
+        self._requests = requests
         self._done = done
-        self._is_running = True
-        client.generate(request)
+        self._is_running = self._asks_next()
 
     @property
     def is_running(self) -> bool:
@@ -191,12 +199,19 @@ class Summariser:
                 self._end(None, f"{title}: {message}")
                 return False  # the chat must know too
             case Failed(title, message):
-                self._end(None, f"{title}: {message}")
+                if title != ContextFullError.title or not self._asks_next():
+                    self._end(None, f"{title}: {message}")
             case Finished(reason=FinishReason.CANCELLED):
                 self._end(None, "it was stopped")
             case Finished(text=text):
                 self._end(text.strip() or None, "the model wrote nothing")
         return True
+
+    def _asks_next(self) -> bool:
+        request = next(self._requests, None)
+        if request is not None:
+            self._client.generate(request)
+        return request is not None
 
     def _end(self, text: str | None, problem: str) -> None:
         self._is_running = False

@@ -117,6 +117,38 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     assert controller.can_ask
 
 
+def test_a_summary_that_is_too_long_is_asked_of_fewer_messages(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = FULL
+    maker.summarise()
+    whole = client.requests[-1].messages
+    client.script = Script(replies=("They asked.", "and here it is"))
+    client._n_replies = 0
+    told = [notice.message for _ in range(4) for notice in controller.poll().notices]
+    fewer = client.requests[-2].messages
+    assert fewer[0] == whole[0], "the system prompt"
+    n_left_out = len(whole) - len(fewer)
+    assert n_left_out > 0
+    assert fewer[1:] == whole[1 + n_left_out :]
+    assert told == [f"The oldest {n_left_out} messages were too long for the summary too."]
+    assert controller.entries()[-1].content == "and here it is"
+
+
+def test_a_summary_that_no_context_holds_is_given_up(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = FULL
+    n_before = len(client.requests)
+    maker.summarise()
+    told = [notice.message for _ in range(9) for notice in controller.poll().notices]
+    assert told[0].startswith("There is no summary: The context is full")
+    sizes = [len(request.messages) for request in client.requests[n_before:]]
+    assert len(sizes) > 1
+    assert sizes == sorted(set(sizes), reverse=True), "each is of fewer messages"
+    assert controller.can_ask
+
+
 def test_a_summary_that_is_stopped_changes_nothing(tmp_path: Path, clock: Clock) -> None:
     controller, client, maker = refused(tmp_path, clock)
     client.script = Script(replies=("word " * 99,), tps=1)
@@ -154,7 +186,7 @@ def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
     sides = (plain_side(settings), speculative_side(settings))
     comparison = Comparison(client, request, sides, restore=settings)
     comparison.add_pairs()
-    summariser = Summariser(client, request, lambda *_: None)
+    summariser = Summariser(client, iter([request]), lambda *_: None)
     client._running.clear()  # the engine goes on with nothing: both guests wait for their reply
     for n_notes, guest in enumerate((summariser, comparison), start=1):
         controller.lease = guest
