@@ -199,7 +199,7 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
     return Choice(
         taken.pair,
         Basis.MEASURED,
-        _why(taken, accepted, rejected),
+        _why(taken, accepted, rejected, wish.n_ctx // 2),
         tuple(accepted),
         rejected,
         _notes(report, taken, wish),
@@ -259,7 +259,9 @@ def _refused(candidate: Candidate, why: str) -> Candidate:
     return replace(candidate, objections=(*candidate.objections, why))
 
 
-def _why(taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Candidate]) -> str:
+def _why(
+    taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Candidate], depth: int
+) -> str:
     packed = [each for each in accepted if not is_whole(each.pair)]
     if is_whole(taken.pair) and not packed:
         smaller = [each for each in rejected if not is_whole(each.pair)]
@@ -269,23 +271,29 @@ def _why(taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Can
     if taken.token_s is None:
         return f"{taken.label} is the smallest that passes; no rate of this machine was measured"
     if len(accepted) == 1:
-        return f"{taken.label} is the only one that passes, at {_rate(taken)}"
+        return f"{taken.label} is the only one that passes: {_rate(taken)} {_at(depth, taken)}"
     others = [each for each in accepted if each is not taken and each.token_s is not None]
     if not others:
-        return f"{taken.label} is the only one that passes with a measured rate, {_rate(taken)}"
+        rate = f"{_rate(taken)} {_at(depth, taken)}"
+        return f"{taken.label} is the only one that passes with a measured rate: {rate}"
     next_ = others[0]
-    if speed_order(next_)[1] == speed_order(taken)[1]:
-        return (
-            f"{taken.label} is the smallest of the quickest that pass: {_rate(taken)}, "
-            f"{next_.label} {_rate(next_)}"
-        )
+    is_equal = speed_order(next_)[1] == speed_order(taken)[1]
+    which = "smallest of the quickest that pass" if is_equal else "quickest that passes"
     return (
-        f"{taken.label} is the quickest that passes: {_rate(taken)}, {next_.label} {_rate(next_)}"
+        f"{taken.label} is the {which}: {_rate(taken)}, {next_.label} {_rate(next_)} "
+        f"{_at(depth, taken, next_)}"
     )
 
 
 def _rate(candidate: Candidate) -> str:
     return f"{1 / (candidate.token_s or 1):.3g} tokens/s"
+
+
+def _at(depth: int, *found: Candidate) -> str:
+    """Behind how many tokens rates are told, and whether they were measured there."""
+    costs = [None if each.measured is None else each.measured.cost for each in found]
+    is_there = all(cost and depth in (cost.shallow_depth, cost.deep_depth) for cost in costs)
+    return f"(at {depth:,} tokens{'' if is_there else ', reckoned'})"
 
 
 def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:

@@ -122,7 +122,12 @@ def test_the_quickest_that_passes_is_chosen() -> None:
     found = report({Q8: 0.002, Q4: 0.2}, {Q8: 60.0, Q4: 90.0})
     choice = choose(found, Wish(N_CTX), Gates(), size)
     assert (choice.pair, choice.basis) == (Q8, Basis.MEASURED)
-    assert "quickest" in choice.reason
+    assert choice.reason == (
+        "q8_0 is the quickest that passes: 53.5 tokens/s, f16 44.6 tokens/s "
+        "(at 2,048 tokens, reckoned)"
+    )
+    deeper = choose(found, Wish(2 * N_CTX), Gates(), size)
+    assert deeper.reason.endswith(": 48 tokens/s, f16 40 tokens/s (at 4,096 tokens)")
     [failed] = choice.rejected
     assert failed.pair == Q4
     assert any("mean KL 0.2399 nats, allowed" in each for each in failed.objections)
