@@ -1,5 +1,6 @@
 """`kvchat export`: a plan as another program's settings."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,7 @@ import click
 
 from app.cli.console import print_json, print_text, say, tell
 from app.cli.options import FILE, joined, json_option
-from app.cli.plan import knob_options, machine_options, setup_of_options
+from app.cli.plan import knob_options, machine_options, setup_of_options, types_notes
 
 if TYPE_CHECKING:
     from engine.planning.planner import Plan
@@ -83,7 +84,10 @@ def command(
     request = export_request(
         plan, preset=preset, name=name, host=host, port=port, server=server, flags=flags
     )
+    about_types = types_notes(plan, options)
+    request = replace(request, warnings=(*about_types, *request.warnings))
     exported = format_.render(request)
+    notes = (*exported.remarks, *request.warnings)
     if installs:
         _install(exported, format_, force=force)
     elif output is not None:
@@ -93,9 +97,8 @@ def command(
         return
     else:
         print_text([exported.text], nl=False)
-        if format_.has_comments:
-            return
-    for note in (*exported.remarks, *request.warnings):
+        notes = about_types if format_.has_comments else notes
+    for note in notes:
         tell(f"# {note}")
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from engine.model.hub import RepositoryName
     from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Plan, Planner, Setup
+    from engine.presets.preset import Preset
 
 CPUS = get_args(Instructions)
 MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin", "net"})
@@ -120,33 +121,53 @@ def setup_of_options(
         UsageError: neither a model nor a preset is named.
         EngineError: the model, the preset or a card is not there, or cannot be read.
     """
-    from app.paths import presets_dir
-    from engine.planning.cache_types import type_rules
     from engine.planning.request import PlanRequest, setup_of
-    from engine.presets.library import find_preset
 
     if model is None and options["preset"] is None:
         raise click.UsageError("name a MODEL, or a --preset that names one")
-    named = {"preset", "draft", "kv", "kv_budget", "n_threads", *MACHINE}
-    asked_rules = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
-    asked_rules |= thread_rules(cast(AskedThreads, options["n_threads"]))
-    rules = asked_rules | {
-        name: _plain(value)
-        for name, value in options.items()
-        if name not in named and value is not None and value != ()
-    }
     asked = PlanRequest(
         model=model,
         target=target,
         draft=_text(options["draft"]),
         machine=machine_of(options),
         margin_bytes=whole(options["margin"]),
-        rules=rules,
+        rules=_rules(options),
     )
-    preset = options["preset"]
-    rules_of = None if preset is None else find_preset(str(preset), presets_dir())
     with SlowReading() as reading:
-        return setup_of(asked, planner, rules_of, progress=reading.header)
+        return setup_of(asked, planner, _preset(options), progress=reading.header)
+
+
+def types_notes(plan: "Plan", options: Mapping[str, object]) -> tuple[str, ...]:
+    """Why the cache has its types and what that rests on; empty where they were named."""
+    from engine.planning.cache_types import open_types, types_text
+    from engine.presets.preset import Preset
+
+    rules = _preset(options) or Preset(name="default")
+    if open_types(rules.model_copy(update=_rules(options))) is None:
+        return ()
+    return (types_text(plan.setup.configuration, plan.known),)
+
+
+def _preset(options: Mapping[str, object]) -> "Preset | None":
+    from app.paths import presets_dir
+    from engine.presets.library import find_preset
+
+    name = options["preset"]
+    return None if name is None else find_preset(str(name), presets_dir())
+
+
+def _rules(options: Mapping[str, object]) -> dict[str, object]:
+    """What the knobs say, by the keys of a preset."""
+    from engine.planning.cache_types import type_rules
+
+    named = {"preset", "draft", "kv", "kv_budget", "n_threads", *MACHINE}
+    rules = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
+    rules |= thread_rules(cast(AskedThreads, options["n_threads"]))
+    return rules | {
+        name: _plain(value)
+        for name, value in options.items()
+        if name not in named and value is not None and value != ()
+    }
 
 
 def machine_of(options: Mapping[str, object]) -> "PlannedMachine":

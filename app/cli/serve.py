@@ -10,7 +10,7 @@ import click
 
 from app import paths
 from app.cli.console import note, say
-from app.cli.plan import knob_options, machine_options, setup_of_options
+from app.cli.plan import knob_options, machine_options, setup_of_options, types_notes
 
 if TYPE_CHECKING:
     from engine.planning.planner import Plan
@@ -60,6 +60,8 @@ def command(
     planner = user_planner()
     plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
     server = _server_of(plan, program, host, port or free_port(host))
+    for text in types_notes(plan, options):
+        note(text)
     note(f"starting {program} at {server.url}")
     _end_in_order()
     server.start()

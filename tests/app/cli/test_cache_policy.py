@@ -149,6 +149,26 @@ def test_exports_write_the_chosen_types_and_never_auto(
         assert "type-k auto" not in text
 
 
+@pytest.mark.parametrize("name", ["llama-server", "compose"])
+def test_an_export_whose_types_were_chosen_says_by_what(
+    starter_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    command = ["export", str(starter_path), "--format", name]
+    budget = ["--kv-budget", "100MiB"]
+    assert run([*command, "--kv", "auto", *budget]) == 0
+    told = capsys.readouterr()
+    note = "# cache guessed: q8_0; nothing was measured on this model"
+    assert note in told.err
+    assert (note in told.out) is (name == "compose")
+    assert run([*command, *budget, "--json"]) == 0
+    assert note[2:] in json.loads(capsys.readouterr().out)["warnings"][0]
+    keep(starter_path)
+    assert run([*command, "--kv", "auto"]) == 0
+    assert "# cache measured: q8_0 K with q5_1 V" in capsys.readouterr().err
+    assert run([*command, "--kv", "q4_0"]) == 0
+    assert "# cache" not in capsys.readouterr().err
+
+
 def test_a_preset_that_leaves_the_types_open_takes_the_measured_ones(
     starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
