@@ -37,7 +37,7 @@ class SettingsScreen(PickScreen[Place]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete", "reset", "Default", id="settings-default",
                 tooltip="Take the setting out of the file: its default counts again"),
-        Binding("f11,alt+comma", "dismiss(None)", "Close", id="settings-close", show=False,
+        Binding("f11", "dismiss(None)", "Close", id="settings-close", show=False,
                 tooltip="Close the settings"),
     ]  # fmt: skip
 
