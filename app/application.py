@@ -28,7 +28,7 @@ from textual.timer import Timer
 from textual.types import AnimationLevel
 from textual.widgets import Input, TextArea
 
-from app.bindings import Command, read_keymap
+from app.bindings import Command, read_keymap, with_keys
 from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
@@ -163,9 +163,12 @@ class KvchatApp(App[None]):
         timeout: float | None = None,
         markup: bool = False,  # noqa: ARG002  Textual's own name
     ) -> None:
-        """Show a notice letter by letter: it may hold titles, paths and texts of anybody."""
+        """Show a notice letter by letter: it may hold titles, paths and texts of anybody.
+
+        Keys stand in it by their ids, as `with_keys` takes them.
+        """
         super().notify(
-            visible(message),
+            visible(with_keys(message, self)),
             title=visible(title),
             severity=severity,
             timeout=timeout,
@@ -183,7 +186,8 @@ class KvchatApp(App[None]):
     def action_help_quit(self) -> None:
         """Show which key leaves: ctrl+c does not, since it is pressed by habit."""
         self.notify(
-            "ctrl+q leaves kvchat; ctrl+c empties the composer, or copies what is selected."
+            "{app-quit} leaves kvchat; {composer-empty} empties the composer, or copies what is "
+            "selected."
         )
 
     def on_unmount(self) -> None:

@@ -3,6 +3,7 @@
 An id is `area-name`; the settings rebind keys by it, the palette shows `area: Description`.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,8 +60,6 @@ CHAT_KEYS: list[BindingType] = [
     _key("f11", "app.settings", "Settings", "settings-open",
          "All settings: what each is, where it comes from; themes, system prompts and keys",
          show=True),
-    _key("alt+comma", "app.settings", "Settings", "settings-open",
-         "All settings: what each is, where it comes from; themes, system prompts and keys"),
     _key("f10", "next_controller", "Switch rule", "speculation-rule",
          "Switch what sets the draft length: a fixed number, the band rule or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
@@ -78,8 +77,7 @@ CHAT_KEYS: list[BindingType] = [
          "Show the next variant of the selected message, or of the last that has some"),
     _key("ctrl+b", "sidebar", "Sidebar", "chat-sidebar",
          "Show the chats beside the transcript, or hide them; on a narrow screen, list them"),
-    _key("alt+s,alt+f", "find", "Find", "chat-find",
-         "Find in this chat and go from place to place"),
+    _key("alt+s", "find", "Find", "chat-find", "Find in this chat and go from place to place"),
     _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Start the engine again"),
 ]  # fmt: skip
 
@@ -176,8 +174,39 @@ ON_THE_CHAT = frozenset({"ChatScreen", "Transcript", "Composer"})
 EVERYWHERE = "KvchatApp"
 NO_KEY = "none"
 """Stands for the key of an action that is to have none: no keyboard has a key of this name."""
-_NAMED = {*(each.value for each in Keys), *(_character_to_key(chr(c)) for c in range(33, 127))}
+_CHARACTERS = {_character_to_key(chr(c)): chr(c) for c in range(33, 127)}
+_NAMED = {*(each.value for each in Keys), *_CHARACTERS}
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
+
+
+_IN_A_HINT = re.compile(r"\{([a-z]+(?:-[a-z]+)+)\}")
+_USUAL_KEYS = {
+    key.id: key.key.split(",")
+    for key in (*CHAT_KEYS, *MESSAGE_KEYS, *COMPOSER_KEYS)
+    if isinstance(key, Binding) and key.id
+} | {"app-quit": ["ctrl+q"]}
+
+
+def with_keys(text: str, app: object) -> str:
+    """A hint such as `{reply-stop} stops the reply` with the keys that the application has now.
+
+    An action of the chat without a key is called by its command: `/stop stops the reply`.
+    """
+    keymap: Mapping[str, str] = getattr(app, "keymap", {})
+
+    def named(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in _USUAL_KEYS:
+            return match[0]
+        taken = {
+            key for other in _USUAL_KEYS.keys() & keymap.keys() for key in keymap[other].split(",")
+        }
+        own = keymap[name].split(",") if name in keymap else _USUAL_KEYS[name]
+        free = (key for key in own if key != NO_KEY and (name in keymap or key not in taken))
+        key = next(free, f"/{SLASH_NAMES.get(name, (name,))[0]}")
+        return "esc" if key == "escape" else _CHARACTERS.get(key, key)
+
+    return _IN_A_HINT.sub(named, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from app import screens
-from app.bindings import SLASH_NAMES, Action, Command
+from app.bindings import SLASH_NAMES, Action, Command, with_keys
 from app.render.help import KeyHelp, KeySection
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat import ChatScreen
@@ -101,7 +101,7 @@ def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Co
                 partial(app.run_action, binding.action, node),
                 tuple(aliases),
                 app.get_key_display(binding),
-                obstacles.get(binding.id, ""),
+                with_keys(obstacles.get(binding.id, ""), app),
                 with_words.get(binding.id),
             )
     if isinstance(screen, ChatScreen):

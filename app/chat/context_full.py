@@ -83,7 +83,7 @@ class ContextFull:
         if trim is None or chat is None or loaded is None:
             return
         self._conversation.toggle_note(
-            trim.dropped[-1].id, "The model summarises what is above: esc stops it."
+            trim.dropped[-1].id, "The model summarises what is above: {reply-stop} stops it."
         )
         done = partial(self._take_summary, chat.id, trim)
         of_share = partial(

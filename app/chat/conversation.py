@@ -41,7 +41,7 @@ LOCK_RETRY_S = 2.0
 """How often the lock of a chat that another kvchat writes is tried again, in seconds."""
 READ_AHEAD = -1
 """Instead of the number of a message: what a new chat begins with is read, and nothing is said."""
-WITHOUT_ENGINE = "ctrl+r tries once more, ctrl+o opens another model."
+WITHOUT_ENGINE = "{engine-restart} tries once more, {model-list} opens another model."
 
 
 class Conversation:
@@ -509,5 +509,9 @@ class Conversation:
         self.replies.loaded = None
         self.replies.cut(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
-        todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
+        todo = (
+            "It starts again by itself."
+            if event.will_restart
+            else "{engine-restart} starts it again."
+        )
         self._tell_of_engine(event.title, event.message, todo, severity)

@@ -22,11 +22,11 @@ FAILED = "failed"
 """Finish reason of a reply that a fault cut off while the engine went on."""
 DIVIDER_KEY = -(1 << 40)
 """Key of the divider, below that of every note."""
-CONTINUES = "enter continues it"
+CONTINUES = "{composer-send} continues it"
 """After a reply that was cut."""
-MAKES_ROOM = "enter shows what can be done"
+MAKES_ROOM = "{composer-send} shows what can be done"
 """After a reply that had no room."""
-ANSWERS = "not answered yet: enter asks"
+ANSWERS = "not answered yet: {composer-send} asks"
 """After a question that has no reply."""
 
 

@@ -170,7 +170,9 @@ class Replies:
             if other.is_read_only:
                 raise ChatInUseError(f"another kvchat writes “{other.title}”: close it there first")
             if last is not None and is_out_of_room(last):
-                raise ContextFullError(f"“{other.title}” has no room to continue: open it (ctrl+l)")
+                raise ContextFullError(
+                    f"“{other.title}” has no room to continue: open it ({{chat-list}})"
+                )
             reply = begin(other)
             if reply is not None:
                 reply.lock = other.take_lock()
@@ -339,7 +341,7 @@ class Replies:
         is_full = event.reason is FinishReason.CONTEXT
         if not is_shown:
             what = "has no room to continue" if is_full else "is answered"
-            text = f"“{reply.chat_title}” {what}: ctrl+l leads there."
+            text = f"“{reply.chat_title}” {what}: {{chat-list}} leads there."
             self._updates.notices.append(Notice(text))
         elif is_full:
             self._updates.context_full = f"all {event.n_cells:,} cells of the context are used"
@@ -358,7 +360,7 @@ class Replies:
             self._end(reply, FinishReason.CONTEXT, None)
         else:
             can_grow = can_have_a_larger_context(self.loaded)
-            hint = ". F2 plans a larger context" if is_full and can_grow else ""
+            hint = ". {model-plan} plans a larger context" if is_full and can_grow else ""
             self._tell_failure(reply, replace(event, message=event.message + hint))
 
     def _tell_failure(self, reply: RunningReply, event: Failed) -> None:

@@ -150,7 +150,7 @@ def verification_label(settings: SpeculationSettings) -> tuple[str, ...]:
     return tuple(word for word, is_unusual in words.items() if is_unusual)
 
 
-NO_MODEL = "No model is loaded: ctrl+o opens or installs one, f2 plans what would fit."
+NO_MODEL = "No model is loaded: {model-list} opens or installs one, {model-plan} plans what fits."
 """Shown where a question has no model to answer it."""
 
 

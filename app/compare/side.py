@@ -176,7 +176,7 @@ def side_choices(
 def obstacle(controller: Conversation) -> str | None:
     """Why nothing can be compared now; None where it can."""
     if controller.is_replying:
-        return "A reply is under way: esc stops it, then the two can be compared."
+        return "A reply is under way: {reply-stop} stops it, then the two can be compared."
     if controller.is_leased:
         return "Another comparison is still ending: try again in a moment."
     configuration = controller.configuration
@@ -188,7 +188,7 @@ def obstacle(controller: Conversation) -> str | None:
         case Phase.LOADING:
             return "The model is still being loaded."
         case Phase.STOPPED:
-            return "The engine has stopped: ctrl+r starts it again."
+            return "The engine has stopped: {engine-restart} starts it again."
         case _:
             return None
 

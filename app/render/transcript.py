@@ -1,6 +1,6 @@
 """A chat as lines: who spoke, what was said, and who drafted each token."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, get_args
 
 from app import format as fmt
@@ -145,8 +145,18 @@ class EntryLines:
     marks take tokens of their own.
     """
 
-    def __init__(self, entry: Entry, tint: TintMode = "off") -> None:
+    def __init__(
+        self, entry: Entry, tint: TintMode = "off", named: Callable[[str], str] = str
+    ) -> None:
+        """Nothing is laid out yet.
+
+        Args:
+            entry: What is shown.
+            tint: How its tokens are coloured.
+            named: Writes keys where a hint has their ids.
+        """
         self.entry = entry
+        self._named = named
         self.hint = ""
         """Which keys apply to it; follows how the reply went."""
         self._tint: TintMode = tint
@@ -247,9 +257,9 @@ class EntryLines:
                 return [*self._thinking(self._thought, width), *said]
             return said or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
-            return divider_lines(self.entry.content, width)
+            return divider_lines(self.entry.content, self._named("{message-see-all} undoes"), width)
         if self.entry.speaker is Speaker.NOTE:
-            return question_lines(self.entry.content, width, "aside")
+            return question_lines(self._named(self.entry.content), width, "aside")
         text, files = attached_to(self.entry.content)
         return [*question_lines(text, width), *(_file_line(file, width) for file in files)]
 
@@ -259,7 +269,8 @@ class EntryLines:
             self.entry.thinking or self._progress or ("thought" if thought.is_over else "thinking")
         )
         mark = FOLDED[0] if self._is_open else FOLDED[1]
-        key = "t folds it" if self._is_open else "tab, then t opens it"
+        opens = "{composer-complete}, then {message-thinking} opens it"
+        key = self._named("{message-thinking} folds it" if self._is_open else opens)
         head = clipped((Run(f"{mark} {what}", "note"), Run(f" · {key}", "muted")), width)
         if self._is_open:
             return [head, *question_lines(thought.text, width, "aside"), EMPTY]
@@ -271,8 +282,8 @@ class EntryLines:
         parts = [self.entry.ending] if self.entry.ending else []
         if self.entry.n_variants > 1:
             which = f"variant {self.entry.variant} of {self.entry.n_variants}"
-            parts.insert(0, f"{which} (alt+p, alt+n)")
-        said = (Run(" · ".join(parts), "note"),)
+            parts.insert(0, f"{which} ({{reply-variant-before}}, {{reply-variant-next}})")
+        said = (Run(self._named(" · ".join(parts)), "note"),)
         keys = (Run(self.hint, "muted"),)
         whole = (*said, Run(" · " * bool(parts and self.hint), "muted"), *keys)
         if width_of(whole) <= width:
@@ -280,9 +291,9 @@ class EntryLines:
         return [*wrapped(said, width), *wrapped(keys, width)] if parts else wrapped(keys, width)
 
 
-def divider_lines(summary: str, width: int) -> list[Line]:
+def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:
     """A rule that says what the model sees of the messages above, and the summary of them."""
-    label = f" {SUMMARISED if summary else UNSEEN} (u undoes) "
+    label = f" {SUMMARISED if summary else UNSEEN} ({undoes}) "
     left = max((width - len(label)) // 2, 2)
     right = max(width - len(label) - left, 2)
     rule = (Run("─" * left, "rule"), Run(label, "warn"), Run("─" * right, "rule"))

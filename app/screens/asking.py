@@ -29,7 +29,7 @@ from app.store.records import Draft, StoredMessage
 from engine.errors import EngineError
 
 READ_ONLY = "Another kvchat writes this chat: it is read-only here."
-BEING_WRITTEN = "A reply is being written: esc stops it."
+BEING_WRITTEN = "A reply is being written: {reply-stop} stops it."
 NOTHING_TO_ASK: Mapping[Kind, str] = {
     "go on": "The last reply is whole: there is nothing to continue.",
     "again": "There is no question to answer yet.",
@@ -90,7 +90,7 @@ class Asking:
         if self._drafts.is_too_long:
             self._screen.notify(
                 "This is more than the whole context: send less of it, or load the model with a "
-                "larger context (f2).",
+                "larger context ({model-plan}).",
                 title="The message does not fit",
                 severity="warning",
             )
@@ -155,7 +155,7 @@ class Asking:
             drafts.leave_edit()
         elif elsewhere is not None and is_composer_focused:
             title = short_title(elsewhere)
-            self._screen.notify(f"“{title}” is being answered: open it (ctrl+l) to stop it.")
+            self._screen.notify(f"“{title}” is being answered: open it ({{chat-list}}) to stop it.")
         self.describe()
         return True
 
@@ -342,7 +342,7 @@ class Asking:
         cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
         self._screen.notify(
             f"One slot more answers both at once{cost}: slots = {n_slots + 1} under cache in the "
-            "settings (f11), or n_slots of the preset, from the next load on.",
+            "settings ({settings-open}), or n_slots of the preset, from the next load on.",
             title=f"“{short_title(next(iter(running.values())).chat_title)}” is answered first",
         )
 
@@ -361,7 +361,7 @@ class Asking:
         elif conversation.meters.phase is Phase.EMPTY:
             self._screen.notify(NO_MODEL)
         else:
-            text = "The engine has stopped: ctrl+r starts it again."
+            text = "The engine has stopped: {engine-restart} starts it again."
             self._screen.notify(text, severity="warning")
         return False
 

@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Static
 
-from app.bindings import CHAT_KEYS
+from app.bindings import CHAT_KEYS, with_keys
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, thinking_text
@@ -60,12 +60,12 @@ MEMORY_S = 2.0
 MAX_TEXT_SHARE = 0.06
 """Share of the time that laying out and painting a long reply may take."""
 
-INVITATION = """\
-No model is loaded.
-
-ctrl+o  opens a model; there, a installs one or opens a file
-f2      plans a model of this machine or of the catalogue
-f1      all keys, and what the words mean"""
+INVITATION = {
+    "{model-list}": "opens a model, installs one or adds a file",
+    "{model-plan}": "plans a model of this machine or of the catalogue",
+    "{app-help}": "all keys, and what the words mean",
+}
+"""What can be done without a model."""
 
 NEEDS_MODEL = (
     "engine-restart", "cache-types", "compare-open", "speculation-predictor", "reply-regenerate",
@@ -129,7 +129,7 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield TitleBar(id="status")
-        yield TabStrip(TABS, "F9 next", id="tabs")
+        yield TabStrip(TABS, with_keys("{screen-tab} next", self.app), id="tabs")
         with Horizontal(id="main"):
             yield self.sidebar
             with Vertical(id="chat-column"):
@@ -250,10 +250,14 @@ class ChatScreen(Screen[None]):
         self.sidebar.look()
         self.composer.set_class(history.is_read_only, "-read-only")
         self.composer.read_only = history.is_read_only
-        self.composer.placeholder = (
-            "Read-only: another kvchat writes this chat" if history.is_read_only else PLACEHOLDER
-        )
+        self._invite()
         self.present()
+
+    def _invite(self) -> None:
+        """Say in the empty composer what can be done there."""
+        is_read_only = self.controller.history.is_read_only
+        said = "Read-only: another kvchat writes this chat" if is_read_only else PLACEHOLDER
+        self.composer.placeholder = with_keys(said, self.app)
 
     def _offer_beginning(self) -> None:
         """Show what a chat without messages can begin with."""
@@ -272,12 +276,16 @@ class ChatScreen(Screen[None]):
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
         snapshot = self._snapshot()
-        self.transcript.set_invitation(INVITATION if snapshot.phase is Phase.EMPTY else "")
+        self.transcript.set_invitation(self._invitation() if snapshot.phase is Phase.EMPTY else "")
         if snapshot.thinking is not None and snapshot.background_title is None:
             self.transcript.set_progress(thinking_text(snapshot.thinking))
         self._tell_status(snapshot)
         for panel in self.query(Panel):
             panel.present(snapshot)
+
+    def _invitation(self) -> str:
+        rows = (f"{with_keys(key, self.app):<8}{what}" for key, what in INVITATION.items())
+        return "\n".join(("No model is loaded.", "", *rows))
 
     def _snapshot(self) -> CockpitSnapshot:
         return replace(self.controller.snapshot(), n_written=self.drafts.n_tokens)
@@ -368,7 +376,7 @@ class ChatScreen(Screen[None]):
         """Show another variant of the selected message, or of the last that has some."""
         selected = self.transcript.selected or self.controller.history.last_varied()
         if selected is None:
-            self.notify("No message has a variant yet: ctrl+g makes one of a reply.")
+            self.notify("No message has a variant yet: {reply-regenerate} makes one of a reply.")
             return
         try:
             if not self.controller.switch_variant(selected, step):
@@ -465,6 +473,7 @@ class ChatScreen(Screen[None]):
         StylesCache.get_inner_outer.cache_clear()
         self.sidebar.look()
         self._offer_beginning()
+        self._invite()
 
     def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:
         self.shown.open_at(message.place)

@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from app import format as fmt
+from app.bindings import with_keys
 from app.chat.context_full import ContextFullOptions
 from app.format import counted
 from app.render.help import KeySection, help_lines
@@ -338,12 +339,14 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
             yield Static("the context is full", classes="title", markup=False)
             yield Static(f"{_sentence(self._why)}\n", markup=False)
             yield SelectList(click_picks=True, id="context-choices")
-            larger = " · the planner (f2) sets a larger context" if self._choices.can_grow else ""
-            yield Static(f"enter chooses{larger}", classes="hint", markup=False)
+            larger = " · the planner ({model-plan}) sets a larger context"
+            hint = f"enter chooses{larger if self._choices.can_grow else ''}"
+            yield Static(with_keys(hint, self.app), classes="hint", markup=False)
 
     def on_mount(self) -> None:
         for rows in self.query(SelectList):  # none where the app ends before it is composed
-            rows.show_rows(list(_rows(self._choices)))
+            undoes = with_keys("{message-see-all} undoes it", self.app)
+            rows.show_rows(list(_rows(self._choices, undoes)))
             rows.focus()
 
     def on_select_list_picked(self) -> None:
@@ -361,11 +364,11 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
                 self.app.bell()
 
 
-def _rows(choices: ContextFullOptions) -> Iterator[Row[ContextChoice]]:
+def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoice]]:
     oldest = f"the oldest {counted(choices.n_dropped, 'message')}"
     none = "no earlier turn could go"
-    dropped = f"the model no longer sees {oldest}; u undoes it" if choices.n_dropped else none
-    written = f"the model writes it, for {oldest}; u undoes it" if choices.n_dropped else none
+    dropped = f"the model no longer sees {oldest}; {undoes}" if choices.n_dropped else none
+    written = f"the model writes it, for {oldest}; {undoes}" if choices.n_dropped else none
     branched = "with the same system prompt; this chat stays as it is"
     alone = "the question is the only one: a new chat would be as full"
     back = "the question goes back to where it was written"

@@ -17,6 +17,7 @@ from textual.worker import get_current_worker
 
 from app import format as fmt
 from app import paths
+from app.bindings import with_keys
 from app.library import HubOffer, maker_of, read_offer, verdict_text
 from app.planning import user_planner
 from app.render.lines import Run, clipped, spread
@@ -49,7 +50,7 @@ _CHOICES = (
     ("d", "downloads one from Hugging Face, what fits here comes first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "looks into the folders again"),
-    ("esc", "goes to the chat; ctrl+o, then ctrl+n leads back here"),
+    ("esc", "goes to the chat; the list of models ({model-list}) leads back here"),
 )
 
 
@@ -97,7 +98,8 @@ class FirstRunScreen(ModalScreen[Path | None]):
         with Vertical(classes="dialog -wide"):
             yield Static(self._title, classes="title", markup=False)
             for key, what in _CHOICES:
-                yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), what))
+                said = with_keys(what, self.app)
+                yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), said))
             yield Static("", id="progress", markup=False)
             yield Static("folders that were searched", classes="label", markup=False)
             folders = "\n".join(f"  {folder}" for folder in self._folders) or "  (none)"

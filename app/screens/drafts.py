@@ -5,6 +5,7 @@ from pathlib import Path
 
 from textual.content import Content
 
+from app.bindings import with_keys
 from app.chat.attachments import AttachmentError, as_written, is_there, names_in, pieces, read_file
 from app.chat.conversation import Conversation
 from app.screens.pending import (
@@ -244,7 +245,8 @@ class Drafts:
             conversation.n_free,
             loaded.n_ctx if loaded else None,
         )
-        below = " · ".join(filter(None, (size, esc)))
+        above = with_keys(above, composer.app)
+        below = with_keys(" · ".join(filter(None, (size, esc))), composer.app)
         shown = (str(composer.border_title or ""), str(composer.border_subtitle or ""))
         if (above, below) != shown:
             composer.border_title, composer.border_subtitle = Content(above), Content(below)

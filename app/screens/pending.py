@@ -1,4 +1,7 @@
-"""What stands in the composer of each chat, and what waits there to be asked; no Textual here."""
+"""What stands in the composer of each chat, and what waits there to be asked; no Textual here.
+
+Texts name keys by their ids, as `with_keys` takes them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -178,7 +181,7 @@ def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
 def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> str:
     """The upper edge: how much waits and for what, or that a question is edited."""
     if not waiting:
-        return "editing: enter asks it anew, or goes on behind a reply" if is_edit else ""
+        return "editing: {composer-send} asks it anew, or goes on behind a reply" if is_edit else ""
     n = f"{len(waiting)} wait, the last " if len(waiting) > 1 else ""
     return f"{n}{_BEGINS[waiting[-1].kind]} when {awaited}"
 
@@ -186,10 +189,11 @@ def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> st
 def esc_text(waiting: Sequence[Waiting], *, is_replying: bool, is_edit: bool) -> str:
     """The lower edge: what esc does next."""
     if waiting:
-        return "esc or up takes it back" if len(waiting) == 1 else "esc or up takes the last back"
+        what = "it" if len(waiting) == 1 else "the last"
+        return f"{{reply-stop}} or {{composer-older}} takes {what} back"
     if is_replying:
-        return "esc stops the reply"
-    return "esc leaves the edit" if is_edit else ""
+        return "{reply-stop} stops the reply"
+    return "{reply-stop} leaves the edit" if is_edit else ""
 
 
 def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | None) -> str:
@@ -207,7 +211,9 @@ def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | No
     if n_tokens >= n_ctx:
         return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: it cannot be sent"
     if room is not None and n_tokens and n_tokens >= room:
-        return f"{counted}, and {fmt.count(max(room, 0))} are free: enter asks what goes"
+        return (
+            f"{counted}, and {fmt.count(max(room, 0))} are free: {{composer-send}} asks what goes"
+        )
     return counted if n_tokens >= TOLD_TOKENS else ""
 
 

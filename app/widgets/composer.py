@@ -14,7 +14,9 @@ from app.bindings import COMPOSER_KEYS
 from app.chat.attachments import folded, is_long, paste_size, pieces, without_marks
 
 COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
-PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line, / commands, @ files)"
+PLACEHOLDER = (
+    "Ask something  ({composer-send} sends, {composer-newline} new line, / commands, @ files)"
+)
 _LABEL = re.compile(r"\[paste (\d+): [^\]\n]*\]")
 
 
@@ -34,7 +36,6 @@ class Composer(TextArea):
             tab_behavior="focus",
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder=PLACEHOLDER,
         )
         self.recall: Callable[[int], bool] = lambda _: False
         """Shows the text so many questions back in time, or forward; False without any."""
@@ -149,7 +150,7 @@ class Composer(TextArea):
             self.action_copy()
         elif self.text and not self.read_only:
             self.put("")
-            self.notify("Emptied: ctrl+z brings the text back.", timeout=3)
+            self.notify("Emptied: {composer-undo} brings the text back.", timeout=3)
 
     def action_line_start_or_all(self) -> None:
         """Go to the start of the line; from there, select all."""

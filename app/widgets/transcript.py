@@ -18,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from app.bindings import MESSAGE_KEYS
+from app.bindings import MESSAGE_KEYS, with_keys
 from app.chat.entries import Entry, Speaker
 from app.chat.spans import TokenSpan
 from app.format import counted
@@ -26,7 +26,10 @@ from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, EntryLines, TintMode, gutter
 from app.widgets.ink import Ink, highlighted
 
-AGAIN = "ctrl+g again · tab selects: r again, e edit, E change, f fork, y copy"
+AGAIN = (
+    "{reply-regenerate} again · {composer-complete} selects: {message-regenerate} again, "
+    "{message-edit} edit, {message-edit-reply} change, {message-fork} fork, {message-copy} copy"
+)
 """Said behind the last reply: these keys have no other place where they could be found."""
 WINDOW = 20
 """Messages that are laid out when a chat is opened, and how many more at a time."""
@@ -92,7 +95,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if last := self._last_message():
             entry = last.entry
             can_answer = entry.speaker is Speaker.MODEL and not entry.is_live
-            last.set_hint(AGAIN if can_answer and not self.is_read_only else "")
+            last.set_hint(self._named(AGAIN) if can_answer and not self.is_read_only else "")
         if self.selected not in {entry.key for entry in entries}:
             self.selected = None
             if self.has_focus:
@@ -168,7 +171,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
 
     def _updated(self, known: EntryLines | None, entry: Entry) -> EntryLines:
         if known is None:
-            known = EntryLines(entry, self.tint)
+            known = EntryLines(entry, self.tint, self._named)
             known.set_open(is_open=entry.key in self._opened)
             return known
         known.update(entry)
@@ -200,7 +203,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if self.is_following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         elif len(lines) > n_old:
-            self.set_frame(hint="more below: G goes there")
+            self.set_frame(hint=self._named("more below: {transcript-end} goes there"))
         self._move_thumb()
         self._refresh_from(unchanged)
 
@@ -218,8 +221,12 @@ class Transcript(ScrollView, Ink, can_focus=True):
             return [(Run(line, "note"),) for line in self._invitation.split("\n")]
         if not self.n_hidden:
             return []
+        how = self._named("{composer-complete}, then {transcript-earlier} shows more")
         earlier = counted(self.n_hidden, "earlier message")
-        return [(Run(f"{earlier}: tab, then g shows more", "note"),), ()]
+        return [(Run(f"{earlier}: {how}", "note"),), ()]
+
+    def _named(self, hint: str) -> str:
+        return with_keys(hint, self.app)
 
     def _refresh_from(self, line: int) -> None:
         top = max(line - self.scroll_offset.y, 0)

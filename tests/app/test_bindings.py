@@ -1,4 +1,10 @@
-from app.bindings import Action, is_key, read_keymap
+from types import SimpleNamespace
+
+import pytest
+from textual._xterm_parser import XTermParser
+from textual.events import Key
+
+from app.bindings import Action, is_key, read_keymap, with_keys
 from app.commands import every_action
 
 
@@ -87,3 +93,29 @@ def test_every_key_of_the_application_is_one_that_can_be_typed() -> None:
     for each in every_action():
         assert all(map(is_key, each.keys)), each
         assert read_keymap({each.id: ",".join(each.keys)}, every_action()).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("keymap", "said"),
+    [
+        ({}, "esc, f2, / and E"),
+        ({"reply-stop": "f8,f9", "message-find": "left_square_bracket"}, "f8, f2, [ and E"),
+        ({"reply-stop": "none", "app-help": "f2"}, "/stop, /plan, / and E"),
+        ({"presets-load": "f2"}, "esc, f2, / and E"),
+    ],
+)
+def test_a_hint_names_the_keys_of_now_or_the_command(keymap: dict[str, str], said: str) -> None:
+    hint = "{reply-stop}, {model-plan}, {message-find} and {message-edit-reply}"
+    assert with_keys(hint, SimpleNamespace(keymap=keymap)) == said
+    assert with_keys("{no-action} {} {stop}", SimpleNamespace(keymap=keymap)) == (
+        "{no-action} {} {stop}"
+    )
+
+
+def test_every_letter_with_alt_arrives_from_a_terminal_that_sends_escape_and_the_letter() -> None:
+    keys = [key for action in every_action() for key in action.keys]
+    for key in (key for key in keys if key.startswith("alt+") and key != "alt+enter"):
+        parser = XTermParser()
+        [event] = [*parser.feed(f"\x1b{key.removeprefix('alt+')}"), *parser.feed("")]
+        assert isinstance(event, Key)
+        assert event.key == key

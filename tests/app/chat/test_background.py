@@ -103,7 +103,7 @@ def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean
     [question, reply] = controller.entries()
     assert question.content == "go"
     assert controller.history.message(reply.key).finish_reason == FinishReason.CONTEXT
-    assert "enter shows what can be done" in reply.ending
+    assert "{composer-send} shows what can be done" in reply.ending
 
 
 def test_another_variant_can_be_shown_while_another_chat_is_answered(

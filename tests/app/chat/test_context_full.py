@@ -52,7 +52,7 @@ def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) ->
     controller, _, maker = refused(tmp_path, clock)
     assert controller.history.n_hidden == 0
     assert contents(controller)[-2][1] == "one more"
-    assert "enter shows what can be done" in controller.entries()[-1].ending
+    assert "{composer-send} shows what can be done" in controller.entries()[-1].ending
     assert maker.is_needed()
     choices = maker.options()
     assert choices.n_ctx == 512
@@ -104,7 +104,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     assert len(asked.messages) == 1 + n_dropped + 1
     assert asked.owner == f"chat:{controller.history.chat.id}"  # type: ignore[union-attr]
     assert not controller.can_ask
-    assert "esc stops it" in "".join(entry.content for entry in controller.entries())
+    assert "{reply-stop} stops it" in "".join(entry.content for entry in controller.entries())
     for _ in range(3):
         controller.poll()
     request = client.requests[-1]
@@ -113,7 +113,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     [divider] = [e for e in controller.entries() if e.speaker is Speaker.DIVIDER]
     assert divider.content == "They asked six times."
     assert controller.entries()[-1].content == "and here it is"
-    assert "esc stops it" not in "".join(entry.content for entry in controller.entries())
+    assert "{reply-stop} stops it" not in "".join(entry.content for entry in controller.entries())
     assert controller.can_ask
 
 
@@ -169,10 +169,10 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     controller, client, maker = refused(tmp_path, clock)
     client.script = Script(replies=("summary " * 50,), tps=5)
     maker.summarise()
-    assert any("esc stops it" in text for _, text in contents(controller))
+    assert any("{reply-stop} stops it" in text for _, text in contents(controller))
     controller.load(SMALL)
     change = controller.poll()
-    assert not any("esc stops it" in text for _, text in contents(controller))
+    assert not any("{reply-stop} stops it" in text for _, text in contents(controller))
     assert "a model was loaded meanwhile" in change.notices[0].message
     assert not controller.is_leased
 

@@ -47,7 +47,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     controller, client = stopped(tmp_path, clock)
     [_, cut] = controller.entries()
     assert 0 < len(cut.content) < len(FIRST)
-    assert cut.ending.endswith("enter continues it")
+    assert cut.ending.endswith("{composer-send} continues it")
     assert controller.continue_reply()
     assert spelled(client.requests[-1].continues) == cut.content
     assert [m.role for m in client.requests[-1].messages] == ["user"]
@@ -58,7 +58,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     [_, whole] = controller.entries()
     assert whole.key == cut.key
     assert whole.content == cut.content + SECOND
-    assert "enter continues it" not in whole.ending
+    assert "continues it" not in whole.ending
     assert not controller.continue_reply()
     stored = controller.history.message(whole.key)
     assert stored.finish_reason == FinishReason.END
@@ -110,7 +110,7 @@ def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
     controller.send("count")
     controller.poll()
     cut = controller.entries()[1]
-    assert cut.ending.endswith("enter continues it")
+    assert cut.ending.endswith("{composer-send} continues it")
     client.script = replace(client.script, dies_after=None)
     controller.load(CONFIGURATION)
     controller.poll()
@@ -148,7 +148,7 @@ def test_the_line_behind_a_cut_reply_promises_that_it_goes_on(
         ),
     )
     controller.refresh()
-    assert controller.entries()[-1].ending.endswith("enter continues it")
+    assert controller.entries()[-1].ending.endswith("{composer-send} continues it")
 
 
 def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:
@@ -212,7 +212,7 @@ def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: C
         store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
     controller, client = loaded(tmp_path, clock)
     controller.open_chat(chat.id)
-    assert "enter asks" in controller.entries()[-1].ending
+    assert "asks" in controller.entries()[-1].ending
     assert controller.continue_reply()
     controller.poll()
     assert client.requests[0].messages[0].content == "anyone?"

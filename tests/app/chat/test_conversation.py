@@ -191,8 +191,8 @@ def test_a_larger_context_is_only_offered_where_the_model_can_use_one(
     client.script = Script(refuses=("The context is full", "9,000 tokens but n_ctx is 8,192"))
     controller.send("much too long")
     [notice] = controller.poll().notices
-    assert ("F2 plans a larger context" in notice.message) == is_named
-    assert ("F2 plans a larger context" in contents(controller)[-1][1]) == is_named
+    assert ("{model-plan} plans a larger context" in notice.message) == is_named
+    assert ("{model-plan} plans a larger context" in contents(controller)[-1][1]) == is_named
 
 
 def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
@@ -225,7 +225,7 @@ def test_the_death_of_the_engine_keeps_the_text_and_a_load_goes_on(
     reply, aside = controller.entries()[1:]
     assert reply.content.startswith("word word")
     assert CUT_BY_CRASH in reply.ending
-    assert "ctrl+r starts it again" in aside.content
+    assert "{engine-restart} starts it again" in aside.content
     client.script = Script()
     controller.load(CONFIGURATION)
     controller.poll()

@@ -14,7 +14,7 @@ def test_a_divider_is_one_rule_that_says_what_the_model_sees(width: int) -> None
     assert width_of(rule) <= width
     assert plain(rule).startswith("──")
     if width >= 60:
-        assert "the model no longer sees what is above (u undoes)" in plain(rule)
+        assert "the model no longer sees what is above ({message-see-all} undoes)" in plain(rule)
 
 
 def test_a_summary_stands_below_the_rule_and_does_nothing_to_the_terminal() -> None:

@@ -31,7 +31,8 @@ def test_a_reply_grows_and_ends_as_its_whole_text() -> None:
 
 def test_variants_are_counted_below_the_text() -> None:
     entry = EntryLines(Entry(2, Speaker.MODEL, "x", variant=2, n_variants=3, ending="9 tokens"))
-    assert shown(entry, 60)[1] == "variant 2 of 3 (alt+p, alt+n) · 9 tokens"
+    said = "variant 2 of 3 ({reply-variant-before}, {reply-variant-next}) · 9 tokens"
+    assert shown(entry, 90)[1] == said
 
 
 def test_the_selected_message_has_a_bar() -> None:

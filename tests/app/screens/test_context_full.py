@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from textual.widgets import Static
 
 from app.application import KvchatApp
 from app.chat.context_full import ContextFullOptions
@@ -29,6 +30,22 @@ async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatS
 def test_a_dialog_that_the_app_ends_before_it_is_composed_is_no_error() -> None:
     choices = ContextFullOptions(8192, 2, can_branch=True, can_take_back=True)
     ContextFullScreen("why", choices).on_mount()
+
+
+async def test_hints_name_the_keys_that_the_settings_give(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[keys]\nreply-stop = "f8"\napp-help = "f2"\n')
+    app, _ = make_app(tmp_path, Script(replies=("word " * 500,), tps=10))
+    choices = ContextFullOptions(4096, 2, can_branch=True, can_take_back=True, can_grow=True)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await app.push_screen(ContextFullScreen("why", choices))
+        hint = str(app.screen.query_one(".hint", Static).render())
+        assert hint == "enter chooses · the planner (/plan) sets a larger context"
+        await pilot.press("escape")
+        await ask(pilot, screen, "more")
+        await wait_until(pilot, lambda: screen.composer.border_subtitle == "f8 stops the reply")
+        await pilot.press("f8")
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
 
 
 async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         await pilot.pause()
-        assert screen.controller.entries()[-1].ending.endswith("enter continues it")
+        assert screen.controller.entries()[-1].ending.endswith("{composer-send} continues it")
         await pilot.press("enter")
         client.hurry()
         await wait_until(pilot, lambda: "theend." in screen.transcript.text)
