@@ -10,7 +10,7 @@ from app.config import Settings
 from engine.backends import installed_build
 from engine.cache.namespace import FileHashes
 from engine.configuration import Configuration
-from engine.events import Finished, Loaded
+from engine.events import Finished, FinishReason, Loaded
 from engine.files import is_file
 from engine.manifest import (
     Manifest,
@@ -105,6 +105,16 @@ def made_with() -> str:
     return f"kvchat {__version__}, llama-cpp-python {installed_build().partition('@')[0]}"
 
 
+_ENDS = {
+    FinishReason.LENGTH.value: "`max_tokens` was reached",
+    FinishReason.STOP_STRING.value: "a stop string came",
+    FinishReason.STOP_TOKEN.value: "a stop token came",
+    FinishReason.CONTEXT.value: "the context was full",
+    FinishReason.CANCELLED.value: "it was stopped",
+}
+"""Why a reply ended that could have gone on with the same tokens."""
+
+
 def difference(manifest: Manifest, index: int, finished: Finished) -> str | None:
     """What is to be said of a reply that is not the recorded one; None where it is, or none is."""
     if not manifest.replies:
@@ -113,11 +123,20 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     at = parted_at(told, finished.token_ids)
     if at is None:
         return None
+    n_told, n_here = len(told.token_ids), len(finished.token_ids)
     here = made_with()
-    cause = "another processor or GPU rounds otherwise"
+    cause = "another processor or GPU may round otherwise"
     if here != manifest.made_with:
         cause = f"it was made with {manifest.made_with}, this is {here}"
+    if at < min(n_told, n_here):
+        return (
+            f"reply {index + 1} parts from the recorded one at token {at + 1} of {n_told}: {cause}"
+        )
+    reason = finished.reason.value if n_here < n_told else told.finish_reason
+    cause = _ENDS.get(reason, cause)
+    if n_here < n_told:
+        return f"reply {index + 1} ends after {n_here} of the {n_told} tokens recorded: {cause}"
     return (
-        f"reply {index + 1} parts from the recorded one at token {at + 1} of "
-        f"{len(told.token_ids)}: {cause}"
+        f"reply {index + 1} goes on to token {n_here} where the recorded one ends after {n_told}: "
+        f"{cause}"
     )

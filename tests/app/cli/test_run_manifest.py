@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.manifests import made_with
-from engine.events import Finished
-from engine.manifest import read_manifest, write_manifest
+from app.manifests import difference, made_with
+from engine.events import Finished, FinishReason, GenerationStats
+from engine.manifest import Manifest, RecordedReply, read_manifest, write_manifest
 from tests.app.cli.test_run import environment, run
 from tests.app.cli.test_run_request import client, model
 from tests.fakes_client import ScriptedClient
@@ -71,8 +71,26 @@ def test_another_reply_than_the_recorded_one_is_told_and_fails(
     n = len(reply.token_ids)
     shown = capsys.readouterr()
     assert f"reply 1 parts from the recorded one at token {n} of {n}" in shown.err
-    assert "another processor or GPU" in shown.err
+    assert "another processor or GPU may round otherwise" in shown.err
     assert shown.out.count("Hello there.") == 2
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reason", "said"),
+    [((7, 8), "length", "goes on to token 3 where the recorded one ends after 2: `max_tokens`"),
+     ((7, 8), "stop string", "ends after 2: a stop string came"),
+     ((7, 8), "end", "ends after 2: another processor or GPU may round"),
+     ((7, 8, 9, 1), "end", "ends after 3 of the 4 tokens recorded: `max_tokens` was reached")],
+)  # fmt: skip
+def test_a_reply_that_ended_at_another_token_says_why(
+    recorded: tuple[int, ...], reason: str, said: str
+) -> None:
+    manifest = Manifest.model_construct(
+        made_with=made_with(),
+        replies=(RecordedReply(finish_reason=reason, token_ids=recorded),),
+    )
+    finished = Finished(FinishReason.LENGTH, "", (7, 8, 9), "v", 4, GenerationStats(n_prompt=3))
+    assert said in (difference(manifest, 0, finished) or "")
 
 
 def test_several_prompts_are_answered_in_turn(
