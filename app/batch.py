@@ -35,12 +35,11 @@ from engine.grammar.source import GrammarError, check_grammar
 from engine.parsing import parse_json
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Grammar, Message
+from engine.validation import explain, explained
 
 MOST_BYTES = 1 << 30
 """Of a file of requests or results."""
 HASH_LENGTH = 16
-MOST_FAULTS = 3
-"""Of one line, that are told."""
 
 Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -212,9 +211,9 @@ def read_requests(
 
 def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -> BatchRequest:
     try:
-        said = _Line.model_validate(parse_json(line))
+        said = _Line.model_validate(_object(line))
     except ValidationError as error:
-        raise ValueError(_faults(error)) from error
+        raise ValueError(explained(explain(error, _Line))) from error
     fault = said.fault()
     if fault is not None:
         raise ValueError(fault)
@@ -227,10 +226,21 @@ def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -
     return BatchRequest(number, name, digest, request)
 
 
-def _faults(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_input=False)
-    told = [": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in found]
-    return "; ".join(told[:MOST_FAULTS])
+def _object(line: bytes) -> dict[str, object]:
+    """The JSON object of a line; a ValueError tells no line, which is always the first."""
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        match error.__cause__:
+            case json.JSONDecodeError(msg=why, pos=at):
+                why = f"{why[:1].lower()}{why[1:]} at character {at + 1}"
+                raise ValueError(f"it is no JSON: {why}") from error
+            case UnicodeDecodeError():
+                raise ValueError("it is no JSON: it is not in UTF-8") from error
+        raise
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -141,9 +141,9 @@ def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{not json", "Expecting"),
-        ("[]", "valid dictionary"),
-        ({"prompt": "a", "temprature": 1}, "temprature"),
+        ("not json", "it is no JSON: expecting value at character 1"),
+        ("[1]", "it is no JSON object"),
+        ({"prompt": "a", "temprature": 1}, "temprature is no key here, did you mean temperature?"),
         ({"prompt": "a", "messages": []}, "either a prompt or messages"),
         ({"prompt": "  "}, "nothing to answer"),
         ({"messages": []}, "nothing to answer"),
@@ -164,6 +164,12 @@ def test_a_broken_line_is_told_by_its_number_and_the_others_run(
     assert [one.number for one in requests] == [1, 4]
     assert broken.number == 3
     assert why in broken.reason
+
+
+def test_a_line_in_another_encoding_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": "caf\xe9"}\n')
+    assert read_requests(path, BASE, "")[1][0].reason == "it is no JSON: it is not in UTF-8"
 
 
 def test_results_are_appended_as_replies_end_and_failures_are_told(tmp_path: Path) -> None:
