@@ -446,7 +446,7 @@ def set_in_toml(text: str, section: str, values: Mapping[str, Value | None]) -> 
         if value is None:
             table.pop(key, None)
         elif isinstance(value, str) and "\n" in value:
-            table[key] = tomlkit.string(value, multiline=True)
+            table[key] = tomlkit.string(value, multiline="\r" not in value)
         else:
             table[key] = value
     return tomlkit.dumps(document)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.config import Settings, SettingsError, UserSettings, load_settings
@@ -85,6 +85,7 @@ def test_sizes_are_spelled_with_their_unit() -> None:
     assert ALL["cache.cold"].spell(8 * GIB) == "8GiB"
 
 
+@example("one\r\ntwo\rthree\n")
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_a_prompt_of_any_text_comes_back(text: str) -> None:
     import tempfile
