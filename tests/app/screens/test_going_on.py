@@ -252,8 +252,8 @@ async def test_a_whole_reply_that_was_to_go_on_is_told_with_its_chat(tmp_path: P
         await wait_until(
             pilot,
             lambda: (
-                ["first"]
-                == [n.title for n in app._notifications if "nothing to continue" in n.message]
+                [n.title for n in app._notifications if "nothing to continue" in n.message]
+                == ["first"]
             ),
         )
         assert not screen.drafts.pending.queue
