@@ -88,8 +88,7 @@ def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = No
         request = machines[0].request
     found = machines[0].found if machines else None
     found = found or _found(request, planner, model, draft)
-    known = planner.known(model.file.path, request.machine)
-    plan = replace(_plan_of(request, model, draft, found), known=known)
+    plan = planner.rated(_plan_of(request, model, draft, found), request.machine)
     return FitResult(request, model, found, plan, machines)
 
 

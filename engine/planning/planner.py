@@ -224,12 +224,17 @@ class Planner:
         limit = n_ctx_limit(model, setup)
         largest = max_n_ctx(now, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes)
         draft = None if now.draft is None else self.model(now.draft.model_path)
-        known = self.known(now.model_path, setup.machine)
-        is_here = setup.target == "kvchat" and setup.machine.is_here
-        speed = self._speed_of(now.model_path) if is_here else None
-        found = cost(now)
-        bound = speed_bound(model, found, self.bandwidths(setup.machine))
-        return Plan(setup, model, found, largest, draft, known, speed, bound)
+        return self.rated(Plan(setup, model, cost(now), largest, draft), setup.machine)
+
+    def rated(self, plan: Plan, machine: PlannedMachine) -> Plan:
+        """A plan with what was measured of its model, and how fast it can run on a machine."""
+        path, is_here = plan.model.file.path, plan.setup.target == "kvchat" and machine.is_here
+        return replace(
+            plan,
+            known=self.known(path, machine),
+            speed=self._speed_of(path) if is_here else None,
+            bound=speed_bound(plan.model, plan.estimate, self.bandwidths(machine)),
+        )
 
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
         """How fast the memory of a machine's devices is read.

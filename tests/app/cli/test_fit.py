@@ -41,6 +41,7 @@ def test_the_largest_context_of_a_model_on_a_card_is_one_command(
     text = text_of(capsys, "qwen2.5-14b", "--goal", "context", "--card", "RTX 3060")
     assert "found for context" in text
     assert "GPU 0 · GeForce RTX 3060" in text
+    assert re.search(r"speed at most \d+ tok/s.* 360 GB/s nominal", text), "as kvchat plan says"
     assert "instead of f16 buys" in text
     assert "llama-server \\\n  --model qwen2.5-14b" in text
 

@@ -119,6 +119,16 @@ def test_the_largest_context_fits_and_the_next_does_not(
     assert plan(capsys, *base, "--margin", "500MiB", "--ctx", largest + 256)["fits"] is False
 
 
+def test_a_limit_by_layers_on_a_gpu_is_told_as_one(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "memory's limit with these layers on the GPU: fewer hold more"
+    card = ("--vram", "1100MiB", "--margin", "500MiB", "--type-k", "f32", "--gpu-layers")
+    assert told in text_of(capsys, starter_path, *card, "all")
+    assert told not in text_of(capsys, starter_path, *card, "0")
+    assert told not in text_of(capsys, starter_path, "--vram", "8GiB")
+
+
 def test_a_model_that_fits_with_no_context_is_a_plan_too(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
