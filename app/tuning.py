@@ -22,7 +22,7 @@ from engine.memory.units import MIB
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.presets.library import list_presets, made_preset, save_preset
+from engine.presets.library import made_preset, named_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
 from engine.process.watchdog import BuildMemory
 from engine.speculation.cost_profile import profile_key
@@ -252,12 +252,12 @@ def _check_name(name: str) -> None:
         PresetError: it is no name, or that of a preset that this command did not write.
     """
     made_preset({"name": name})
-    for entry in list_presets(paths.presets_dir()):
-        if entry.name.lower() == name.lower() and not entry.description.startswith(MARK):
-            raise PresetError(
-                f"there is a preset {name!r} already that was not made by this command: name "
-                "another with --write"
-            )
+    entry = named_preset(name, paths.presets_dir())
+    if entry is not None and not entry.description.startswith(MARK):
+        raise PresetError(
+            f"there is a preset {name!r} already that was not made by this command: name another "
+            "with --write"
+        )
 
 
 def _path_of(configuration: Configuration, ending: str) -> Path:

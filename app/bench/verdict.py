@@ -17,7 +17,7 @@ from engine.configuration import PredictorName
 from engine.errors import PresetError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
-from engine.presets.library import list_presets
+from engine.presets.library import made_preset, named_preset, new_path
 from engine.presets.preset import parse_preset
 
 SLOW = 0.95
@@ -214,21 +214,20 @@ def find_target(name: str, user_dir: Path) -> Path:
     """The file that a preset's name or path means; it need not be there yet.
 
     Raises:
-        PresetError: it is a preset that comes with kvchat, which stays as it is.
+        PresetError: it is no name, or a preset that comes with kvchat, which stays as it is.
     """
     path = Path(name).expanduser()
     if path.suffix == ".toml":
         return path
-    entries = list_presets(user_dir)
-    for entry in entries:
-        if name.lower() in (entry.name.lower(), entry.path.stem.lower()):
-            if entry.is_builtin:
-                raise PresetError(
-                    f"the preset {entry.name!r} comes with kvchat and is not changed: write to a "
-                    "name of your own, which is made if it is not there"
-                )
-            return entry.path
-    return user_dir / f"{name}.toml"
+    entry = named_preset(name, user_dir, or_file=True)
+    if entry is None:
+        return new_path(made_preset({"name": name}).name, user_dir)
+    if entry.is_builtin:
+        raise PresetError(
+            f"the preset {entry.name!r} comes with kvchat and is not changed: write to a name of "
+            "your own, which is made if it is not there"
+        )
+    return entry.path
 
 
 def write_policy(

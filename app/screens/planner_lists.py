@@ -29,7 +29,7 @@ from engine.planning.knob import Chooser
 from engine.planning.knobs import with_adapter, with_draft, with_projector
 from engine.planning.planner import Setup
 from engine.planning.what_if import Effect
-from engine.presets.library import list_presets, save_preset
+from engine.presets.library import named_preset, save_preset
 
 if TYPE_CHECKING:
     from app.screens.models import FilesScreen
@@ -95,9 +95,10 @@ def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: s
         else:
             screen.notify(f"Saved {path}")
 
-    if any(each.name == name and not each.is_builtin for each in list_presets(presets_dir)):
+    there = named_preset(name, presets_dir)
+    if there is not None and not there.is_builtin:
         over = partial(write, replace_existing=True)
-        confirm(screen, f"There is a preset “{name}”: replace it?", over)
+        confirm(screen, f"There is a preset “{there.name}”: replace it?", over)
     else:
         write(replace_existing=False)
 

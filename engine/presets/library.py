@@ -1,6 +1,7 @@
 """The presets that come with kvchat, and those of the user in a folder."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from engine.validation import explain, explained
 
 PACKAGED = Path(__file__).resolve().parent / "_builtin"
 CHECKOUT = Path(__file__).resolve().parent.parent.parent / "presets"
+STEM_BYTES = 100
+"""Most bytes of a file's name before its suffix: some file systems take 143 in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +66,51 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return read_preset(path)
-    entries = list_presets(user_dir)
-    for entry in entries:
-        if name.lower() in (entry.name.lower(), entry.path.stem.lower()):
-            return entry.preset or read_preset(entry.path)
+    if (entry := named_preset(name, user_dir, or_file=True)) is not None:
+        return entry.preset or read_preset(entry.path)
     if path.is_file():
         raise PresetError(f"{name} is no preset: their files end in .toml")
-    known = ", ".join(entry.name for entry in entries)
+    known = ", ".join(entry.name for entry in list_presets(user_dir))
     raise PresetError(f"there is no preset {name!r}: there are {known}")
+
+
+def named_preset(name: str, user_dir: Path, *, or_file: bool = False) -> PresetEntry | None:
+    """The preset of a name, in any case and wherever its file lies; the user's come first.
+
+    Args:
+        name: What it is called.
+        user_dir: The user's presets.
+        or_file: Whether one counts whose file is called so, where none has the name.
+    """
+    entries, wanted = list_presets(user_dir), _folded(name)
+    found = [entry for entry in entries if _folded(entry.name) == wanted]
+    if or_file:
+        found += [entry for entry in entries if _folded(entry.path.stem) == wanted]
+    return found[0] if found else None
+
+
+def new_path(name: str, user_dir: Path, *, old: Path | None = None) -> Path:
+    """A free file for a preset of a name that is new; `old` is one that it may replace."""
+    taken = {_folded(path.stem) for path in _sorted(user_dir) if old is None or path != old}
+    stem = _file_stem(name)
+    stems = (stem, *(f"{stem}-{number}" for number in range(2, len(taken) + 2)))
+    return user_dir / f"{next(each for each in stems if each not in taken)}.toml"
 
 
 def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = False) -> Path:
     """Write a preset into the user's folder, without the values that are defaults.
 
+    A preset of that name is replaced wherever its file lies; no other file is touched.
+
     Raises:
-        PresetError: the name is taken, or the folder cannot be written.
+        PresetError: the name is taken or a built-in one's, or the folder cannot be written.
     """
-    path = user_dir / f"{_file_stem(preset.name)}.toml"
-    if path.exists() and not replace_existing:
-        raise PresetError(f"there is a preset {preset.name!r} already: choose another name")
-    text = preset_toml(preset)
-    try:
-        replace_file(path, [text.encode()], is_durable=False)
-    except OSError as error:
-        raise PresetError(f"{path} cannot be written: {error.strerror or error}") from error
-    return path
+    there = named_preset(preset.name, user_dir)
+    if there is None:
+        return _write(preset, new_path(preset.name, user_dir))
+    if there.is_builtin or not replace_existing:
+        raise _taken(there)
+    return _write(preset, there.path)
 
 
 def preset_toml(preset: Preset) -> str:
@@ -104,12 +127,12 @@ def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
         PresetError: the name is taken or impossible, or the preset is a built-in one.
     """
     _check_is_users(path, user_dir)
-    preset = read_preset(path)
-    named = _named(preset, name)
-    # `Fast` and `fast` are one file: the new name takes the place of the old one.
-    is_same_file = path.stem == _file_stem(name)
-    renamed = save_preset(named, user_dir, replace_existing=is_same_file)
-    if not is_same_file:
+    named = _named(read_preset(path), name)
+    there = named_preset(name, user_dir)
+    if there is not None and there.path.resolve() != path.resolve():
+        raise _taken(there)
+    renamed = _write(named, new_path(name, user_dir, old=user_dir / path.name))
+    if renamed.name != path.name:
         path.unlink()
     return renamed
 
@@ -192,5 +215,26 @@ def _check_is_users(path: Path, user_dir: Path) -> None:
         raise PresetError(f"{path.stem} is a built-in preset: save a copy under another name")
 
 
+def _taken(entry: PresetEntry) -> PresetError:
+    if entry.is_builtin:
+        return PresetError(
+            f"the preset {entry.name!r} comes with kvchat and is not changed: choose another name"
+        )
+    return PresetError(f"there is a preset {entry.name!r} already: choose another name")
+
+
+def _write(preset: Preset, path: Path) -> Path:
+    try:
+        replace_file(path, [preset_toml(preset).encode()], is_durable=False)
+    except OSError as error:
+        raise PresetError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.casefold())
+
+
 def _file_stem(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "preset"
+    words = re.sub(r"[\W_]+", "-", _folded(name))
+    return words.encode()[:STEM_BYTES].decode(errors="ignore").strip("-") or "preset"

@@ -95,7 +95,13 @@ def test_a_preset_is_found_by_its_name_or_path(path: Path, tmp_path: Path) -> No
     assert find_target("mine", tmp_path) == path
     assert find_target("MINE", tmp_path) == path
     assert find_target(str(path), tmp_path) == path
-    assert find_target("new one", tmp_path) == tmp_path / "new one.toml"
+    assert find_target("new one", tmp_path) == tmp_path / "new-one.toml"
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/zz", ""])
+def test_what_is_no_name_is_no_target(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PresetError, match="this makes no preset"):
+        find_target(name, tmp_path)
 
 
 def test_a_preset_that_comes_with_kvchat_is_not_changed(tmp_path: Path) -> None:

@@ -139,6 +139,47 @@ def test_presets_are_renamed_and_deleted_but_not_built_in_ones(tmp_path: Path) -
         find_preset("nothing", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("中文", "日本"), ("work-a", "Work A"), ("_", "preset")]
+)
+def test_a_preset_of_another_name_is_never_replaced(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    save_preset(Preset(name=first, n_ctx=1024), tmp_path)
+    save_preset(Preset(name=second, n_ctx=2048), tmp_path)
+    save_preset(Preset(name=second, n_ctx=4096), tmp_path, replace_existing=True)
+    assert [find_preset(name, tmp_path).n_ctx for name in (first, second)] == [1024, 4096]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_preset_is_its_name_wherever_its_file_lies(tmp_path: Path) -> None:
+    (tmp_path / "hand.toml").write_text('name = "other"')
+    path = tmp_path / "zz.toml"
+    path.write_text('name = "Hand"')
+    with pytest.raises(PresetError, match="'Hand' already"):
+        save_preset(Preset(name="hand"), tmp_path)
+    assert save_preset(Preset(name="hand", n_ctx=512), tmp_path, replace_existing=True) == path
+    assert find_preset("hand", tmp_path).n_ctx == 512
+    assert find_preset("other", tmp_path).n_ctx == "auto"
+
+
+def test_a_new_name_takes_no_other_presets_file(tmp_path: Path) -> None:
+    (tmp_path / "work-a.toml").write_text("name = 3")
+    path = save_preset(Preset(name="work a"), tmp_path)
+    assert path.name == "work-a-2.toml"
+    with pytest.raises(PresetError, match="'work a' already"):
+        rename_preset(save_preset(Preset(name="mine"), tmp_path), "Work A", tmp_path)
+    assert rename_preset(path, "Work A", tmp_path) == path
+    assert save_preset(Preset(name="長" * 60), tmp_path).stem == "長" * 33
+
+
+def test_a_built_in_name_is_not_taken(tmp_path: Path) -> None:
+    with pytest.raises(PresetError, match="'balanced' comes with kvchat"):
+        save_preset(Preset(name="Balanced"), tmp_path, replace_existing=True)
+    with pytest.raises(PresetError, match="comes with kvchat"):
+        rename_preset(save_preset(Preset(name="mine"), tmp_path), "balanced", tmp_path)
+
+
 def test_a_broken_file_is_listed_with_its_fault(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("name = 3")
     entry = next(entry for entry in list_presets(tmp_path) if entry.name == "bad")
