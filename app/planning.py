@@ -1,5 +1,6 @@
 """The planner of this user, and what was measured of the cache kinds of their models."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -114,7 +115,7 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
         plan.report,
         policy,
         has_rates=plan.report.subject.device in _devices_here(),
-        notes=(*found.problems, *_due(plan, policy)),
+        notes=(*found.problems, *_due(plan, model.file.path, policy)),
     )
 
 
@@ -140,7 +141,8 @@ def keep_report(
         PresetError: llama.cpp refuses every kind.
     """
     chosen = partial(usual_choice, configuration=configuration, model=model, policy=policy)
-    return PlanStore(paths.cache_plans_dir()).save(report, chosen)
+    store = PlanStore(paths.cache_plans_dir())
+    return store.save(report, chosen, model_path=configuration.model_path)
 
 
 def usual_choice(
@@ -161,14 +163,14 @@ def usual_choice(
     return choose(report, Wish(n_ctx), policy, size)
 
 
-def _due(plan: SavedPlan, policy: PolicySettings) -> tuple[str, ...]:
+def _due(plan: SavedPlan, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:
     now = datetime.now(UTC)
     if not plan.is_due(now, policy.probe_days):
         return ()
+    named = "--due" if plan.model_path else shlex.quote(str(model_path))
     return (
-        f"the cache was measured {plan.age_days(now)} days ago: `kvchat cache-quality "
-        f"{plan.report.subject.model} --kinds {plan.kind}` measures {plan.kind} again, and keeps "
-        "the old figures beside the new ones",
+        f"the cache was measured {plan.age_days(now)} days ago: `kvchat cache-quality {named}` "
+        f"measures {plan.kind} again",
     )
 
 

@@ -1,7 +1,7 @@
 """A model and texts to a laboratory of cache types, ready to run."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory | ServerLaboratory
     if configuration.server is not None:
         return _at_servers(request, configuration.server)
     model = read_model(configuration.model_path)
-    n_most = request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
+    n_most = _longest(request, model)
     if n_most < LEAST_LABORATORY_CTX:
         raise QualityError(
             f"a context of {n_most} tokens is too small to measure in: {LEAST_LABORATORY_CTX} are "
@@ -94,9 +94,7 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory | ServerLaboratory
     contexts = torch_contexts if configuration.backend == "torch" else llama_cpp_contexts
     opener = contexts(replace(configuration, n_ctx=n_most))
     try:
-        documents = documents_of(request.texts, opener.vocabulary, n_most, request.n_most)
-        if request.haystack:
-            documents += questions(opener.vocabulary, request.haystack, n_most)
+        documents = _documents(request, opener.vocabulary, n_most)
         subject = _subject(model, configuration, plan, documents)
         report = request.earlier or empty_report(subject, documents)
         check_same_subject(report.subject, subject)
@@ -108,6 +106,41 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory | ServerLaboratory
     notes = tuple(_laboratory_notes(request, model, documents, n_most))
     refusal = _refusal(model, configuration, subject)
     return Laboratory(opener, plan, documents, report, refusal, store, notes)
+
+
+def subjects_of(requests: Iterable[LaboratoryRequest]) -> Iterator[Subject]:
+    """What each request would measure of one model in llama.cpp, which is read without weights.
+
+    Raises:
+        ModelFileError: the model's file cannot be read.
+        ModelLoadError: llama.cpp refused it.
+        QualityError: no text is long enough.
+    """
+    weights: LoadedModel | None = None
+    try:
+        for each in requests:
+            model = read_model(each.configuration.model_path)
+            if weights is None:
+                weights = LoadedModel(each.configuration, NativeLog(), vocab_only=True)
+                vocabulary = LlamaCppVocabulary(weights.take())
+            documents = _documents(each, vocabulary, _longest(each, model))
+            yield _subject(model, each.configuration, each.plan, documents)
+    finally:
+        if weights is not None:
+            weights.release()
+
+
+def _longest(request: LaboratoryRequest, model: Model) -> int:
+    """Most tokens of a text that is read without a break."""
+    return request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
+
+
+def _documents(
+    request: LaboratoryRequest, vocabulary: Vocabulary, n_ctx: int
+) -> tuple[Document, ...]:
+    """The texts of a request, and its questions behind them."""
+    found = documents_of(request.texts, vocabulary, n_ctx, request.n_most)
+    return found + (questions(vocabulary, request.haystack, n_ctx) if request.haystack else ())
 
 
 def _at_servers(request: LaboratoryRequest, server: str) -> ServerLaboratory:

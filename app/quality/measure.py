@@ -29,15 +29,22 @@ from app.render.quality import progress_text, report_lines
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.files import replace_file
-from engine.load_laboratory import LaboratoryRequest, subject_settings
+from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judged
 from engine.policy.pairs import kind_of, parse_pair
-from engine.policy.plans import SavedPlan
+from engine.policy.plans import SavedPlan, plan_name
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
-from engine.quality.records import SERVERS, CacheKind, QualityError, Report, read_report
+from engine.quality.records import (
+    SERVERS,
+    CacheKind,
+    QualityError,
+    Report,
+    Subject,
+    read_report,
+)
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
@@ -45,7 +52,7 @@ EXIT_INTERRUPTED = 130
 DIGEST_BYTES = 8
 STYLES = {"muted": "dim", "strong": "bold", "good": "green", "bad": "red"}
 """What rich calls the styles of a report's lines."""
-PART = re.compile(r" \d+/\d+$")
+PART = re.compile(r" \d+/(\d+)$")
 """Behind the name of a text that is longer than a context."""
 MOST_CHATS = 200
 LEAST_LETTERS = 200
@@ -199,8 +206,8 @@ def _with_due(options: Options, configuration: Configuration, settings: Settings
 def measure_due(options: Options, settings: Settings) -> int:
     """The exit code, after measuring the chosen kind again of each plan that is due.
 
-    All kinds of a plan are measured where its texts were others, or settings have changed since:
-    what is measured then is a plan of its own, and has to be chosen by.
+    All kinds of a plan are measured where its texts were others, or anything else that figures
+    hang on has changed since: what is measured then is a plan of its own, and has to be chosen by.
 
     Args:
         options: How to measure.
@@ -213,7 +220,7 @@ def measure_due(options: Options, settings: Settings) -> int:
     for plan in plans:
         subject, age_days = plan.report.subject, plan.age_days(datetime.now(UTC))
         try:
-            request = ModelRequest(subject.model, n_threads=subject.n_threads)
+            request = ModelRequest(plan.model, n_threads=subject.n_threads)
             configuration = open_here(request, settings, "the laboratory").configuration
             again = _again(options, plan, configuration)
             kinds = " and ".join(map(str, again.kinds))
@@ -229,25 +236,46 @@ def measure_due(options: Options, settings: Settings) -> int:
 
 
 def _again(options: Options, plan: SavedPlan, configuration: Configuration) -> Options:
-    """What to measure of a plan's model, as it was measured before.
+    """What to measure of a plan's model: its kind again, where all else is as it was measured.
 
-    In a context as long as the longest text of before, texts and questions are those of before.
+    Raises:
+        QualityError: there is another model under that name now.
     """
     report, subject = plan.report, plan.report.subject
-    names = {text.name for text in own_texts()}
-    is_own = all(PART.sub("", text.name) in names for text in report.texts)
-    is_same = is_own and subject.settings == subject_settings(configuration)
-    kinds: tuple[CacheKind, ...] = (plan.kind,) if is_same else ()
-    if not kinds or plan.kind == subject.reference:
-        kinds = tuple(each.kind for each in report.candidates)
-    return replace(
+    if identity_of(read_model(configuration.model_path).file) != subject.model_identity:
+        raise QualityError(f"{configuration.model_path} is another model now")
+    again = replace(
         options,
-        kinds=kinds,
+        kinds=tuple(each.kind for each in report.candidates),
         reference=subject.reference.type_k,
         n_ctx=options.n_ctx or subject.n_ctx,
         n_chunk=subject.n_chunk,
         asks=options.asks and any(row.needle or row.reasoning for row in report.measurements),
     )
+    for same, found in _tried(again, options.n_ctx, report, configuration):
+        if plan_name(found) == plan_name(subject):
+            return replace(same, kinds=(plan.kind,)) if plan.kind in again.kinds else same
+    return again
+
+
+def _tried(
+    again: Options, n_ctx: int | None, report: Report, configuration: Configuration
+) -> Iterator[tuple[Options, Subject]]:
+    """Options that may measure what a report is of, with what they would measure.
+
+    Of `--ctx` and `--tokens` a report tells only what came of them: the longest text, and how many
+    tokens there were, of which a model's first token, once for each document, may not count.
+    """
+    lengths = [text.n_tokens + 1 for text in report.texts]
+    part = PART.search(report.texts[-1].name) if report.texts else None
+    n_parts = 1 if part is None else int(part[1])
+    asked = [
+        replace(again, n_ctx=longest, n_tokens=n_tokens)
+        for longest in dict.fromkeys((again.n_ctx, n_ctx))
+        for n_tokens in dict.fromkeys((again.n_tokens, sum(lengths) - n_parts, sum(lengths)))
+    ]
+    requests = (laboratory_request(each, configuration) for each in asked)
+    yield from zip(asked, subjects_of(requests), strict=True)
 
 
 def _keep_plan(report: Report, configuration: Configuration, settings: Settings) -> None:

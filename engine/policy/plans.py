@@ -6,6 +6,7 @@ is never used, overwritten or deleted; whoever asks is told.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,8 @@ IDENTITY_DIGITS = 32
 KEY_BYTES = 8
 
 Sentence = Annotated[str, Bounds(max_length=2000)]
+MOST_OF_A_PATH = 4096
+ModelPath = Annotated[str, Bounds(pattern=r"^\P{C}*$", max_length=MOST_OF_A_PATH)]
 
 
 class PlanError(EngineError):
@@ -65,7 +68,15 @@ class SavedPlan:
     """Date and time of the last measurement in ISO 8601, with the offset."""
     earlier: tuple[Earlier, ...] = ()
     """Figures that the newest ones replaced, the newest first."""
+    model_path: ModelPath = ""
+    """Where the model's file was; empty where that is not known, or cannot be shown."""
     version: Literal[1] = VERSION
+
+    @property
+    def model(self) -> str:
+        """What the model is called by: its path while there is a file, else the file's name."""
+        is_there = self.model_path and os.path.isfile(self.model_path)  # noqa: PTH113  no error
+        return self.model_path if is_there else self.report.subject.model
 
     def is_due(self, now: datetime, every_days: float) -> bool:
         """Whether the figures are older than the interval; an interval of 0 never ends."""
@@ -91,7 +102,11 @@ class PlanStore:
         self.folder = folder
 
     def save(
-        self, report: Report, chosen: Callable[[Report], Choice], now: datetime | None = None
+        self,
+        report: Report,
+        chosen: Callable[[Report], Choice],
+        now: datetime | None = None,
+        model_path: Path | None = None,
     ) -> SavedPlan:
         """Keep a report and what is chosen by it.
 
@@ -104,6 +119,7 @@ class PlanStore:
             chosen: Chooses by it and what is kept of before.
             now: When it was measured; None is now. A report that is kept already, in which nothing
                 was measured since, keeps its time.
+            model_path: Where the model is.
 
         Raises:
             PlanError: the file cannot be written.
@@ -125,6 +141,7 @@ class PlanStore:
             verdict(report, choice),
             saved,
             earlier,
+            _shown(model_path),
         )
         text = json.dumps(asdict(plan), ensure_ascii=False, indent=1) + "\n"
         try:
@@ -205,6 +222,12 @@ def plan_name(subject: Subject) -> str:
     text = json.dumps(facts, sort_keys=True)
     key = blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
     return f"{subject.model_identity[:IDENTITY_DIGITS]}-{key}"
+
+
+def _shown(path: Path | None) -> str:
+    """A path as a plan keeps it; empty where it has letters that no terminal shows."""
+    text = "" if path is None else str(path.absolute())
+    return text if text.isprintable() and len(text) <= MOST_OF_A_PATH else ""
 
 
 def read_plan(path: Path) -> SavedPlan:

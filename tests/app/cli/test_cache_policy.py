@@ -16,11 +16,13 @@ from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.planning import keep_report
-from app.quality.measure import USUAL, _again
+from app.quality.measure import USUAL, _again, laboratory_request
 from app.startup import Services, prepare
 from engine.backends import installed_build
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.configuration import Configuration
-from engine.load_laboratory import LaboratoryRequest, subject_settings
+from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.memory.hardware import this_processor
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
@@ -28,8 +30,9 @@ from engine.policy.gates import PolicySettings
 from engine.policy.pairs import Pair
 from engine.policy.plans import PlanStore, SavedPlan, read_plan
 from engine.quality.laboratory import Finished
-from engine.quality.records import CacheKind, Report, TextFacts
-from engine.quality.texts import own_texts
+from engine.quality.records import CacheKind, QualityError, Report
+from engine.quality.summary import empty_report
+from engine.quality.texts import documents_of
 from tests.app.cli.conftest import kvchat, spawned
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
@@ -218,7 +221,9 @@ def test_an_old_plan_is_used_and_asked_to_be_measured_again(
     assert types_of(found) == "q8_0/q5_1"
     warnings = found["warnings"]
     assert isinstance(warnings, list)
-    assert any("31 days ago" in each and "--kinds q8_0/q5_1" in each for each in warnings)
+    assert any(
+        "31 days ago: `kvchat cache-quality --due` measures q8_0/q5_1" in each for each in warnings
+    )
     settings = paths.settings_path()
     settings.parent.mkdir(parents=True)
     settings.write_text("[cache_policy]\nprobe_days = 0\n")
@@ -287,9 +292,6 @@ def test_a_measurement_of_a_model_takes_a_kind_along_whose_figures_are_old(
 def test_what_is_due_is_measured_again_and_old_figures_stay_beside_the_new_ones(
     starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = paths.settings_path()
-    settings.parent.mkdir(parents=True)
-    settings.write_text(f"[models]\nfolders = ['{starter_path.parent}']\n")
     saved = keep(starter_path)
     assert run(["cache-quality", "--due"]) == 0
     assert not asked
@@ -305,34 +307,57 @@ def test_what_is_due_is_measured_again_and_old_figures_stay_beside_the_new_ones(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"n_tokens": 8300, "n_ctx": 1024}, {"n_tokens": None, "n_ctx": 4096, "asks": False}],
+)
+@pytest.mark.parametrize("adds_bos", [False, True])
 def test_of_the_same_texts_and_settings_the_chosen_kind_alone_is_measured_again(
-    starter_path: Path, asked: list[LaboratoryRequest]
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], adds_bos: bool
 ) -> None:
+    class Words(LlamaCppVocabulary):
+        def __init__(self, model: object) -> None:
+            super().__init__(model)
+            self.adds_bos = adds_bos
+
+    monkeypatch.setattr("engine.load_laboratory.LlamaCppVocabulary", Words)
     configuration = open_model(ModelRequest(str(starter_path)), Settings()).configuration
+    options = replace(USUAL, **changed)  # type: ignore[arg-type]  # by name
+    request = laboratory_request(options, configuration)
     found = report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
-    subject = replace(found.subject, settings=subject_settings(configuration))
-    name = own_texts()[0].name
-    for title, n_kinds in ((name, 1), (f"{name} 2/3", 1), (f"{name} of mine", 3)):
-        texts = (TextFacts(title, "document", 10_000),)
-        plan = SavedPlan(
-            replace(found, subject=subject, texts=texts), CacheKind(*MIXED), is_guess=False,
-            sentence="", saved="2026-01-01T00:00:00+00:00",
-        )  # fmt: skip
-        again = _again(USUAL, plan, configuration)
-        assert len(again.kinds) == n_kinds
-        assert (again.n_ctx, again.asks) == (8192, True)
-        silent = tuple(replace(row, needle=(), reasoning=()) for row in found.measurements)
-        unasked = replace(plan, report=replace(plan.report, measurements=silent))
-        assert not _again(USUAL, unasked, configuration).asks
-        other = replace(configuration, flash_attention="off")
-        assert len(_again(USUAL, plan, other).kinds) == 3
-    assert not asked
+    if not options.asks:
+        silent = (replace(row, needle=(), reasoning=()) for row in found.measurements)
+        found = replace(found, measurements=tuple(silent))
+    [subject] = subjects_of([request])
+    loaded = LoadedModel(configuration, NativeLog(), vocab_only=True)
+    words = Words(loaded.take())
+    texts = empty_report(
+        subject, documents_of(request.texts, words, subject.n_ctx, options.n_tokens)
+    ).texts
+    loaded.release()
+    plan = SavedPlan(
+        replace(found, subject=subject, texts=texts), CacheKind(*MIXED), is_guess=False,
+        sentence="", saved="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    again = _again(USUAL, plan, configuration)
+    assert again.kinds == (CacheKind(*MIXED),)
+    assert list(subjects_of([laboratory_request(again, configuration)])) == [subject]
+    other = replace(configuration, flash_attention="off")
+    assert len(_again(USUAL, plan, other).kinds) == 3
+    foreign = replace(subject, texts_digest="ab" * 16)
+    of_others = replace(plan, report=replace(plan.report, subject=foreign))
+    assert len(_again(USUAL, of_others, configuration).kinds) == 3
+    replaced = replace(subject, model_identity="ab" * 16)
+    with pytest.raises(QualityError, match="is another model now"):
+        _again(USUAL, replace(plan, report=replace(found, subject=replaced)), configuration)
 
 
 def test_a_due_plan_whose_model_is_gone_is_named_and_the_others_go_on(
     starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(starter_path)
+    [path] = paths.cache_plans_dir().iterdir()
+    path.write_text(path.read_text().replace(str(starter_path), "/nowhere/gone.gguf"))
     age()
     assert run(["cache-quality", "--due"]) == 1
     assert starter_path.name in capsys.readouterr().err

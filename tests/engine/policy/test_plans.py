@@ -48,6 +48,24 @@ def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_plan_names_its_model_by_the_path_while_there_is_a_file(
+    store: PlanStore, tmp_path: Path
+) -> None:
+    model = tmp_path / "mine.gguf"
+    model.touch()
+    found = report({Q8: 0.001})
+    path = store.folder / f"{plan_name(SUBJECT)}.json"
+    assert store.save(found, chosen, NOW, model).model == read_plan(path).model == str(model)
+    model.unlink()
+    assert read_plan(path).model == SUBJECT.model
+    for odd in ("two\nlines.gguf", "\udcff.gguf", "a" * 5000):
+        assert store.save(found, chosen, NOW, tmp_path / odd).model_path == ""
+    data = json.loads(path.read_text())
+    del data["model_path"]  # as plans were written before
+    path.write_text(json.dumps(data))
+    assert read_plan(path).model == SUBJECT.model
+
+
 def test_a_model_without_plans_has_none(store: PlanStore) -> None:
     assert store.find(MODEL, BUILD).plans == store.find(MODEL, BUILD).problems == ()
     kept(store)
