@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 
 from app.config import load_settings
-from app.planning import keep_report, usual_choice
+from app.planning import keep_report, known_quality, usual_choice
 from app.quality.measure import USUAL, Options, laboratory_request
 from app.quality.run import MeasurementRun, Start, earlier_report, report_path, set_aside, why_not
 from app.render.lines import Line, Run, wrapped
@@ -141,7 +141,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         """Find out whether there is something to measure, and what was measured before."""
         try:
             why = why_not(self._configuration)
-            found = None if why else earlier_report(self._path("own"))
+            found = None if why else self._earlier()
             said = NO_VERDICT if found is None else self._choice(found)
         except EngineError as error:
             why, found, said = str(error), None, NO_VERDICT
@@ -170,6 +170,13 @@ class LaboratoryScreen(Screen[Pair | None]):
         except EngineError as error:
             problem = problem or f"{error.title}: {error}"
         call_if_open(self, self._take_end, run, said, problem)
+
+    def _earlier(self) -> Report | None:
+        """What was measured here on kvchat's own texts; else the newest plan's report."""
+        found = earlier_report(self._path("own"))
+        if found is not None:
+            return found
+        return known_quality(read_model(self._configuration.model_path), _policy()).report
 
     def _keep(self, found: Report) -> Verdict:
         """The verdict of a report, which is kept as the model's plan where it has one."""

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 import pytest
 from textual.pilot import Pilot
 
+from app.planning import keep_report
 from app.quality.measure import USUAL
 from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from app.render.lines import plain
@@ -19,11 +20,14 @@ from app.screens.planner import PlannerScreen
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
+from engine.backends import installed_build
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest
+from engine.model.architecture import read_model
+from engine.model.identity import model_identity
 from engine.policy.choice import judged
-from engine.policy.gates import Gates
+from engine.policy.gates import Gates, PolicySettings
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
 from engine.quality.records import (
     CacheKind,
@@ -220,6 +224,20 @@ async def test_the_next_run_goes_on_with_the_kept_report(model: Path, scripted: 
         await wait_until(pilot, lambda: bool(scripted.requests))
         assert scripted.requests[0].earlier == REPORT
         assert scripted.requests[0].rows_path == rows_path(path)
+
+
+async def test_what_the_command_measured_is_shown_and_taken(
+    model: Path, scripted: Scripted
+) -> None:
+    subject = replace(REPORT.subject, model_identity=model_identity(model), build=installed_build())
+    found = replace(REPORT, subject=subject)
+    keep_report(found, Configuration(model, 2048), read_model(model), PolicySettings())
+    screen = screen_of(model, scripted)
+    host = Host(screen)  # type: ignore[arg-type]  # it keeps whatever is given
+    async with host.run_test(size=WIDE) as pilot:
+        await says(pilot, screen, "q8_0/q4_0", "q8_0: 2.0x smaller")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: host.given == [("q8_0", "q8_0")])  # type: ignore[comparison-overlap]
 
 
 async def test_a_kind_is_taken_with_one_key(model: Path, scripted: Scripted) -> None:
