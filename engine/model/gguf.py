@@ -20,7 +20,7 @@ from engine.model.gguf_header import (
 )
 
 MAX_PARTS = 1000
-SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
 MAX_LAYERS = 10_000
 """More than llama.cpp takes (512) by far, and few enough to count."""
 MAX_VALUE = 2**40

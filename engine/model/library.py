@@ -12,7 +12,7 @@ from pathlib import Path
 from engine.errors import ModelFileError
 from engine.files import file_status
 from engine.model.addresses import is_remote
-from engine.model.gguf import SPLIT_NAME, read_gguf
+from engine.model.gguf import SPLIT_NAME, part_names, read_gguf, read_part
 from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind, kind_of
 from engine.model.ollama import PARTS_OF_A_STORE, stored_models
@@ -35,7 +35,7 @@ MAX_VISITED = 50_000
 
 UNFINISHED = re.compile(
     r"(?P<name>.+\.gguf)(\.[0-9a-f]+)?\.(part|incomplete|crdownload|download|downloadInProgress|tmp|!qb)$",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 """What browsers, LM Studio, Hugging Face's and llama.cpp's downloads call what is not yet whole."""
 NOT_FINISHED = "its download is not finished"
@@ -357,6 +357,8 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None = None) -> M
     try:
         identity = _identity(path)
         shard = SPLIT_NAME.match(path.name)
+        if shard is not None and not _is_part(path, shard):
+            shard = None
         if identity in seen or (shard is not None and int(shard["number"]) != 1):
             return None
         seen.add(identity)
@@ -373,6 +375,19 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None = None) -> M
     except OSError as error:
         return _file(path, path.stem, 0, f"it cannot be read: {error.strerror}")
     return _split_model(path, shard["stem"], int(shard["count"]))
+
+
+def _is_part(path: Path, shard: re.Match[str]) -> bool:
+    """Whether a file that is called a part is one; its header is asked where others are missing."""
+    count = int(shard["count"])
+    other = 2 if int(shard["number"]) == 1 else 1
+    name = f"{shard['stem']}-{other:05}-of-{count:05}.gguf"
+    if other > count or path.with_name(name).is_file():
+        return True
+    try:
+        return bool(part_names(read_part(path)))
+    except ModelFileError:
+        return True
 
 
 def _split_model(first: Path, stem: str, total: int) -> ModelEntry:

@@ -29,13 +29,16 @@ def text(value: str) -> bytes:
     return struct.pack("<Q", len(value)) + value.encode()
 
 
-def tiny_gguf(path: Path, architecture: str = "llama", *, n_tensors: int = 1) -> Path:
+def tiny_gguf(
+    path: Path, architecture: str = "llama", *, n_tensors: int = 1, n_parts: int = 1
+) -> Path:
     """Write a whole GGUF file with one tensor of 32 floats."""
     keys = text("general.architecture") + struct.pack("<I", 8) + text(architecture)
     keys += text(f"{architecture}.context_length") + struct.pack("<II", 4, 4096)
     keys += text("general.file_type") + struct.pack("<II", 4, 15)
+    keys += text("split.count") + struct.pack("<IH", 2, n_parts)
     tensors = (text("t") + struct.pack("<IQIQ", 1, 32, 0, 0)) * n_tensors
-    header = b"GGUF" + struct.pack("<IQQ", 3, n_tensors, 3) + keys + tensors
+    header = b"GGUF" + struct.pack("<IQQ", 3, n_tensors, 4) + keys + tensors
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(header + b"\0" * (-len(header) % 32) + b"\0" * 128)
     return path
@@ -107,7 +110,7 @@ def test_a_name_never_means_a_projector(tmp_path: Path) -> None:
     "name",
     [
         "m.gguf.part", "m.gguf.incomplete", "m.gguf.crdownload", "m.gguf.downloadInProgress",
-        "m.gguf.0a1b2c3d.incomplete", "downloading_m.gguf.part",
+        "m.gguf.0a1b2c3d.incomplete", "downloading_m.gguf.part", "two\nlines m.gguf.part",
     ],
 )  # fmt: skip
 def test_a_download_that_did_not_end_is_named_as_that(tmp_path: Path, name: str) -> None:
@@ -162,7 +165,7 @@ def test_copies_have_the_same_identity(tmp_path: Path) -> None:
 
 
 def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -> None:
-    parts = [tiny_gguf(tmp_path / f"big-0000{n}-of-00003.gguf") for n in (1, 2, 3)]
+    parts = [tiny_gguf(tmp_path / f"big-0000{n}-of-00003.gguf", n_parts=3) for n in (1, 2, 3)]
     (entry,) = scan([tmp_path])
     assert (entry.name, entry.path) == ("big", parts[0])
     assert entry.nbytes == sum(part.stat().st_size for part in parts)
@@ -170,6 +173,16 @@ def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -
     parts[1].unlink()
     (entry,) = scan([tmp_path])
     assert entry.problem == "1 of its 3 files are missing"
+    parts[0].unlink()
+    assert scan([tmp_path]) == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_whole_model_that_is_called_a_part_is_whole(tmp_path: Path, number: int) -> None:
+    path = tiny_gguf(tmp_path / f"big-0000{number}-of-00002.gguf")
+    (entry,) = scan([tmp_path])
+    assert (entry.name, entry.problem) == (path.stem, None)
+    assert find_model("big", [tmp_path]) == path
 
 
 def test_a_file_that_is_reached_twice_is_listed_once(tmp_path: Path) -> None:
