@@ -310,9 +310,14 @@ def _print_repository(
     """Print every model of a repository with its verdict on the machine of the options."""
     from app.cli.models import print_offer
     from app.library import read_offer
+    from engine.model.http_ranges import RemoteFileError
+    from engine.model.hub import DownloadError
     from engine.planning.resolve import AUTO_N_CTX
 
     machine, n_ctx = machine_of(options), whole(options["n_ctx"]) or AUTO_N_CTX
-    with SlowReading() as reading:
-        offer = read_offer(asked, planner, reading.header, machine=machine, n_ctx=n_ctx)
+    try:
+        with SlowReading() as reading:
+            offer = read_offer(asked, planner, reading.header, machine=machine, n_ctx=n_ctx)
+    except DownloadError as error:
+        raise RemoteFileError(str(error)) from error
     print_offer(offer, as_json=as_json)

@@ -42,6 +42,13 @@ def planner() -> Planner:
     return Planner(here=SMALL, bandwidths=lambda _: Bandwidth(1e9, "measured here"))
 
 
+def test_a_plan_of_an_unknown_repository_speaks_of_no_download(
+    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "hf:owner/none"]) == 1
+    assert "The remote model cannot be read: " in capsys.readouterr().err
+
+
 def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
     offer = read_offer(RepositoryName(REPO), planner())
     verdicts = {option.name: option.verdict for option in offer.options}
