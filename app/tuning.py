@@ -15,7 +15,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
-from engine.errors import EngineError, PresetError
+from engine.errors import EngineError, PresetError, PresetFileError
 from engine.memory.estimate import estimate
 from engine.memory.hardware import usable_cores, usable_devices
 from engine.memory.units import MIB
@@ -254,7 +254,7 @@ def _check_name(name: str) -> None:
     made_preset({"name": name})
     entry = named_preset(name, paths.presets_dir())
     if entry is not None and not entry.description.startswith(MARK):
-        raise PresetError(
+        raise PresetFileError(
             f"there is a preset {name!r} already that was not made by this command: name another "
             "with --write"
         )

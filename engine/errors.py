@@ -106,7 +106,13 @@ class PredictorError(EngineError):
 class PresetError(EngineError):
     """A preset or a configuration with bad keys or values; all of them are named at once."""
 
-    title = "The preset is not valid"
+    title = "These settings cannot be used"
+
+
+class PresetFileError(PresetError):
+    """A preset that is not there, is not valid, or cannot be written, by its name or its file."""
+
+    title = "The preset cannot be used"
 
 
 class HardwareError(EngineError):

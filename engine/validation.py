@@ -86,7 +86,9 @@ def explain(
             faults.setdefault(where, f": {item['msg'].removeprefix('Value error, ')}")
         else:
             message = f"{item['msg'][:1].lower()}{item['msg'][1:]}"
-            faults.setdefault(where, f" is {shown(item['input'])}: {message}")
+            other = faults.get(where)  # of another member of a union
+            start = f" is {shown(item['input'])}:" if other is None else f"{other}, or"
+            faults[where] = f"{start} {message}"
     yield from faults.items()
 
 

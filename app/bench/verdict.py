@@ -14,7 +14,7 @@ from app.bench.summary import (
 )
 from app.config import SettingsError, Value, set_in_toml, write_atomically
 from engine.configuration import PredictorName
-from engine.errors import PresetError
+from engine.errors import PresetFileError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
 from engine.presets.library import made_preset, named_preset, new_path
@@ -214,7 +214,7 @@ def find_target(name: str, user_dir: Path) -> Path:
     """The file that a preset's name or path means; it need not be there yet.
 
     Raises:
-        PresetError: it is no name, or a preset that comes with kvchat, which stays as it is.
+        PresetFileError: it is no name, or a preset that comes with kvchat, which stays as it is.
     """
     path = Path(name).expanduser()
     if path.suffix == ".toml":
@@ -223,7 +223,7 @@ def find_target(name: str, user_dir: Path) -> Path:
     if entry is None:
         return new_path(made_preset({"name": name}).name, user_dir)
     if entry.is_builtin:
-        raise PresetError(
+        raise PresetFileError(
             f"the preset {entry.name!r} comes with kvchat and is not changed: write to a name of "
             "your own, which is made if it is not there"
         )
@@ -246,7 +246,7 @@ def write_policy(
         name: Name of a preset that is made.
 
     Raises:
-        PresetError: the file is not a valid preset, or would not be one, or cannot be written.
+        PresetFileError: the file is not a valid preset, or would not be one, or cannot be written.
     """
     drafts = policy is not None and policy.uses_draft_model
     try:
@@ -257,9 +257,9 @@ def write_policy(
         parse_preset(text, path.name)
         write_atomically(path, text)
     except (OSError, ValueError) as error:
-        raise PresetError(f"{path} cannot be read as a preset: {error}") from error
+        raise PresetFileError(f"{path} cannot be read as a preset: {error}") from error
     except SettingsError as error:
-        raise PresetError(str(error)) from error
+        raise PresetFileError(str(error)) from error
 
 
 def _keys(policy: Policy | None) -> dict[str, Value | None]:

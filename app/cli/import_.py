@@ -72,10 +72,12 @@ def command(
 def _imported(
     words: tuple[str, ...], name: str | None, entry: str | None, model: str | None
 ) -> "Imported":
+    from engine.files import is_file
     from engine.presets.programs.formats import read_text
-    from engine.presets.programs.llama_server import read_words
+    from engine.presets.programs.llama_server import is_server, read_words
 
-    if len(words) > 1 or (words[0].startswith("-") and words[0] != STANDARD_INPUT):
+    is_flag = words[0].startswith("-") and words[0] != STANDARD_INPUT
+    if len(words) > 1 or is_flag or (is_server(words[0]) and not is_file(Path(words[0]))):
         return read_words(words, name)
     path, n_layers = _model(model)
     return read_text(

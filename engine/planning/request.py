@@ -62,7 +62,7 @@ def setup_of(
         ModelFileError: a model is not there or cannot be read.
     """
     rules = _with_rules(preset or Preset(name="default"), request)
-    model_path = take_model(_model_name(rules, request), planner, progress)
+    model_path = take_model(_model_name(rules, request, preset), planner, progress)
     draft_name = request.draft or (rules.draft.model if rules.draft else None)
     draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
     machine = request.machine
@@ -128,7 +128,7 @@ def _resolved(
         return resolve(least, model, machine, draft=draft, known=known)
 
 
-def _model_name(rules: Preset, request: PlanRequest) -> str:
+def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> str:
     name = request.model or rules.model
     if request.model is None and rules.server is not None:
         raise PresetError(
@@ -136,10 +136,8 @@ def _model_name(rules: Preset, request: PlanRequest) -> str:
             "started with: name a model's file to plan it with the other settings"
         )
     if name is None:
-        raise PresetError(
-            f"the preset {rules.name!r} names no model: say which one, a path or a name from "
-            "`kvchat models`"
-        )
+        names_none = "" if preset is None else f"the preset {preset.name!r} names no model: "
+        raise PresetError(f"{names_none}say which model, a path or a name from `kvchat models`")
     return name
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import tomlkit
 
 from engine.configuration import Configuration, EngineSettings
-from engine.errors import PresetError
+from engine.errors import PresetError, PresetFileError
 from engine.files import replace_file
 from engine.presets.preset import Preset, read_preset
 from engine.validation import explain, explained
@@ -61,7 +61,7 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     """A preset by its name or path; the user's come before built-in ones.
 
     Raises:
-        PresetError: there is none, or it is not valid.
+        PresetFileError: there is none, or it is not valid.
     """
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
@@ -69,9 +69,9 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     if (entry := named_preset(name, user_dir, or_file=True)) is not None:
         return entry.preset or read_preset(entry.path)
     if path.is_file():
-        raise PresetError(f"{name} is no preset: their files end in .toml")
+        raise PresetFileError(f"{name} is no preset: their files end in .toml")
     known = ", ".join(entry.name for entry in list_presets(user_dir))
-    raise PresetError(f"there is no preset {name!r}: there are {known}")
+    raise PresetFileError(f"there is no preset {name!r}: there are {known}")
 
 
 def named_preset(name: str, user_dir: Path, *, or_file: bool = False) -> PresetEntry | None:
@@ -103,7 +103,7 @@ def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = Fals
     A preset of that name is replaced wherever its file lies; no other file is touched.
 
     Raises:
-        PresetError: the name is taken or a built-in one's, or the folder cannot be written.
+        PresetFileError: the name is taken or a built-in one's, or the folder cannot be written.
     """
     there = named_preset(preset.name, user_dir)
     if there is None:
@@ -124,7 +124,7 @@ def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
     """Rename a preset of the user.
 
     Raises:
-        PresetError: the name is taken or impossible, or the preset is a built-in one.
+        PresetFileError: the name is taken or impossible, or the preset is a built-in one.
     """
     _check_is_users(path, user_dir)
     named = _named(read_preset(path), name)
@@ -141,20 +141,20 @@ def delete_preset(path: Path, user_dir: Path) -> None:
     """Delete a preset of the user.
 
     Raises:
-        PresetError: it is a built-in one, or cannot be deleted.
+        PresetFileError: it is a built-in one, or cannot be deleted.
     """
     _check_is_users(path, user_dir)
     try:
         path.unlink()
     except OSError as error:
-        raise PresetError(f"{path} cannot be deleted: {error.strerror or error}") from error
+        raise PresetFileError(f"{path} cannot be deleted: {error.strerror or error}") from error
 
 
 def preset_of(configuration: Configuration, name: str) -> Preset:
     """A preset that resolves to a configuration again.
 
     Raises:
-        PresetError: the name is impossible.
+        PresetFileError: the name is impossible.
     """
     data: dict[str, object] = {
         **configuration.shared(),
@@ -192,14 +192,16 @@ def made_preset(data: Mapping[str, object]) -> Preset:
     """A preset of these keys.
 
     Raises:
-        PresetError: they make none; every fault is named.
+        PresetFileError: they make none; every fault is named.
     """
     from pydantic import ValidationError
 
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        raise PresetError(f"this makes no preset: {explained(explain(error, Preset))}") from error
+        raise PresetFileError(
+            f"this makes no preset: {explained(explain(error, Preset))}"
+        ) from error
 
 
 def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
@@ -212,22 +214,22 @@ def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
 
 def _check_is_users(path: Path, user_dir: Path) -> None:
     if path.resolve().parent != user_dir.resolve():
-        raise PresetError(f"{path.stem} is a built-in preset: save a copy under another name")
+        raise PresetFileError(f"{path.stem} is a built-in preset: save a copy under another name")
 
 
-def _taken(entry: PresetEntry) -> PresetError:
+def _taken(entry: PresetEntry) -> PresetFileError:
     if entry.is_builtin:
-        return PresetError(
+        return PresetFileError(
             f"the preset {entry.name!r} comes with kvchat and is not changed: choose another name"
         )
-    return PresetError(f"there is a preset {entry.name!r} already: choose another name")
+    return PresetFileError(f"there is a preset {entry.name!r} already: choose another name")
 
 
 def _write(preset: Preset, path: Path) -> Path:
     try:
         replace_file(path, [preset_toml(preset).encode()], is_durable=False)
     except OSError as error:
-        raise PresetError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise PresetFileError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 

@@ -16,7 +16,7 @@ from engine.configuration import (
     Temperature,
     TopP,
 )
-from engine.errors import PresetError, ServerError
+from engine.errors import PresetFileError, ServerError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
 from engine.model.addresses import parse_server
@@ -119,25 +119,25 @@ def read_preset(path: Path) -> Preset:
     """Read a preset file.
 
     Raises:
-        PresetError: it cannot be read or is not valid; every bad key and value is named.
+        PresetFileError: it cannot be read or is not valid; every bad key and value is named.
     """
     try:
         return parse_preset(read_text(path, limit=SETTINGS_BYTES), path.name)
     except (OSError, UnicodeDecodeError) as error:
-        raise PresetError(f"{path} cannot be read: {error}") from error
+        raise PresetFileError(f"{path} cannot be read: {error}") from error
 
 
 def parse_preset(text: str, source: str) -> Preset:
     """Read a preset from TOML; `source` names it in messages.
 
     Raises:
-        PresetError: it is not valid; every bad key and value is named.
+        PresetFileError: it is not valid; every bad key and value is named.
     """
     try:
         data = parse_toml(text)
     except ValueError as error:
-        raise PresetError(f"{source} is not valid TOML: {error}") from error
+        raise PresetFileError(f"{source} is not valid TOML: {error}") from error
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        raise PresetError(faults_of(error, Preset, source)) from error
+        raise PresetFileError(faults_of(error, Preset, source)) from error

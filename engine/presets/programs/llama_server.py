@@ -191,6 +191,11 @@ def preset_from(given: Given, name: str, source: str) -> Imported:
     return Imported(preset, source, tuple(reading.left_out), tuple(reading.notes))
 
 
+def is_server(program: str) -> bool:
+    """Whether a word is llama-server's name."""
+    return _server_index((program,)) is not None
+
+
 def starts_server(words: Sequence[str]) -> bool:
     """Whether a command starts a llama-server with flags."""
     index = _server_index(words)
@@ -370,9 +375,10 @@ def _read_context(reading: Reading) -> None:
     n_ctx = reading.count("n_ctx")
     reading.data["n_ctx"] = n_ctx or "max"
     if not n_ctx:
+        given = "no context is given" if n_ctx is None else "the context given is 0"
         reading.notes.append(
-            "no context is given: llama-server takes the model's own and shortens it to fit, as "
-            "n_ctx = max does"
+            f"{given}: llama-server takes the model's own and shortens it to fit, as n_ctx = max "
+            "does"
         )
     n_batch = _at_least_one(reading, "n_batch", "--batch-size", 2048)
     n_ubatch = _at_least_one(reading, "n_ubatch", "--ubatch-size", 512)

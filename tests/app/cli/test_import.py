@@ -45,6 +45,30 @@ def test_a_saved_preset_can_be_exported_again(
     assert run(["import", str(script), "--name", "back", "--save", "--force"]) == 0
 
 
+def test_a_built_in_preset_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--name", "balanced", "--save", "--force", "--", "llama-server", "-m", "a.gguf"]
+    assert run(["import", *words]) == 1
+    assert "'balanced' comes with kvchat" in capsys.readouterr().err
+    assert not paths.presets_dir().exists()
+
+
+def test_a_command_of_one_word_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", "--", "llama-server"]) == 1
+    assert "command line sets nothing that a preset has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [([], "no context is given"), (["-c", "0"], "the context given is 0")]
+)
+def test_a_context_left_to_the_model_is_told_as_it_was_given(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["import", "--", "llama-server", "-m", "a.gguf", *given]) == 0
+    shown = capsys.readouterr()
+    assert f"# {said}: llama-server takes the model's own" in shown.err
+    assert tomllib.loads(shown.out)["n_ctx"] == "max"
+
+
 @pytest.mark.parametrize("form", ["ollama", "koboldcpp"])
 def test_what_was_exported_comes_back(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

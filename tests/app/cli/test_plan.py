@@ -287,3 +287,13 @@ def test_a_card_is_planned_for_by_its_name(capsys: pytest.CaptureFixture[str]) -
     assert devices_found[1]["total_memory_bytes"] == 24564 * MIB
     assert run(["plan", "llama-3.1-8b", "--card", "RTX 4095"]) != 0
     assert "did you mean GeForce RTX 4090" in capsys.readouterr().err
+
+
+def test_settings_that_do_not_go_together_are_not_called_a_preset(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", str(starter_path), "--flash-attention", "off", "--type-v", "q8_0"]
+    assert run(words) == 1
+    assert "These settings cannot be used" in capsys.readouterr().err
+    assert run(["plan", str(starter_path), "--preset", "nope"]) == 1
+    assert "The preset cannot be used" in capsys.readouterr().err

@@ -121,6 +121,8 @@ def test_where_nothing_fits_the_setup_has_a_small_context(starter_path: Path) ->
 def test_a_preset_without_a_model_needs_one() -> None:
     with pytest.raises(PresetError, match="names no model"):
         setup_of(PlanRequest(), Planner(), Preset(name="x"))
+    with pytest.raises(PresetError, match=r"^say which model"):
+        setup_of(PlanRequest(model=""), Planner())
 
 
 def test_memory_of_what_is_loaded_counts_as_free(

@@ -49,7 +49,8 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
     assert "speculation.predictr is no key, did you mean predictor?" in message
     assert "type_k is 'q9'" in message
     assert "speculation.n_draft is 99" in message
-    assert "n_ctx is 'big'" in message
+    assert "n_ctx is 'big': input should be a valid integer" in message
+    assert "or input should be 'auto' or 'max'" in message
 
 
 def test_negative_layers_and_empty_contexts_are_refused() -> None:
