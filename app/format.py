@@ -23,16 +23,24 @@ _KIB = 1024
 
 
 def tokens(n: int) -> str:
-    """A number of tokens in at most five characters: `812`, `1.2k`, `131k`."""
-    if n < 1000:
-        return str(n)
-    thousands = n / 1000
-    return f"{thousands:.1f}k" if thousands < 99.95 else f"{thousands:.0f}k"
+    """A number of tokens in at most five characters: `812`, `1.2k`, `131k`, `10.5M`."""
+    return _in_thousands(n, 1000) if n >= 1000 else str(n)
 
 
 def context_size(n: int) -> str:
-    """A context in its power of two where it is one: `8k` is 8,192 tokens."""
-    return f"{n // _KIB}k" if n >= _KIB and n % _KIB == 0 else tokens(n)
+    """A context in at most five characters, by powers of two where it is one: `8k` is 8,192."""
+    if n < _KIB or n % _KIB:
+        return tokens(n)
+    if n % _KIB**2 == 0:
+        return f"{n // _KIB**2}M"
+    return f"{n // _KIB}k" if n < 10_000 * _KIB else _in_thousands(n, _KIB)
+
+
+def _in_thousands(n: int, step: int) -> str:
+    value, unit = n / step, "k"
+    if value >= 9999.5:
+        value, unit = value / step, "M"
+    return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
 
 
 def nbytes_of(part: int, whole: int) -> str:

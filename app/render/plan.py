@@ -226,7 +226,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
             f"{each.bandwidth.bytes_per_s / 1e9:.3g} GB/s {each.bandwidth.basis}"
             for each in bound.reads
         )
-        full = f", {fmt.rate(bound.full_tps)} behind {fmt.tokens(bound.n_ctx)}"
+        full = f", {fmt.rate(bound.full_tps)} behind {fmt.context_size(bound.n_ctx)}"
         why = f"reads {fmt.nbytes(bound.weight_bytes)} a token, {' and '.join(rates)}"
         yield (
             Run("speed at most ", "heading-minor"),
@@ -255,7 +255,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
             how = f"by kvchat tune  {_settings(speed)}"
     deep = ""
     if speed.deep_tps is not None and speed.n_deep is not None:
-        deep = f", {fmt.rate(speed.deep_tps)} behind {fmt.tokens(speed.n_deep)}"
+        deep = f", {fmt.rate(speed.deep_tps)} behind {fmt.context_size(speed.n_deep)}"
     reads = "" if speed.prompt_tps is None else f", reads {fmt.rate(speed.prompt_tps)}"
     return (
         Run("measured here ", "heading-minor"),
@@ -276,11 +276,11 @@ def warning_lines(text: str, width: int) -> list[Line]:
 def heading_line(plan: Plan, width: int, note: str = "") -> Line:
     """Which model is planned, for which program and context, and what is to be said of that."""
     file, setup = plan.model.file, plan.setup
-    parts = [visible(file.architecture), file.file_type, f"for {setup.target}"]
+    parts = [one_line(file.architecture), file.file_type, f"for {setup.target}"]
     asked, given = setup.configuration.n_ctx, plan.estimate.n_ctx
     rounded = "" if given == asked else f" ({fmt.count(asked)} asked)"
     context = f"{f'{note} · ' if note else ''}context {fmt.count(given)}{rounded}"
-    left = (Run(visible(model_name(file.path)), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
+    left = (Run(one_line(model_name(file.path)), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
     return spread(left, (Run(context),), width)
 
 

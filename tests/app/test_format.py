@@ -2,14 +2,16 @@ from app import format as fmt
 
 
 def test_tokens_are_short() -> None:
-    assert [fmt.tokens(n) for n in (0, 812, 1234, 99_940, 131_072)] == [
-        "0", "812", "1.2k", "99.9k", "131k",
+    assert [fmt.tokens(n) for n in (0, 812, 1234, 99_940, 131_072, 10_485_761)] == [
+        "0", "812", "1.2k", "99.9k", "131k", "10.5M",
     ]  # fmt: skip
 
 
 def test_a_context_is_a_power_of_two() -> None:
     assert fmt.context_size(8192) == "8k"
     assert fmt.context_size(5000) == "5.0k"
+    sizes = (1280 << 10, 10 << 20, (10 << 20) + (256 << 10), 2047 << 20)
+    assert [*map(fmt.context_size, sizes)] == ["1280k", "10M", "10.2M", "2047M"]
 
 
 def test_sizes_have_three_digits() -> None:

@@ -8,6 +8,7 @@ import pytest
 from app.render.lines import plain, width_of
 from app.render.plan import (
     command_lines,
+    heading_line,
     memory_bar,
     n_columns,
     plan_lines,
@@ -19,6 +20,7 @@ from app.render.plan_changes import KnobState, knob_sheet
 from app.render.plan_lists import preset_lines
 from engine.configuration import Configuration
 from engine.events import BufferSize
+from engine.memory.bandwidth import Bandwidth
 from engine.memory.units import GIB, MIB
 from engine.planning.comparison import cost_table
 from engine.planning.knobs import KNOBS
@@ -113,6 +115,18 @@ def test_names_from_a_file_do_no_harm(plan: Plan) -> None:
     text = "\n".join(map(plain, lines))
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+def test_the_heading_is_one_line_whatever_the_file_is_called(plan: Plan) -> None:
+    file = replace(plan.model.file, path=Path("two\nlines.gguf"))
+    named = replace(plan, model=replace(plan.model, file=file))
+    assert plain(heading_line(named, 80)).startswith("two lines  llama")
+
+
+def test_the_speed_and_the_table_write_a_context_the_same_way(setup: Setup) -> None:
+    planner = Planner(bandwidths=lambda _: Bandwidth(1e9, "measured here"))
+    shown = [plain(line) for line in plan_lines(planner.plan(setup), 100, "block")]
+    assert any(" behind 4k " in line for line in shown)
 
 
 def test_a_problem_stands_under_its_knob(setup: Setup) -> None:
