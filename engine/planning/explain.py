@@ -68,13 +68,18 @@ def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]
     split = " : ".join(f"{share:g}" for share in now.tensor_split)
     k, v = now.type_k, now.type_v
     return [
-        ("context", f"{now.n_ctx:,} tokens{each}"),
+        ("context", f"{n_tokens(now.n_ctx)}{each}"),
         ("cache", k if k == v else f"keys {k}, values {v}"),
         ("layers", placement_text(Placement(now.n_gpu_layers, now.n_cpu_moe), model)),
         *([("split", f"{split} among the GPUs")] if split else []),
         ("batch", f"{now.n_batch}, micro-batches of {now.n_ubatch}"),
         ("drafts", _drafts(now)),
     ]
+
+
+def n_tokens(n: int) -> str:
+    """A number of tokens with its noun."""
+    return "1 token" if n == 1 else f"{n:,} tokens"
 
 
 def _drafts(now: Configuration) -> str:
@@ -167,13 +172,13 @@ def _context(space: Space, model: Model, goal: Goal, best: Choice) -> Step:
     n_ctx, trained = space.tokens(steps), model.architecture.n_ctx_train * space.n_slots
     if steps < space.most:
         more = _missing(space, knobs, steps)
-        return Step("context", f"{n_ctx:,} tokens fit{more}")
+        return Step("context", f"{n_tokens(n_ctx)} fit{more}")
     if goal is Goal.BALANCED and space.tokens(space.most) < trained:
         return Step("context", f"{n_ctx:,} tokens are enough for this goal; the rest stays free")
     if n_ctx == trained:
         each = f", for each of {space.n_slots} slots" if space.n_slots > 1 else ""
         return Step("context", f"{n_ctx:,} tokens fit: all that the model was trained on{each}")
-    return Step("context", f"{n_ctx:,} tokens fit, the most that was asked for")
+    return Step("context", f"{n_tokens(n_ctx)} fit, the most that was asked for")
 
 
 def _missing(space: Space, knobs: Knobs, steps: int) -> str:

@@ -31,6 +31,7 @@ from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
+from engine.model.ollama import model_name
 from engine.planning.cache_types import (
     choice_of_types,
     open_types,
@@ -334,9 +335,9 @@ def _does_not_fit(configuration: Configuration, model: Model, cost: Estimator, m
         for d in short
     )
     return (
-        f"{model.file.name} does not fit even with a context of {LEAST_N_CTX} tokens and "
-        f"{format_bytes(margin)} kept free: {where}. Choose a smaller quantisation, fewer layers "
-        "on the GPU, or a smaller margin"
+        f"{model_name(model.file.path)} does not fit even with a context of {LEAST_N_CTX} "
+        f"tokens and {format_bytes(margin)} kept free: {where}. Choose a smaller quantisation, "
+        "fewer layers on the GPU, or a smaller margin"
     )
 
 

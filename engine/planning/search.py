@@ -11,9 +11,10 @@ from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
+from engine.model.ollama import model_name
 from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import budgeted
-from engine.planning.explain import Alternative, Step, alternatives, split_step, steps_to
+from engine.planning.explain import Alternative, Step, alternatives, n_tokens, split_step, steps_to
 from engine.planning.goals import (
     BALANCED_N_CTX,
     MICRO_BATCHES,
@@ -204,9 +205,9 @@ def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) ->
     )
     now = estimate.configuration
     pair = pair_label((now.type_k, now.type_v))
-    least = f"{space.tokens(space.least):,} tokens of {pair} cache"
+    least = f"{n_tokens(space.tokens(space.least))} of {pair} cache"
     return (
-        f"{model.file.name} does not fit with {least} and "
+        f"{model_name(model.file.path)} does not fit with {least} and "
         f"{format_bytes(space.margin_bytes)} kept free on each device: {where}. {_advice(limits)}"
     )
 

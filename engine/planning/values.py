@@ -26,7 +26,7 @@ MAX_GPUS = 16
 """`GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098."""
 FOUND, NONE = "found", "none"
 _SHARE = re.compile(r"\d{1,6}(\.\d{1,6})?")
-_COUNT = re.compile(r"(\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
+_COUNT = re.compile(r"(-?\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
 
 
 class KnobError(EngineError):

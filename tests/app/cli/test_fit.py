@@ -74,6 +74,14 @@ def test_every_goal_gives_its_own_configuration(capsys: pytest.CaptureFixture[st
     assert contexts["balanced"][1] == 32768
 
 
+def test_the_model_is_named_by_its_file_and_one_token_is_no_plural(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = refusal(capsys, starter_path, "--margin", "100GiB")
+    assert f": {starter_path.stem} does not fit with 8,192 tokens of" in refused
+    assert "context    1 token\n" in text_of(capsys, starter_path, "--max-ctx", "1")
+
+
 def test_without_a_gpu_and_with_named_cache_types(capsys: pytest.CaptureFixture[str]) -> None:
     found = fit(capsys, "llama-3.1-8b", "--goal", "context", "--no-gpu", "--ram", "16GiB",
                 "--kv", "q8_0")  # fmt: skip

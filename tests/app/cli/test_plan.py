@@ -235,11 +235,11 @@ def test_a_terminal_without_block_characters_gets_letters(
     ("options", "part"),
     [
         (["--ctx", "0"], "0 is not one of the whole numbers 1 to"),
-        (["--ctx", "-1"], "'-1' is no number"),
+        (["--ctx", "-1"], "-1 is not one of the whole numbers 1 to"),
         (["--ctx", "many"], "'many' is no number"),
         (["--vram", "0"], "no memory at all"),
         (["--vram", "lots"], "is no size"),
-        (["--gpu-layers", "-4"], "'-4' is no number: 0 to 9,999, or 8k, or all"),
+        (["--gpu-layers", "-4"], "-4 is not one of the whole numbers 0 to 9,999, or all"),
         (["--type-k", "q9"], "q9"),
         (["--type-v", "q8_0", "--flash-attention", "off"], "needs flash attention"),
         (["--batch", "64", "--ubatch", "128"], "n_ubatch is 128"),

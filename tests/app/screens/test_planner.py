@@ -89,7 +89,7 @@ async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
         await pilot.press("2", "k", "enter")
         assert "--ctx-size 2048" in report_of(screen)
         await pilot.press("space", "minus", "4", "enter")
-        assert "✗ '-4' is no number" in knobs_of(screen)
+        assert "✗ -4 is not one of the whole" in knobs_of(screen)
         await pilot.press("escape")
         assert "✗" not in knobs_of(screen)
         assert screen.is_current
