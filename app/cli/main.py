@@ -203,7 +203,8 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> None:
 
 def main() -> None:
     """Run the command line and end the process with its exit code; never with a traceback."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    # Output that goes nowhere is an error, as on a full disk: no stream to read takes any.
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever started the command
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  to the end
             setattr(sys, name, nowhere)
@@ -232,6 +233,9 @@ def run(arguments: list[str]) -> int:
         return EXIT_FAILED
     except SystemExit as exit_:
         return _exit_code(exit_)
+    except io.UnsupportedOperation:
+        tell("kvchat: standard output is closed")
+        return EXIT_FAILED
     except OSError as error:
         tell(f"kvchat: {error}")
         return EXIT_FAILED

@@ -198,3 +198,12 @@ def test_a_closed_stream_ends_no_command_with_a_traceback(command: str, closed: 
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1, 2)
+
+
+@pytest.mark.parametrize("command", ["--version", "where", "models cards 4090"])
+def test_output_that_goes_nowhere_is_told_and_fails(command: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {command} >&-', sys.executable, MAIN],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "kvchat: standard output is closed\n")
