@@ -97,7 +97,8 @@ class Scripted:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # a plan of an equal model is known
     return filled_model(tmp_path / "made.gguf", "llama")
 
 
