@@ -36,6 +36,13 @@ def context_size(n: int) -> str:
     return f"{n // _KIB}k" if n < 10_000 * _KIB else _in_thousands(n, _KIB)
 
 
+def part_of_context(n_used: int, n_ctx: int) -> str:
+    """Tokens and the context that they take, both counted in its thousands: `7.9k/8k`."""
+    step = 1000 if n_ctx % _KIB else _KIB
+    used = _in_thousands(n_used, step) if n_used >= step else str(n_used)
+    return f"{used}/{context_size(n_ctx)}"
+
+
 def _in_thousands(n: int, step: int) -> str:
     value, unit = n / step, "k"
     if value >= 9999.5:

@@ -145,7 +145,7 @@ def _context(snapshot: CockpitSnapshot) -> list[Run]:
     mark = ""
     if snapshot.n_of_chat is not None:
         n_used, mark = snapshot.n_of_chat, fmt.ROUGH if snapshot.n_of_chat else ""
-    used = f"ctx {mark}{fmt.tokens(n_used)}/{fmt.context_size(n_ctx)} {fmt.percent(n_used / n_ctx)}"
+    used = f"ctx {mark}{fmt.part_of_context(n_used, n_ctx)} {fmt.percent(n_used / n_ctx)}"
     n_written = snapshot.n_written
     if n_written == 0:
         return [Run(used)]

@@ -14,6 +14,12 @@ def test_a_context_is_a_power_of_two() -> None:
     assert [*map(fmt.context_size, sizes)] == ["1280k", "10M", "10.2M", "2047M"]
 
 
+def test_a_part_of_a_context_is_counted_as_the_context_is() -> None:
+    assert fmt.part_of_context(8100, 8192) == "7.9k/8k"
+    assert fmt.part_of_context(4900, 5000) == "4.9k/5.0k"
+    assert fmt.part_of_context(1010, 8192) == "1010/8k"
+
+
 def test_sizes_have_three_digits() -> None:
     assert [fmt.nbytes(n) for n in (12, 1536, 27 << 20, 180 << 20, 1639 << 20, 200 << 30)] == [
         "12 B", "1.5 KiB", "27 MiB", "180 MiB", "1.6 GiB", "200 GiB",
