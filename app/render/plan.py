@@ -215,7 +215,7 @@ def largest_context_line(plan: Plan) -> Line:
     why = "training's limit" if plan.is_limited_by_training else "memory's limit"
     on_gpus = any(device.device.kind == "gpu" for device in plan.estimate.devices)
     if on_gpus and plan.setup.configuration.n_gpu_layers and not plan.is_limited_by_training:
-        why += " with these layers on the GPU: fewer hold more"
+        why += "; fewer layers on the GPU hold more"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 

@@ -122,7 +122,7 @@ def test_the_largest_context_fits_and_the_next_does_not(
 def test_a_limit_by_layers_on_a_gpu_is_told_as_one(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = "memory's limit with these layers on the GPU: fewer hold more"
+    told = "memory's limit; fewer layers on the GPU hold more"
     card = ("--vram", "1100MiB", "--margin", "500MiB", "--type-k", "f32", "--gpu-layers")
     assert told in text_of(capsys, starter_path, *card, "all")
     assert told not in text_of(capsys, starter_path, *card, "0")
