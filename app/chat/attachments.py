@@ -93,8 +93,17 @@ def in_short(text: str) -> str:
 
 def paste_size(text: str) -> str:
     """What a paste is called: `214 lines pasted`."""
-    n_lines = text.count("\n") + (not text.endswith("\n"))
-    return f"{fmt.counted(n_lines, 'line')} pasted"
+    return f"{fmt.counted(line_count(text), 'line')} pasted"
+
+
+def line_count(text: str) -> int:
+    """Lines of a text; a newline at its end begins none."""
+    return text.count("\n") + (not text.endswith("\n"))
+
+
+def with_newlines(text: str) -> str:
+    """A text from elsewhere with lines that end as here."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 # --- files ---
@@ -164,7 +173,7 @@ def read_file(name: str, folder: Path) -> Attachment:
         raise AttachmentError(
             f"@{shown} is no text in UTF-8 (byte {error.start:,}): convert it, or paste the text"
         ) from error
-    return Attachment(name, without_marks(text.replace("\r\n", "\n").replace("\r", "\n")))
+    return Attachment(name, without_marks(with_newlines(text)))
 
 
 def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app import format as fmt
-from app.chat.attachments import LONG_LINES, LONG_TEXT, expanded, in_short
+from app.chat.attachments import LONG_LINES, LONG_TEXT, expanded, in_short, line_count
 from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render.lines import Line, Run, spread
 from app.sanitize import one_line
@@ -168,8 +168,8 @@ def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
     label = Run(f"  {one_line(part.label)}  ", "accent")
     if part.problem:
         return spread((label, Run(part.problem, "bad")), (), width)
-    n_lines = part.text.count("\n") + (not part.text.endswith("\n"))
-    size = f"{fmt.counted(n_lines, 'line')}, {fmt.counted(len(part.text), 'character')}"
+    size = f"{fmt.counted(line_count(part.text), 'line')}, "
+    size += fmt.counted(len(part.text), "character")
     if not part.text:
         size = "empty"
     if images := images_in(part.text):

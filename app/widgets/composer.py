@@ -11,7 +11,7 @@ from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Selection
 
 from app.bindings import COMPOSER_KEYS
-from app.chat.attachments import folded, is_long, paste_size, pieces, without_marks
+from app.chat.attachments import folded, is_long, paste_size, pieces, with_newlines, without_marks
 
 COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
 PLACEHOLDER = (
@@ -74,7 +74,7 @@ class Composer(TextArea):
     # --- pastes ---
 
     async def _on_paste(self, event: events.Paste) -> None:
-        event.text = text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        event.text = text = with_newlines(event.text)
         if self.read_only or not is_long(text):
             return
         event.stop()
