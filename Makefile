@@ -1,4 +1,5 @@
 PYTHON ?= python3
+SETUP := scripts/setup.py $(if $(filter-out file default undefined,$(origin PYTHON)),--this-python)
 BIN := .venv/bin
 
 KILLS ?= 200
@@ -33,10 +34,10 @@ torture: setup-dev test-models ## kill kvchat KILLS times, damage what it keeps,
 	@PYTHONPATH=scripts $(BIN)/python -m torture --kills $(KILLS)
 
 setup:
-	@$(PYTHON) scripts/setup.py
+	@$(PYTHON) $(SETUP)
 
 setup-dev:
-	@$(PYTHON) scripts/setup.py --dev
+	@$(PYTHON) $(SETUP) --dev
 
 starter:
 	@$(BIN)/kvchat models install-starter
@@ -45,7 +46,7 @@ test-models: setup-dev
 	@$(BIN)/python scripts/fetch_test_models.py
 
 llama: ## compile llama.cpp again, with flags for this machine
-	@$(PYTHON) scripts/setup.py --rebuild
+	@$(PYTHON) $(SETUP) --rebuild
 
 clean: ## forget what was built; models of the user stay
 	rm -rf .venv .cache/wheels

@@ -19,14 +19,18 @@ MAX_KEY_PARTS = 32
 MOST = 2**64
 
 _STRING = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)'
-    r"|'''(?:[^']|'(?!''))*+(?:'''|\Z)"
-    r'|"(?:[^"\\\n]|\\.)*+"?'
+    r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*(?:"""|\\?\Z)'
+    r"|'''[^']*+(?:'(?!'')[^']*+)*(?:'''|\Z)"
+    r'|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"?'
     r"|'[^'\n]*+'?"
     r"|#[^\n]*+",
     re.DOTALL,
 )
-"""Strings and comments of TOML, whose dots part no key; what does not end reaches to the end."""
+"""Strings and comments of TOML, whose dots separate no key; an unclosed one reaches to the end.
+
+No alternative can fail after its opening, so nothing is tried twice. Groups with alternatives are
+not possessive: those match wrongly before Python 3.11.5 (python/cpython#106052).
+"""
 _BETWEEN_KEYS = re.compile(r"[\n=\[\]{},]")
 
 

@@ -51,8 +51,11 @@ def describe(flags: list[str]) -> str:
 
 
 def wheel_folder(flags: list[str]) -> Path:
-    """The folder of the wheel for these flags; another machine or flag is another folder."""
-    key = "\n".join([VERSION, sys.version[:6], platform.machine(), _cpu(), *flags])
+    """The folder of the wheel for these flags; another machine or flag is another folder.
+
+    The wheel holds shared libraries for ctypes and no extension module: every Python can load it.
+    """
+    key = "\n".join([VERSION, platform.machine(), _cpu(), *flags])
     return ROOT / ".cache" / "wheels" / hashlib.sha256(key.encode()).hexdigest()[:12]
 
 

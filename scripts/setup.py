@@ -3,6 +3,7 @@
     python3 scripts/setup.py             kvchat and the starter model
     python3 scripts/setup.py --dev       with what the tests and the gate need
     python3 scripts/setup.py --rebuild   compile llama.cpp again
+    python3.13 scripts/setup.py --this-python   make .venv anew where it is of another Python
 
 What is done already is not done again: a stamp in `.venv` holds what was installed.
 """
@@ -10,6 +11,7 @@ What is done already is not done again: a stamp in `.venv` holds what was instal
 import argparse
 import hashlib
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -39,10 +41,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--dev", action="store_true", help="tests and gate too")
     parser.add_argument("--rebuild", action="store_true", help="compile llama.cpp again")
+    parser.add_argument("--this-python", action="store_true", help="replace a .venv of another")
     options = parser.parse_args()
     start = time.monotonic()
     flags = llama_build.cmake_flags()
     wanted = fingerprint(flags, dev=options.dev)
+    made_for = environment_version()
+    if options.this_python and made_for not in (None, platform.python_version()):
+        print(f".venv is of Python {made_for}: making it anew.", flush=True)
+        shutil.rmtree(VENV)
     installed = STAMP.read_text().split() if STAMP.is_file() else []
     if wanted in installed and not options.rebuild:
         return
@@ -51,6 +58,16 @@ def main() -> None:
     install_kvchat(dev=options.dev)
     STAMP.write_text(" ".join({*installed, wanted}) + "\n")
     print(f"kvchat is set up ({time.monotonic() - start:.0f} s).", flush=True)
+
+
+def environment_version() -> str | None:
+    """The version of the Python that `.venv` was made of, None where there is none."""
+    try:
+        lines = (VENV / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
+    return fields.get("version", "unknown")
 
 
 def fingerprint(flags: list[str], *, dev: bool) -> str:
