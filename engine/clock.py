@@ -1,11 +1,12 @@
 """Clocks: how long something took, how often it may be done, and how long it may take."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, Queue
 from typing import TypeVar
+
+from engine.background import start_thread
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T:
         except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
             told.put(error)
 
-    threading.Thread(target=run, daemon=True, name="asks in time").start()
+    start_thread(run, name="asks in time")
     try:
         answer = told.get(timeout=limit_s)
     except Empty:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from engine.background import ThreadFault, set_fault_handler
+
 settings.register_profile("kvchat", deadline=None)  # no test asserts the clock
 settings.load_profile("kvchat")
 
@@ -36,6 +38,15 @@ def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for kind in ("DATA", "CONFIG", "STATE", "CACHE"):
             patch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))
         yield
+
+
+@pytest.fixture
+def thread_faults() -> Iterator[list[ThreadFault]]:
+    """The faults of threads, which fail a test that does not ask for them."""
+    seen: list[ThreadFault] = []
+    set_fault_handler(seen.append)
+    yield seen
+    set_fault_handler(None)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from engine.background import PAUSES_S, FaultHandler, ThreadFault, start_thread
 from engine.cache.books import Books
 from engine.cache.catalog import Kept, KeptNode, report, value
 from engine.cache.disk_writer import Disk
@@ -16,12 +17,17 @@ LOOK_S = 2.0
 class Background:
     """Calls `step` again and again; it returns the seconds until the next call is due."""
 
-    def __init__(self, step: Callable[[], float]) -> None:
+    def __init__(self, step: Callable[[], float], on_fault: FaultHandler) -> None:
         self._step = step
         self._event = threading.Event()
-        self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="kvchat cache", daemon=True)
-        self._thread.start()
+        self._stopping = threading.Event()
+        self._thread = start_thread(
+            self._run,
+            name="kvchat cache",
+            on_fault=on_fault,
+            pauses_s=PAUSES_S,
+            stopping=self._stopping,
+        )
 
     def wake(self) -> None:
         """Let the next step begin at once."""
@@ -29,13 +35,13 @@ class Background:
 
     def stop(self, timeout_s: float) -> bool:
         """Begin no further step, and give whether the one that ran ended in time."""
-        self._is_stopped = True
+        self._stopping.set()
         self._event.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not self._is_stopped:
+        while not self._stopping.is_set():
             self._event.clear()
             wait_s = self._step()
             if wait_s > 0:
@@ -69,7 +75,7 @@ class Upkeep:
         self._monotonic = monotonic
         self._look_at = monotonic()
         self._told: tuple[object, ...] = ()
-        self._background = Background(self.work) if in_background else None
+        self._background = Background(self.work, self._report_fault) if in_background else None
         if self._background is not None:
             books.wake = self._background.wake
 
@@ -203,6 +209,14 @@ class Upkeep:
                 pass
             disk.clear_spare()
             disk.save_uses()
+
+    def _report_fault(self, fault: ThreadFault) -> None:
+        what = (
+            "it goes on with the next state"
+            if fault.will_restart
+            else "nothing more is written to disk until the model is loaded again"
+        )
+        self._books.note(f"The cache met {fault}; {what}.", is_problem=True)
 
     def _look(self) -> None:
         """What is due now and then: budgets, the files of others, the times of use."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from engine.background import ThreadFault, start_thread
 from engine.errors import DecodeAborted, EngineError
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class StepWatch:
             self._until = time.perf_counter() + limit_s
             if not self._is_watching:
                 self._is_watching = True
-                threading.Thread(target=self._guard, name="step-watch", daemon=True).start()
+                start_thread(self._guard, name="step-watch", on_fault=self._unwatched)
             elif self._until < self._wakes_at:
                 self._changed.notify()
 
@@ -69,6 +70,12 @@ class StepWatch:
         with self._lock:
             self._until = math.inf
             return self._has_stopped
+
+    def _unwatched(self, fault: ThreadFault) -> None:
+        """The running step has no limit; the next one starts a thread again."""
+        del fault
+        with self._lock:
+            self._is_watching, self._wakes_at = False, math.inf
 
     def _guard(self) -> None:
         idle_since: float | None = None

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from engine.backends.llama_cpp.slot_file import read_slot_file, whole_state
+from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.namespace import HASHES, FileHashes, Namespace, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
@@ -29,6 +30,7 @@ sooner; a new model is read whole for its hash, and nothing of it is kept yet.""
 NEWS_S = 1.0
 """How often an event says what the tiers did in the background."""
 
+NOT_OPENED = "Nothing is kept of computed tokens: the cache could not be opened; the log says why"
 CACHE_OFF = (
     "The cache is off, so nothing is kept: set enabled = true, and warm or cold to more than 0, "
     "under [cache] in the settings"
@@ -50,14 +52,19 @@ class CacheKeeper:
         """Guards the errands that wait."""
         self._refusal: str | None = None
         """Why nothing is kept here."""
+        self._problem: str | None = None
+        """Why the tiers are not open."""
         self._is_open = threading.Event()
         self._tiers: PrefixCache | None = None
 
     def open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         """Begin to open the tiers, if they may hold anything, and wait for them a moment."""
-        threading.Thread(
-            target=self._serve, args=(loaded, settings), name="cache", daemon=True
-        ).start()
+        start_thread(
+            partial(self._serve, loaded, settings),
+            name="cache",
+            on_fault=partial(self._report_fault, loaded),
+            pauses_s=PAUSES_S,
+        )
         self._is_open.wait(READY_S)
 
     def refuse(self, why: str) -> None:
@@ -86,21 +93,38 @@ class CacheKeeper:
             self._tiers.upkeep.close(timeout_s)
 
     def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
-        is_wanted = settings.warm_bytes > 0 or settings.cold_bytes > 0
-        problem = self._opened(loaded, settings) if is_wanted else CACHE_OFF
-        self._is_open.set()
-        if is_wanted:
-            self._report(loaded, problem)
+        """Open the tiers where that was not tried yet, then do errands without end."""
+        if not self._is_open.is_set():
+            try:
+                self._try_to_open(loaded, settings)
+            finally:
+                self._is_open.set()
         while True:
             errand = self._next_errand()
             if self._tiers is None:
                 if isinstance(errand, ManageCache):
-                    self._report(loaded, problem)
+                    self._report(loaded, self._problem)
                 continue
             if errand is not None:
                 self._do(errand, self._tiers, loaded)
             if errand is not None or self._tiers.upkeep.has_news():
                 self._report(loaded)
+
+    def _try_to_open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
+        if settings.warm_bytes <= 0 and settings.cold_bytes <= 0:
+            self._problem = CACHE_OFF
+            return
+        self._problem = NOT_OPENED
+        self._problem = self._opened(loaded, settings)
+        self._report(loaded, self._problem)
+
+    def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
+        what = (
+            "it goes on with what is asked next"
+            if fault.will_restart
+            else "it does nothing more until the model is loaded again"
+        )
+        self._report(loaded, f"The cache met {fault}; {what}.")
 
     def _next_errand(self) -> Errand | None:
         """What was asked first, or nothing where nothing is asked for a while."""

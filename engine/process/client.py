@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event, Failed, Finished, Loaded, OfReply, WorkerStopped
@@ -138,8 +139,9 @@ class WorkerClient:
         self._sending = threading.RLock()
         """Guards the pipe, and the settings that were sent to the engine last."""
         self._speculation = SpeculationSettings()
-        self._thread = threading.Thread(target=self._serve, name="engine-client", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(
+            self._serve, name="engine-client", on_fault=self._lose_process, pauses_s=PAUSES_S
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -249,6 +251,21 @@ class WorkerClient:
                 return
             while attempt is not None and self._counts(attempt):
                 attempt = self._serve_one(attempt)
+
+    def _lose_process(self, fault: ThreadFault) -> None:
+        """End the process that is no longer read, and say so."""
+        go_on = "Restart the engine" if fault.will_restart else "Start kvchat again"
+        said = f"kvchat met {fault}. Your chat is saved. {go_on} to go on"
+        with self._changed:
+            process, self._process = self._process, None
+            if self._asked is None:
+                self._is_loading = self._is_loaded = False
+                self._under_way.clear()
+                self._events.put(WorkerStopped("The engine was ended", said, None))
+        if process is not None:
+            process.popen.kill()
+            process.popen.wait()
+            self._forget(process)
 
     def _counts(self, attempt: _Attempt) -> bool:
         """Whether nothing else was asked for since."""

@@ -10,7 +10,6 @@ import contextlib
 import faulthandler
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from engine.backends.server.laboratory import ServerLaboratory
+from engine.background import PAUSES_S, start_thread
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
 from engine.process.watchdog import describe_exit, start_behind_pipe
@@ -110,7 +110,7 @@ class _Worker:
         """Measure what the first message asks for."""
         request = self._connection.recv()
         assert isinstance(request, LaboratoryRequest)
-        threading.Thread(target=self._read, name="orders", daemon=True).start()
+        start_thread(self._read, name="orders", pauses_s=PAUSES_S)
         try:
             laboratory = open_laboratory(request)
             self._laboratory = laboratory

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from engine.background import start_thread
 from engine.errors import ServerError
 from engine.files import read_bytes
 from engine.process.watchdog import describe_exit, start
@@ -120,8 +121,11 @@ class ServerProcess:
         except BaseException:
             self.end()
             raise
-        self._watching = threading.Thread(target=self._watch, name="server", daemon=True)
-        self._watching.start()
+        self._watching = start_thread(
+            self._watch,
+            name="server",
+            on_fault=lambda fault: self._tell(f"llama-server is no longer watched: {fault}"),
+        )
 
     def end(self) -> None:
         """End it and wait for that."""

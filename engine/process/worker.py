@@ -15,10 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.clock import Stopwatch
 from engine.configuration import Configuration
 from engine.errors import EngineError
@@ -109,7 +111,9 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the pipe closes."""
-        threading.Thread(target=self._read_commands, name="commands", daemon=True).start()
+        start_thread(
+            self._read_commands, name="commands", on_fault=self._lose_command, pauses_s=PAUSES_S
+        )
         while True:
             while not (self._replies and self._tasks.empty()):
                 self._try(self._tasks.get())
@@ -203,6 +207,11 @@ class Worker:
                 return
             self._take(command)
 
+    def _lose_command(self, fault: ThreadFault) -> None:
+        """The log has what went wrong; who reads no commands any more ends."""
+        if not fault.will_restart:
+            self._end()
+
     def _end(self) -> None:
         """Stop what runs, write down what is held and end, soon in any case."""
         if self._session is None:
@@ -231,7 +240,7 @@ class Worker:
                 self._cache.take(command)
             case CountTokens():
                 # A long text takes a second, in which this thread would not see a stop.
-                threading.Thread(target=self._count, args=(command,), daemon=True).start()
+                start_thread(partial(self._count, command), name="count")
             case Close():
                 self._end()
             case Ping():

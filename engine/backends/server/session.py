@@ -3,10 +3,10 @@
 import secrets
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from engine.backends.server.counters import Counters
@@ -16,6 +16,7 @@ from engine.backends.server.llama_server import LlamaServer
 from engine.backends.server.ollama import Ollama
 from engine.backends.server.openai import OpenAI
 from engine.backends.server.served_reply import MOST_TEXT, ServedReply
+from engine.background import ThreadFault, start_thread
 from engine.cache.report import CacheReport
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, SpeculationSettings
@@ -129,7 +130,11 @@ class ServerSession:
         )
         generation = ServedGeneration(reply, cancellation)
         self._running.append(generation)
-        threading.Thread(target=self._read, args=(generation,), name="reply", daemon=True).start()
+        start_thread(
+            partial(self._read, generation),
+            name="reply",
+            on_fault=partial(self._fail_after, generation),
+        )
         return generation
 
     def step(self) -> bool:
@@ -209,10 +214,6 @@ class ServerSession:
             except EngineError as error:
                 self._fail(generation, error)
                 return
-            except Exception as error:  # noqa: BLE001  a reply must end, whatever its thread met
-                traceback.print_exc()
-                self._fail(generation, ServerError(f"what came could not be read: {error!r}"))
-                return
             with self._changed:
                 if not generation.has_ended:
                     stopped = FinishReason.CANCELLED if cancellation.is_cancelled else None
@@ -273,6 +274,9 @@ class ServerSession:
             else:
                 generation.fault, generation.has_ended = error, True
             self._changed.notify()
+
+    def _fail_after(self, generation: ServedGeneration, fault: ThreadFault) -> None:
+        self._fail(generation, ServerError(f"what came could not be read: {fault}"))
 
     def _end(self, generation: ServedGeneration, reason: FinishReason) -> None:
         generation.came.append(generation.reply.finished(reason))

@@ -13,6 +13,7 @@ from tests.engine.cache.made_up import (
     state_of,
     work,
 )
+from tests.waiting import wait_until
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]
@@ -226,3 +227,27 @@ def test_a_state_that_the_backend_refuses_is_dropped():
     match.release()
     assert n_kept(cache, A) == 30
     assert cache.upkeep.report().counts.n_refused == 1
+
+
+def test_a_fault_in_the_background_is_noted_and_the_next_state_is_written(thread_faults):
+    class Faulty(MemoryDisk):
+        n_faults = 1
+
+        def write(self, state, payload):
+            if self.n_faults:
+                self.n_faults -= 1
+                raise PermissionError("a folder that may not be looked into")
+            super().write(state, payload)
+
+    disk = Faulty()
+    cache = make_cache(disk, in_background=True)
+    put(cache, A)
+    wait_until(lambda: thread_faults)
+    put(cache, C)
+    cache.upkeep._books.wake()
+    wait_until(lambda: disk.files)
+    (fault,) = thread_faults
+    (note,) = [note for note in cache.upkeep.report().notes if note.is_problem]
+    assert fault.reference in note.text
+    assert "may not be looked into" in note.text
+    cache.upkeep.close(1.0)

@@ -8,13 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.background import ThreadFault
 from engine.cache.report import CacheNote, CacheSettings
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
+from engine.process import cache_service
 from engine.process.cache_service import CACHE_OFF, CacheKeeper
 from engine.process.protocol import ForgetOwner, ManageCache, Prefetch
 from engine.requests import Message
 from engine.testing import FakeBackend
+from tests.engine.cache.made_up import make_cache
 from tests.engine.generation.test_session import make_session
 from tests.fakes_client import CONFIGURATION, loaded
 from tests.waiting import PATIENCE_S
@@ -89,3 +92,29 @@ def test_of_the_prefetches_that_wait_only_the_newest_is_done(
     keeper.take(ForgetOwner("chat:3"))
     may_open.set()
     assert [done.get(timeout=PATIENCE_S), done.get(timeout=PATIENCE_S)] == ["chat 99", "chat:3"]
+
+
+def test_a_fault_in_an_errand_is_told_and_the_next_errand_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread_faults: list[ThreadFault]
+) -> None:
+    told, done = Told(), SimpleQueue[str]()
+
+    def manage(tiers: object, action: str, key: str, loaded: object) -> None:
+        if key == "bad":
+            raise PermissionError("[Errno 13] Permission denied: 'models'")
+        done.put(key)
+
+    monkeypatch.setattr(cache_service, "_manage", manage)
+    monkeypatch.setattr(CacheKeeper, "_opened", opened_in_memory)
+    keeper, _ = keeper_of(told, CacheSettings(folder=tmp_path))
+    assert not told.notes()
+    keeper.take(ManageCache("pin", "bad"))
+    (note,) = told.notes()
+    keeper.take(ManageCache("pin", "good"))
+    assert done.get(timeout=PATIENCE_S) == "good"
+    assert thread_faults[0].reference in note.text
+    assert note.is_problem
+
+
+def opened_in_memory(keeper: CacheKeeper, loaded: object, settings: object) -> None:
+    keeper._tiers = make_cache()

@@ -15,6 +15,7 @@ import pytest
 
 import engine.process.client
 from engine.backends import installed_build
+from engine.background import ThreadFault
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import FALLBACK_NOTE, WorkerClient
@@ -305,3 +306,17 @@ def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
     assert isinstance(events[-1], WorkerStopped)
     assert "silent" in events[-1].message
     client.close()
+
+
+def test_a_fault_of_the_clients_own_thread_is_told_and_the_next_load_goes_on(
+    client: WorkerClient, monkeypatch: pytest.MonkeyPatch, thread_faults: list[ThreadFault]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkerClient, "_as_set", lambda *_: {}["no such answer"])
+        client.load(model("first"))
+        stopped = events_up_to(client, WorkerStopped)[-1]
+    assert isinstance(stopped, WorkerStopped)
+    assert thread_faults[0].reference in stopped.message
+    assert not client.is_busy
+    client.load(model("second"))
+    assert isinstance(events_up_to(client, Loaded)[-1], Loaded)
