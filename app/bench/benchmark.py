@@ -116,14 +116,17 @@ def run_benchmark(
         _note("no prompt was measured to its end")
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
-    keep_speed(configuration, benchmark.results, files.preset or "")
+    keep_speed(configuration, benchmark.results, request.preset or "")
     if target is not None and files.preset is not None and exit_code == 0:
         write_recommendation(target, benchmark.results, configuration, files.preset)
     return exit_code
 
 
 def keep_speed(configuration: Configuration, results: Results, preset: str) -> None:
-    """Keep how fast the model wrote without drafts, the median run, for plans and lists."""
+    """Keep how fast the model wrote without drafts, the median run, for plans and lists.
+
+    `preset` is the name of the one it was measured with, empty for the usual settings.
+    """
     plain = [run for record in results.prompts for run in record.runs if run.is_plain]
     if not plain:
         return
@@ -359,8 +362,8 @@ def write_recommendation(
     """
     policies = results.subject.policies
     summaries = summarise(results.prompts, policies)
-    if noise_warning(summaries) is not None:
-        _note(f"{target} is left as it is, for the numbers are too noisy")
+    if (noise := noise_warning(summaries)) is not None:
+        _note(f"{target} is left as it is: {noise[0].lower()}{noise[1:]}")
         return
     advice = recommend(summaries, policies)
     if advice.is_open:

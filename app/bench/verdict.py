@@ -117,7 +117,14 @@ def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
 
 def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
     """Why the numbers are not to be trusted, None where the machine was quiet."""
-    worst = max((each.plain_spread or 0.0 for each in summaries), default=0.0)
+    spreads = [each.plain_spread for each in summaries if each.n_prompts]
+    known = [spread for spread in spreads if spread is not None]
+    if len(known) < len(spreads):
+        return (
+            "No prompt of a set has two plain runs beside each other, so the noise of this machine "
+            "is not known: measure with more pairs."
+        )
+    worst = max(known, default=0.0)
     if worst < NOISY:
         return None
     return (

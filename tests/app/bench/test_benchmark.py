@@ -1,21 +1,39 @@
 """A whole benchmark through failures, crashes and resumption."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from app.bench.benchmark import make_units, run_units, still_to_do, without_failures
+from app import paths
+from app.bench import benchmark
+from app.bench.benchmark import (
+    BenchOptions,
+    Files,
+    make_units,
+    run_benchmark,
+    run_units,
+    still_to_do,
+    without_failures,
+)
 from app.bench.measure import RunPlan
-from app.bench.policies import parse_policy
-from app.bench.prompt_sets import Prompt
+from app.bench.policies import PolicyChoice, parse_policy
+from app.bench.prompt_sets import Prompt, PromptChoice
 from app.bench.results import BenchError, PromptRecord, Results
+from app.config import Settings
+from app.opening import ModelRequest
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.errors import WorkerError
 from engine.events import Event, Failed, WorkerStopped
+from engine.model.identity import model_identity
+from engine.model.speeds import Speeds
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 from tests.app.bench.answering_client import CONFIGURATION, AnsweringClient, loaded, steady
 from tests.app.bench.made_results import results
+from tests.drafting_models import drafting_model
 
 POLICY = parse_policy("lookup:fixed:2")
 PLAN = RunPlan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)
@@ -155,3 +173,22 @@ def test_sets_come_one_after_the_other_at_each_temperature() -> None:
         (("a", "1", 0.0), 0), (("a", "2", 0.0), 1), (("b", "1", 0.0), 0),
         (("a", "1", 0.7), 0), (("a", "2", 0.7), 1), (("b", "1", 0.7), 0),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", [None, "balanced"])
+def test_a_measured_speed_names_the_preset_it_was_measured_with_not_the_one_written(
+    preset: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = drafting_model(tmp_path / "models" / "tiny.gguf", 1)
+
+    @contextmanager
+    def opened(*_: object) -> Iterator[BlockingClient]:
+        yield loaded(AnsweringClient())
+
+    monkeypatch.setattr(benchmark, "loaded_engine", opened)
+    options = BenchOptions(PromptChoice(n_prompts=1), PolicyChoice(policies=(POLICY.name,)))
+    request = ModelRequest(str(model), preset=preset)
+    assert run_benchmark(options, request, Files(None, None, None, "mine"), Settings()) == 0
+    speed = Speeds(paths.speeds_path()).of(model_identity(model))
+    assert speed is not None
+    assert speed.preset == (preset or "")

@@ -152,22 +152,24 @@ def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("n_verified", "plain", "said"),
+    ("n_verified", "plain", "n_pairs", "said"),
     [
-        (40, (100.0, 100.0), "Written to"),
-        (0, (100.0, 100.0), "is left as it is: no policy drafted anything"),
-        (40, (100.0, 140.0), "is left as it is, for the numbers are too noisy"),
+        (40, (100.0, 100.0), 2, "Written to"),
+        (0, (100.0, 100.0), 2, "is left as it is: no policy drafted anything"),
+        (40, (100.0, 140.0), 2, "is left as it is: two plain runs beside each other differ by 40%"),
+        (40, (100.0, 100.0), 1, "the noise of this machine is not known"),
     ],
-    ids=["clear", "nothing drafted", "noisy"],
+    ids=["clear", "nothing drafted", "noisy", "noise unknown"],
 )
 def test_the_recommendation_is_written_where_there_is_one(
     n_verified: int,
     plain: tuple[float, float],
+    n_pairs: int,
     said: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = record({"lookup:fixed:2": [1.5, 1.5]})
+    made = record({"lookup:fixed:2": [1.5] * n_pairs})
     speeds = iter(plain * 2)
     runs = (
         replace(run, decode_tps=next(speeds))
