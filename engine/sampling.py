@@ -265,7 +265,8 @@ class Sampler:
         if window == 0 or not history:
             return logits
         recent = np.unique(np.asarray(history[-window:], dtype=np.int64))
-        recent = recent[recent >= 0]  # those of images have no logit
+        # Those of images, and those that a draft's smaller vocabulary lacks, have no logit.
+        recent = recent[(recent >= 0) & (recent < logits.shape[0])]
         penalised = logits.copy()
         values = penalised[recent]
         penalised[recent] = np.where(values > 0, values / penalty, values * penalty)

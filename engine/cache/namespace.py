@@ -113,8 +113,14 @@ class Namespace:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the model's file is no longer where it was."""
-        return not Path(self.model).exists()
+        """Whether the model's file is no longer where it was; not so where nobody may look."""
+        try:
+            Path(self.model).stat()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return True
+        except OSError:
+            return False
+        return False
 
 
 @dataclass(frozen=True, slots=True)

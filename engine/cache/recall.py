@@ -183,8 +183,12 @@ class Recall:
             return
         slot.n_looked_at = len(tokens)
         with tiers.match(tokens, owner=slot.owner) as match:
-            if len(tokens) - match.n_tokens >= self._settings.min_tokens:
-                self._save(tiers, slot, match.n_tokens if self._backend.can_slice else 0)
+            if len(tokens) - match.n_tokens < self._settings.min_tokens:
+                return
+            start = match.n_tokens if self._backend.can_slice else 0
+            if not start:
+                match.release()  # a whole state needs no other, and what is locked never leaves
+            self._save(tiers, slot, start)
 
     def end(self, slot: Slot) -> None:
         """Take that a slot's reply is over: others may have the slot."""

@@ -167,9 +167,14 @@ class ReplyLoop:
         n_held = len(sequence.tokens)
         return self._shared.threads.step(
             lambda: sequence.verify(step.tokens),
-            lambda: sequence.crop(n_held),
+            lambda: self._go_back(step, n_held),
             self._shared.costs.rows.steps(len(step.tokens)),
         )
+
+    def _go_back(self, step: Step, n_held: int) -> None:
+        """Put a stopped step's sequence back, and end where a stop was asked for meanwhile."""
+        step.sequence.crop(n_held)
+        self._cancellation.check()
 
     def give_up(self) -> bool:
         return self._reply is not None and self._recall.give_up(self._reply.recalled.slot)
@@ -190,6 +195,7 @@ class ReplyLoop:
             reply.ended = FinishReason.CANCELLED
         except EngineError as error:
             fault = error
+        _drop_unverified(reply)
         rest = reply.text.finish()
         if rest:
             yield TokensCommitted((), rest)
@@ -346,7 +352,7 @@ class ReplyLoop:
             return
         closing = thinking.reasoning.closing
         ids = vocabulary.tokenize(closing, add_special=False, parse_special=True)
-        if len(reply.tokens) + len(ids) > self._backend.n_ctx:
+        if len(ids) > reply.n_left(self._backend.n_ctx):
             return
         yield reply.add(ids, vocabulary)
         told = thinking.close(note, len(ids))
@@ -546,3 +552,10 @@ class ReplyLoop:
             n_cells=self._backend.n_ctx,
             fits_grammar=reply.fits_grammar,
         )
+
+
+def _drop_unverified(reply: Reply) -> None:
+    """Hold no token that was not committed: a step that was stopped leaves part of its draft."""
+    n_known = len(reply.tokens) - 1
+    if len(reply.sequence.tokens) > n_known:
+        reply.sequence.crop(n_known if reply.sequence.can_crop(n_known) else 0)

@@ -406,22 +406,26 @@ def _with_marks(message: Message) -> Message:
 
 def _tokenize(text: str, vocabulary: Vocabulary, *, is_start: bool) -> list[int]:
     """The tokens of a rendered text; images stand where their marks are."""
-    before, found, rest = text.partition(_IMAGE[0])
-    spelling, is_marked, rest = rest.partition(_IMAGE[1])
-    images = images_in(spelling) if found and is_marked else []
-    if not images:
+    tokens: list[int] = []
+    while True:
+        before, found, behind = text.partition(_IMAGE[0])
+        spelling, is_marked, behind = behind.partition(_IMAGE[1])
+        images = images_in(spelling) if found and is_marked else []
+        stretch = before if images else text
         if is_start:
-            return _tokenize_start(text, vocabulary)
-        return vocabulary.tokenize(text, add_special=False, parse_special=True)
-    tokens = _tokenize(before, vocabulary, is_start=is_start) if before or is_start else []
-    for image in images:
-        if not isinstance(vocabulary, ReadsImages):
-            raise ImageError(
-                f"{image.name} is an image, which this backend does not read: use llama.cpp with "
-                "the projector of the model"
-            )
-        tokens += vocabulary.image_tokens(image)
-    return tokens + (_tokenize(rest, vocabulary, is_start=False) if rest else [])
+            tokens += _tokenize_start(stretch, vocabulary)
+        elif stretch:
+            tokens += vocabulary.tokenize(stretch, add_special=False, parse_special=True)
+        if not images:
+            return tokens
+        text, is_start = behind, False
+        for image in images:
+            if not isinstance(vocabulary, ReadsImages):
+                raise ImageError(
+                    f"{image.name} is an image, which this backend does not read: use llama.cpp "
+                    "with the projector of the model"
+                )
+            tokens += vocabulary.image_tokens(image)
 
 
 def _tokenize_start(text: str, vocabulary: Vocabulary) -> list[int]:

@@ -137,6 +137,12 @@ class Reply:
             return None
         return mask.is_satisfied(self.tokens[: self.n_prompt + len(self.generated)])
 
+    def n_left(self, n_ctx: int) -> int:
+        """Tokens that may still be added, by the request's limit and the context."""
+        n_left = n_ctx - len(self.tokens)
+        limit = self.request.max_tokens
+        return n_left if limit is None else min(n_left, limit - self.n_new)
+
     def out_of_room(self, n_ctx: int) -> FinishReason | None:
         """Why no further token may be made, None while one may."""
         limit = self.request.max_tokens

@@ -53,7 +53,7 @@ from engine.process.protocol import (
     SetSpeculation,
     Stop,
 )
-from engine.requests import Cancellation
+from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
 
 if TYPE_CHECKING:
@@ -134,16 +134,24 @@ class Worker:
                 else:
                     self._load_server(task.configuration)
             case (Generate(request, reply_id), cancellation):
-                if self._session is None:
+                try:
+                    generation = self._begun(request, cancellation)
+                except EngineError:
                     self._cancellations.remove((reply_id, cancellation))
-                    raise EngineError("no model is loaded: load one first")
-                generation = self._session.begin(request, cancellation)
+                    raise
                 self._replies.append(_Told(reply_id, generation))
             case Close():
                 while self._replies:
                     self._go_on()
                 self._cache.close(END_LIMIT_S)
                 os._exit(0)  # native threads must not outlive the front end
+
+    def _begun(
+        self, request: GenerationRequest, cancellation: Cancellation
+    ) -> "Generation | ServedGeneration":
+        if self._session is None:
+            raise EngineError("no model is loaded: load one first")
+        return self._session.begin(request, cancellation)
 
     def _load_here(self, task: Load) -> None:
         from engine.load import load_session  # brings llama.cpp, which no server needs

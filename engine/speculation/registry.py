@@ -344,7 +344,7 @@ class Registry:
             sampler,
             n_ctx=self._draft.n_ctx,
             n_batch=self._draft.n_batch,
-            n_vocab=self._target.vocabulary.n_tokens,
+            n_vocab=min(self._target.vocabulary.n_tokens, self._draft.vocabulary.n_tokens),
             min_tokens=settings.draft_min_tokens,
             min_confidence=settings.draft_min_confidence,
             verification=settings.verification,

@@ -7,7 +7,6 @@ import numpy as np
 
 from engine.backends.base import Logits, Sequence, common_prefix, rewind
 from engine.configuration import MAX_DRAFT, Verification
-from engine.images import behind_images
 from engine.sampling import Sampler
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
@@ -63,15 +62,18 @@ class DraftModelPredictor:
         self._line_with_draft: list[int] = []
 
     def reset(self, history: Tokens[int]) -> None:
-        self._line = list(history)
-        # The draft has no projector: it reads what stands behind the last image.
-        self._start, self._hole, self._n_agreed = behind_images(history), None, 0
+        self._line = []
+        self._start, self._hole, self._n_agreed = 0, None, 0
+        self.commit(history)
 
     def commit(self, tokens: Tokens[int]) -> None:
         self._line.extend(tokens)
+        if n_foreign := self._n_foreign(tokens):
+            self._start = len(self._line) - len(tokens) + n_foreign
+            self._hole, self._n_agreed = None, 0
 
     def propose(self) -> Iterator[DraftToken]:
-        if not self._line:
+        if self._start >= len(self._line):
             return
         logits = self._catch_up()
         n_drafted = 0
@@ -88,6 +90,15 @@ class DraftModelPredictor:
 
     def close(self) -> None:
         self._line = []
+
+    def _n_foreign(self, tokens: Tokens[int]) -> int:
+        """Tokens up to the last that the draft cannot read: of an image, or not in its vocabulary.
+
+        What stands behind them is all that it sees.
+        """
+        if not tokens or (min(tokens) >= 0 and max(tokens) < self._n_vocab):
+            return 0
+        return next(n for n in range(len(tokens), 0, -1) if not 0 <= tokens[n - 1] < self._n_vocab)
 
     def _catch_up(self) -> Logits:
         """Decode what was committed since the last round; gives the logits behind the line."""

@@ -124,3 +124,20 @@ def test_adapters_count_by_content_and_order(usual: Configuration, tmp_path: Pat
         for paths in ((), (first,), (second,), (first, second), (second, first))
     }
     assert len(keys) == 5
+
+
+def test_a_model_in_a_folder_that_may_not_be_looked_into_is_not_taken_to_be_gone(
+    usual: Configuration, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = named(usual)
+    assert not namespace.is_orphaned
+
+    def refuse(self: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        assert not namespace.is_orphaned
+    model.unlink()
+    assert namespace.is_orphaned
+    assert replace(namespace, model="a\0b").is_orphaned

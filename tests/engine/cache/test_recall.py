@@ -180,6 +180,15 @@ def test_states_that_cannot_be_cut_are_kept_at_the_end_of_the_prompt_and_of_the_
     assert {(entry.start, entry.n_tokens) for entry in report.entries if "chat:1" in entry.owners}
 
 
+def test_a_chat_whose_states_cannot_be_cut_keeps_the_newest_few() -> None:
+    backend = FakeBackend(can_crop=False)
+    recall = recall_of(backend)
+    for n in range(1, 12):
+        compute(recall, LINE[: 5 * n], "chat:1")
+    entries = recall.report().entries
+    assert sorted(entry.n_tokens for entry in entries) == [40, 45, 50, 55]
+
+
 def test_where_lines_part_a_state_is_made_that_the_third_one_begins_with() -> None:
     recall = recall_of(FakeBackend(LETTERS, can_crop=False))
     session = session_of(FakeBackend(LETTERS, can_crop=False))

@@ -1,6 +1,6 @@
 """The loop on a fake model: the text never depends on who guesses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from types import SimpleNamespace
@@ -16,7 +16,13 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.errors import ContextFullError, DecodeError, EngineError, IncompatiblePairError
+from engine.errors import (
+    ContextFullError,
+    DecodeAborted,
+    DecodeError,
+    EngineError,
+    IncompatiblePairError,
+)
 from engine.events import (
     CacheChanged,
     CostsMeasured,
@@ -32,6 +38,7 @@ from engine.events import (
 )
 from engine.generation.loop import COSTS_EVERY
 from engine.generation.session import Session
+from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import SHORT_SIZES, SIZES, CostProfile
@@ -293,6 +300,52 @@ def test_cancelling_keeps_the_partial_text_and_the_session() -> None:
     whole = finished(run(session, request()))
     assert whole.reason is FinishReason.LENGTH
     assert whole.text.startswith(reply.text)
+
+
+class StoppedSequence(FakeSequence):
+    """Computes three tokens of a draft, and is stopped then."""
+
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
+        if len(tokens) > 3:
+            self._decode((*unread, *tokens[:3]))
+            raise DecodeAborted("stopped")
+        return super().verify(tokens, unread=unread)
+
+
+@pytest.mark.parametrize("can_slice", [True, False])
+def test_what_was_drafted_and_not_verified_is_held_by_nobody_after_a_stop(can_slice: bool) -> None:
+    class Backend(FakeBackend):
+        def open(self) -> FakeSequence:
+            return StoppedSequence(self)
+
+    backend = Backend(LETTERS, sharpness=2.0, can_slice=can_slice)
+    session = make_session(DRAFT, target=backend)
+    reply = finished(run(session, request()))
+    assert reply.reason is FinishReason.CANCELLED
+    (slot,) = session._recall._hot.slots
+    assert list(slot.sequence.tokens)[reply.stats.n_prompt :] == list(reply.token_ids)[:-1]
+
+
+def test_a_stop_that_comes_while_a_slow_step_is_stopped_is_obeyed_before_it_begins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancellation, n_decoded = Cancellation(), []
+    backend = FakeBackend(LETTERS, sharpness=2.0)
+
+    def step(
+        _: Threads, decode: Callable[[], Forward], undo: Callable[[], None], n_steps: float
+    ) -> Forward:
+        cancellation.cancel()  # by the user, as the watch stops the step
+        backend.clear_abort()  # by the watch, for its own stop
+        n_decoded.append(backend.n_decodes)
+        undo()
+        return decode()
+
+    monkeypatch.setattr(Threads, "step", step)
+    session = make_session(OFF, target=backend)
+    reply = finished(list(session.generate(request(), cancellation)))
+    assert reply.reason is FinishReason.CANCELLED
+    assert n_decoded == [backend.n_decodes]
 
 
 def test_cancelling_before_the_start_decodes_nothing() -> None:

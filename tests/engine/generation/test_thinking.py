@@ -89,6 +89,14 @@ def test_a_budget_closes_the_thinking_and_the_answer_goes_on(budget: int) -> Non
     assert finished.stats.n_thinking == told[-1].n_tokens
 
 
+@pytest.mark.parametrize(("budget", "most"), [(8, 8), (8, 9), (5, 15), (5, 16), (5, 17)])
+def test_the_end_of_the_thinking_is_no_reason_to_say_more_than_was_asked_for(
+    budget: int, most: int
+) -> None:
+    finished, _ = made(session(), asked(budget, max_tokens=most))
+    assert len(finished.token_ids) <= most
+
+
 def test_the_tokens_behind_a_closed_thinking_are_those_of_the_same_line_read_anew() -> None:
     finished, _ = made(session(), asked(5, max_tokens=40))
     closed = finished.text[: finished.text.index("</think>") + len("</think>\n\n")]

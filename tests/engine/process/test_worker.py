@@ -6,7 +6,7 @@ import pytest
 
 from engine.backends.base import Logits
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.errors import DecodeError
+from engine.errors import AdapterError, DecodeError
 from engine.events import Event, Failed, TokensCommitted, TokensCounted
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
@@ -67,3 +67,18 @@ def test_a_text_is_counted_as_a_prompt_would_hold_it_and_only_with_a_model() -> 
     wait_until(lambda: pipe.sent)
     n_tokens = len(backend.vocabulary.tokenize("abc<end>", add_special=False, parse_special=True))
     assert pipe.sent == [TokensCounted(7, n_tokens)]
+
+
+def test_of_a_reply_that_is_refused_nothing_stays() -> None:
+    class Refusing:
+        def begin(self, *_: object) -> None:
+            raise AdapterError("adapters are the server's")
+
+    pipe = Pipe()
+    worker = Worker(pipe)  # type: ignore[arg-type]
+    for session in (None, Refusing()):
+        worker._session = session  # type: ignore[assignment]
+        worker._take(Generate(GenerationRequest(), 3))
+        worker._try(worker._tasks.get())
+    assert worker._cancellations == []
+    assert len(pipe.sent) == 2

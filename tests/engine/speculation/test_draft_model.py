@@ -1,9 +1,10 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 import numpy as np
 import pytest
 
+from engine.backends.base import Logits
 from engine.configuration import SamplingSettings, Verification
 from engine.errors import IncompatiblePairError
 from engine.sampling import Sampler
@@ -197,3 +198,29 @@ def test_vocabularies_of_very_different_size_are_refused() -> None:
 def test_another_bos_is_refused_where_it_is_added() -> None:
     with pytest.raises(IncompatiblePairError, match="bos_token_id is 20 in the target and 22"):
         check_pair(FakeVocabulary(20), FakeVocabulary(22))
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_of_a_line_with_tokens_that_its_vocabulary_lacks_it_reads_what_stands_behind(
+    penalty: float,
+) -> None:
+    class Strict(FakeBackend):
+        """As llama_decode, it refuses what it has no entry for."""
+
+        def logits_behind(self, tokens: Sequence[int]) -> Logits:
+            assert max(tokens) < self.vocabulary.n_tokens
+            return super().logits_behind(tokens)
+
+    backend = Strict(order=100)
+    foreign = backend.vocabulary.n_tokens + 3
+    sampler = Sampler(SamplingSettings(repetition_penalty=penalty), seed=1)
+    predictor = make(backend, backend.open(), sampler=sampler)
+    predictor.reset([1, foreign, 2, 3])
+    said = [g.token for g in islice(predictor.propose(), 5)]
+    assert len(said) == 5
+    if penalty == 1.0:
+        assert said == greedy(backend, [2, 3], 5)
+    predictor.commit([said[0], foreign])
+    assert list(predictor.propose()) == []
+    predictor.commit([4])
+    assert len(list(islice(predictor.propose(), 3))) == 3
