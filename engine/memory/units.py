@@ -13,13 +13,17 @@ MOST_BYTES = 1 << 60
 """The largest size that is believed."""
 MOST_GIB = 4096
 """The largest number without a unit that is read as GiB."""
-SIZE = re.compile(r"^\s*(?P<number>\d+(?:[.,]\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*$")
+SIZE = re.compile(
+    r"^\s*(?:(?P<grouped>[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?)|(?P<plain>\d+(?:[.,]\d+)?))"
+    r"\s*(?P<unit>[a-zA-Z]*)\s*$"
+)
+"""A comma before each three digits groups them, as in `1,024`; any other one is a decimal comma."""
 
 
 def parse_bytes(text: str) -> int:
     """Read a size such as `8GiB`, `7.5 GB`, `800M` (powers of 1024 unless the unit ends in B) or 8.
 
-    A number without a unit is GiB.
+    A number without a unit is GiB. `1,024MiB` is 1024 of them, and `7,5GB` is 7.5 GB.
 
     Raises:
         HardwareError: no size, none above zero, or more than any machine has.
@@ -28,7 +32,8 @@ def parse_bytes(text: str) -> int:
     factor = FACTORS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
         raise HardwareError(f"{shown(text)} is no size: write it as 8GiB, 7.5GB or 800MiB")
-    number = float(match["number"].replace(",", "."))
+    grouped, plain = match["grouped"], match["plain"]
+    number = float(grouped.replace(",", "") if grouped else plain.replace(",", "."))
     if not match["unit"] and number > MOST_GIB:
         raise HardwareError(f"{shown(text)} has no unit: write it as 8GiB, or as {text.strip()}B")
     if number * factor > MOST_BYTES:

@@ -26,6 +26,8 @@ MAX_GPUS = 16
 """`GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098."""
 FOUND, NONE = "found", "none"
 _SHARE = re.compile(r"\d{1,6}(\.\d{1,6})?")
+_PARTED = re.compile(r"[;+]|\sand\s|(?<!\d),|,(?!\d)")
+_GROUPED = re.compile(r"(\d+\s*[x×]\s*)?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*[a-zA-Z]+")  # noqa: RUF001
 _COUNT = re.compile(r"(-?\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
 
 
@@ -144,8 +146,26 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def split_list(text: str) -> list[str]:
-    """What is joined by commas, semicolons, plus signs or `and`."""
-    return [part.strip() for part in re.split(r"[;,+]|\sand\s", text)]
+    """What is joined by commas, semicolons, plus signs or `and`.
+
+    A comma between two digits groups thousands, as in `1,024MiB`, or parts a number with a unit
+    or a name from the next one, as in `8GiB,24`.
+
+    Raises:
+        KnobError: it may be a decimal comma: `7,5GB` is 7.5 GB elsewhere, and here two sizes.
+    """
+    return [part.strip() for each in _PARTED.split(text) for part in _at_digits(each)]
+
+
+def _at_digits(text: str) -> list[str]:
+    first, *others = re.split(r"(?<=\d),(?=\d)", text)
+    if not others or _GROUPED.fullmatch(text.strip()):
+        return [text]
+    if re.fullmatch(r"[\d.x× ]+", first):  # noqa: RUF001  as people type it
+        raise KnobError(
+            f"{shown(text.strip())} may be one size or several: write 7.5GB, or 7GiB + 5GiB"
+        )
+    return [first, *_at_digits(",".join(others))]
 
 
 def counted(text: str) -> tuple[int, str]:

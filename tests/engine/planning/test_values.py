@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.units import GIB, MIB
+from engine.memory.units import GIB, MIB, parse_bytes
 from engine.planning.values import (
     KnobError,
     parse_count,
@@ -73,3 +73,19 @@ def test_a_model_file_is_its_path(tmp_path: Path) -> None:
     path.write_bytes(b"no model")
     with pytest.raises(KnobError, match="no GGUF file"):
         parse_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("1,024MiB", GIB), ("12,288 MiB", 12 * GIB), ("7,5GiB", 15 * GIB // 2), ("1,024.5KiB", 1049088)],
+)
+def test_commas_of_a_size_group_thousands_or_are_decimal(text: str, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+def test_a_list_of_sizes_is_parted_where_no_size_is_cut() -> None:
+    assert parse_sizes("1,024MiB") == (GIB,)
+    assert parse_sizes("2x1,024MiB, 8GiB,24") == (GIB, GIB, 8 * GIB, 24 * GIB)
+    for text in ("7,5GB", "8,24", "8GiB, 7,5GB"):
+        with pytest.raises(KnobError, match="may be one size or several"):
+            parse_sizes(text)
