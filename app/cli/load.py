@@ -11,7 +11,7 @@ import click
 
 from app import format as fmt
 from app.cli.console import note, print_json, say
-from app.cli.options import Count, joined
+from app.cli.options import Count, Number, joined
 from engine.model.addresses import LOOPBACK, origin_of, parse_server
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ load_options = joined(
                  help="Of each user."),
     click.option("--max-tokens", type=Count(1, 65536), default=64, show_default=True,
                  help="Of each reply."),
-    click.option("--seconds", type=click.FloatRange(1, 86_400), default=120.0, show_default=True,
+    click.option("--seconds", type=Number(1, 86_400), default=120.0, show_default=True,
                  help="No question is asked behind this, for each number of users."),
     click.option("--check", is_flag=True,
                  help="Ask each chat alone first, and hold every reply against that."),

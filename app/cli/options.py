@@ -93,14 +93,14 @@ class Layers(Parsed[int | str]):
 
 
 class Number(click.FloatRange):
-    """A number within bounds; `nan` is none."""
+    """A finite number within bounds."""
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The number."""
         number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # text too
-        if math.isnan(number):
+        if not math.isfinite(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
 

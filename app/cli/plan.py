@@ -14,6 +14,7 @@ from app.cli.options import (
     SHARES,
     Count,
     Layers,
+    Number,
     Size,
     backend_choice,
     draft_option,
@@ -49,7 +50,7 @@ machine_options = joined(
         help="A GPU of this size instead of those found; again for more GPUs. HOST:2x24GiB are "
         "those of another machine, which computes layers for llama-server.",
     ),
-    click.option("--net", type=click.FloatRange(0.001, 10_000), metavar="GBIT", default=1.0,
+    click.option("--net", type=Number(0.001, 10_000), metavar="GBIT", default=1.0,
                  show_default=True, help="What the net to other machines carries, in Gbit/s."),
     click.option("--card", "cards", multiple=True, metavar="NAME",
                  help='A GPU by name, as "RTX 3060"; `kvchat models cards` lists them.'),

@@ -62,6 +62,21 @@ def test_a_context_is_typed_as_a_number_or_with_its_unit(
     assert "32768" in json.dumps(found.get("args") or found["arguments"])
 
 
+def test_no_number_of_an_option_is_nan_or_without_an_end() -> None:
+    group = main.cli
+    assert isinstance(group, click.Group)
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        for flag, option in options_of(command):
+            if isinstance(option.type, click.FloatRange) or option.type is click.FLOAT:
+                for text in ("nan", "inf", "-inf"):
+                    with pytest.raises(click.BadParameter):
+                        option.type.convert(text, option, context)
+                        pytest.fail(f"{name} {flag} takes {text}")
+
+
 def test_sizes_are_gib_where_no_unit_is_typed() -> None:
     assert Size().convert("8", None, None) == Size().convert("8GiB", None, None) == 8 * GIB
     with pytest.raises(click.BadParameter, match="8589934592B"):
