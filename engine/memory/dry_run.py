@@ -31,6 +31,7 @@ KINDS = {
 }
 ROUNDING_BYTES = 16 * 1024
 """The log prints 0.01 MiB, once for each of a few caches."""
+ENDED = "llama.cpp's dry run was ended"
 Request = dict[str, Any]
 Found = Mapping[tuple[str, TermKind], int]
 
@@ -94,6 +95,8 @@ class DryRun:
     def _buffers(self, request: Request, owner: str) -> tuple[MeasuredBuffer, ...]:
         with self._lock:
             answer = self._ask(json.dumps(request))
+        if self._is_closed:  # while it was asked
+            self.close()
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
         buffers = answer["buffers"]
@@ -103,7 +106,11 @@ class DryRun:
     def close(self) -> None:
         """End the process for good, that of a question under way too."""
         self._is_closed = True
-        self._end()
+        if (process := self._process) is not None:
+            process.kill()  # whoever waits for its answer reads its end, and is let go by that
+        if self._lock.acquire(blocking=False):
+            self._end()
+            self._lock.release()
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -142,12 +149,14 @@ class DryRun:
             raise WorkerError(f"llama.cpp's dry run could not be started: {error}") from error
         if self._is_closed:  # meanwhile, by another thread
             self._end()
-            raise WorkerError("llama.cpp's dry run was ended")
+            raise WorkerError(ENDED)
         return self._process
 
     def _died(self, process: "subprocess.Popen[str]") -> dict[str, object]:
         code = process.wait()
         self._end()
+        if self._is_closed:
+            raise WorkerError(ENDED)
         if code < 0:
             raise WorkerError(
                 f"llama.cpp stopped on this configuration in its dry run (signal {-code}): it may "

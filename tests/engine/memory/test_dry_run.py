@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from engine.memory.terms import Source, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 from tests import gguf_files
+from tests.waiting import wait_until
 
 F32 = 0
 COUNT_OPENED = """
@@ -353,3 +355,21 @@ def test_a_drafts_cache_and_graph_are_counted_with_its_weights(starter_path: Pat
 def test_a_device_that_was_not_planned_for_changes_nothing(starter_path: Path, name: str) -> None:
     before = planned(starter_path, CARDS[0])
     assert with_measured(before, (MeasuredBuffer(name, "compute", 5),)) == before
+
+
+def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_path: Path) -> None:
+    silent = DryRun((sys.executable, "-c", "import sys; sys.stdin.read()"))
+    said: list[str] = []
+
+    def ask() -> None:
+        try:
+            silent.measure(Configuration(tmp_path / "m.gguf", n_ctx=512))
+        except WorkerError as error:
+            said.append(str(error))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    wait_until(lambda: silent._process is not None)
+    silent.close()
+    asker.join(10)
+    assert said == ["llama.cpp's dry run was ended"]
