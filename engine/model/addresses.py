@@ -92,8 +92,10 @@ def parse_address(name: str) -> RemoteAddress:
             f"{urlunsplit((parts.scheme, parts.netloc, parts.path, '', ''))} does not end in "
             ".gguf: give the address of the file itself"
         )
-    url = urlunsplit((parts.scheme, parts.netloc, quote(parts.path, safe="/%"), parts.query, ""))
-    return RemoteAddress(url, is_hub=host in HF_HOSTS or origin_of(name) == origin_of(endpoint()))
+    is_hub = host in HF_HOSTS and parts.port in (None, 80, 443)
+    scheme, place = ("https", host) if is_hub else (parts.scheme, parts.netloc)  # a token goes along
+    url = urlunsplit((scheme, place, quote(parts.path, safe="/%"), parts.query, ""))
+    return RemoteAddress(url, is_hub=is_hub or origin_of(name) == origin_of(endpoint()))
 
 
 def endpoint() -> str:

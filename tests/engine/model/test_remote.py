@@ -6,6 +6,7 @@ import pytest
 from engine.errors import ModelFileError
 from engine.memory.units import MIB
 from engine.model import remote
+from engine.model.addresses import parse_address
 from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
 from engine.model.http_ranges import RemoteFileError, UnreachableError
@@ -344,3 +345,12 @@ def test_what_names_no_file_is_refused_before_anything_is_asked(name: str, messa
     with pytest.raises(ModelFileError, match=message) as caught:
         read_remote(name)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["huggingface.co", "huggingface.co:80", "hf.co"])
+def test_the_hub_is_asked_over_an_encrypted_connection_only(host: str) -> None:
+    address = parse_address(f"http://{host}/models/m.gguf?download=true")
+    assert address.is_hub
+    assert address.url == f"https://{host.removesuffix(':80')}/models/m.gguf?download=true"
+    other = parse_address("http://huggingface.co:8080/models/m.gguf")
+    assert (other.is_hub, other.url) == (False, "http://huggingface.co:8080/models/m.gguf")
