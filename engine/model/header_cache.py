@@ -61,7 +61,8 @@ class HeaderCache:
         facts = _remembered(self._known.get(name), stamp)
         facts = facts or _remembered(self._by_stamp.get(tuple(stamp)), stamp)
         facts = facts or read_facts(path)
-        self._used[name] = {"stamp": stamp, "facts": asdict(facts)}
+        if facts.identity is not None:  # what cannot be read now may be readable the next time
+            self._used[name] = {"stamp": stamp, "facts": asdict(facts)}
         return facts
 
     def save(self) -> None:

@@ -168,12 +168,8 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     path = Path(text).expanduser()
     if path.is_file():
         return path.absolute()
-    if path.is_dir():
-        raise ModelNotFoundError(f"{path} is a folder: name a GGUF file in it")
-    if path.exists():
-        raise ModelNotFoundError(f"{path} is a pipe or a device: name a GGUF file")
-    if path.is_absolute():
-        raise ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
+    if path.is_absolute() or (path.exists() and text.startswith(".")):
+        raise _no_file(path)
     files = [file for file in find_files(folders) if _can_be_meant(file)]
     wanted = STARTER.file_name if text.lower() == STARTER_WORD else text
     found = _matches(wanted, files)
@@ -183,7 +179,17 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         raise ModelNotFoundError(
             "the starter model is not installed: `kvchat models install-starter` fetches it"
         )
+    if not found and path.exists():
+        raise _no_file(path)
     raise _not_found(text, found, files, folders)
+
+
+def _no_file(path: Path) -> ModelNotFoundError:
+    if path.is_dir():
+        return ModelNotFoundError(f"{path} is a folder: name a GGUF file in it")
+    if path.exists():
+        return ModelNotFoundError(f"{path} is a pipe or a device: name a GGUF file")
+    return ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
 
 
 def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEntry]:

@@ -6,6 +6,7 @@ A store (Ollama 0.12, `server/modelpath.go` and `manifest/manifest.go`) holds
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
@@ -27,6 +28,8 @@ KINDS = {
     "application/vnd.ollama.image.adapter": " adapter",
 }
 """What a layer's file is, as it is said behind the model's name."""
+NAMES_S = 10.0
+"""For how long the names of a store are believed: others are pulled meanwhile."""
 DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 
 
@@ -52,12 +55,15 @@ def stored_models(store: Path) -> Iterator[tuple[Path, str]]:
 def model_name(path: Path) -> str:
     """What a model file is called: by its manifest in Ollama's store, else without its ending."""
     if path.parent.name == BLOBS and DIGEST.fullmatch(path.name):
-        return _names_of(path.parent.parent).get(path.name, path.name)
+        period = int(time.monotonic() / NAMES_S)
+        return _names_of(path.parent.parent, period).get(path.name, path.name)
     return path.stem
 
 
 @lru_cache(maxsize=8)
-def _names_of(store: Path) -> dict[str, str]:
+def _names_of(store: Path, period: int) -> dict[str, str]:
+    """The names of a store; each period reads them again."""
+    del period
     return {path.name: name for path, name in stored_models(store)}
 
 

@@ -2,9 +2,11 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from engine.errors import ModelFileError
 from engine.model import header_cache, library
 from engine.model.gguf import read_gguf
 from engine.model.identity import ModelKind
@@ -434,3 +436,28 @@ def test_the_projector_beside_a_model_is_the_only_one_that_fits(tmp_path: Path) 
     filled_projector(tmp_path / "mmproj-model-q8.gguf", n_embd=128)
     assert projector_beside(model, 128) is None
     assert projector_beside(tmp_path / "nowhere" / "model.gguf", 128) is None
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf(tmp_path / "m" / "1.gguf")
+    cache = tmp_path / "cache" / "models.json"
+    with monkeypatch.context() as patched:
+        refusal = ModelFileError("it cannot be opened: Permission denied")
+        patched.setattr(header_cache, "read_gguf", Mock(side_effect=refusal))
+        assert scan([path.parent], cache_path=cache)[0].problem == str(refusal)
+    assert scan([path.parent], cache_path=cache)[0].problem is None
+
+
+def test_a_folder_of_that_name_hides_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf(tmp_path / "models" / "qwen3.gguf")
+    (tmp_path / "qwen3").mkdir()
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_model("qwen3", [path.parent]) == path
+    for name in ("./qwen3", "notes"):
+        with pytest.raises(ModelNotFoundError, match="is a folder"):
+            find_model(name, [path.parent])

@@ -99,3 +99,16 @@ def test_manifests_are_read_up_to_a_limit(store: Path, monkeypatch: pytest.Monke
     for number in range(9):
         manifest(store, f"{LIBRARY}/m{number}/latest", [layer(f"sha256:{MODEL}")])
     assert len(list(stored_models(store))) <= 3
+
+
+def test_a_model_that_was_pulled_later_gets_its_name(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(ollama.time, "monotonic", lambda: now)
+    path = store / "blobs" / f"sha256-{'d' * 64}"
+    assert model_name(path) == path.name
+    tiny_gguf(path)
+    manifest(store, f"{LIBRARY}/later/latest", [layer(f"sha256:{'d' * 64}")])
+    now += ollama.NAMES_S
+    assert model_name(path) == "later:latest"
