@@ -81,9 +81,9 @@ _CONSEQUENCES = {
     "use_mmap": "and it decides whether the file is mapped",
 }
 
+COMMENT = "#"
 _FROM = re.compile(r"\s*(?:#.*\n\s*)*from[ \t]+\S", re.IGNORECASE)
 _INSTRUCTION = re.compile(r"\s*(\w+)[ \t]+(.*)", re.DOTALL)
-_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b(OLLAMA_\w+)=([^\s,;]+)")
 
 
@@ -120,11 +120,12 @@ def read(request: ImportRequest) -> Imported:
         ImportedFileError: a value is out of range.
     """
     reader = _Reader()
+    variables: dict[str, str] = {}
     for word, value in _instructions(request.text):
-        reader.take(word, value)
-    variables = dict(
-        pair for comment in _COMMENT.findall(request.text) for pair in _VARIABLE.findall(comment)
-    )
+        if word == COMMENT:
+            variables |= dict(_VARIABLE.findall(value))
+        else:
+            reader.take(word, value)
     reader.take_server(variables)
     called = request.name or file_stem(str(reader.data["model"])) or PROGRAM
     found = validated({"name": called, **reader.data}, SOURCE)
@@ -204,9 +205,12 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Every instruction with its value, without the quotes around it."""
-    lines = iter(_COMMENT.sub("", text).split("\n"))
+    """Every instruction with its value, without the quotes around it; comments under `COMMENT`."""
+    lines = iter(text.split("\n"))
     for line in lines:
+        if line.lstrip(" \t").startswith(COMMENT):  # within a text in quotes it is none
+            yield COMMENT, line
+            continue
         match = _INSTRUCTION.fullmatch(line)
         if match is None and line.strip():
             raise ImportedFileError(f"{SOURCE} has no instruction in {shown(line.strip())}")

@@ -340,3 +340,9 @@ def test_settings_of_koboldcpp_are_read_and_what_is_on_beside_them_is_listed() -
 def test_json_that_is_nested_without_end_is_refused() -> None:
     with pytest.raises(ImportedFileError, match="not valid JSON"):
         read_text('{"a":' * 100_000)
+
+
+def test_headings_in_the_system_prompt_of_a_modelfile_are_no_comments() -> None:
+    prompt = "# Role\nYou are terse.\n# Rules: OLLAMA_NUM_PARALLEL=9\n- one"
+    found = read_text(f'# OLLAMA_NUM_PARALLEL=2\nFROM a.gguf\nSYSTEM """{prompt}"""\n# the end\n')
+    assert (found.preset.system_prompt, found.preset.n_slots) == (prompt, 2)
