@@ -98,7 +98,7 @@ def new_path(name: str, user_dir: Path, *, old: Path | None = None) -> Path:
 
 
 def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = False) -> Path:
-    """Write a preset into the user's folder, without the values that are defaults.
+    """Write a preset into the user's folder, with the values that it says.
 
     A preset of that name is replaced wherever its file lies; no other file is touched.
 
@@ -114,8 +114,16 @@ def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = Fals
 
 
 def preset_toml(preset: Preset) -> str:
-    """The text of a preset's file, without the values that are defaults."""
+    """The text of a preset's file: what is no default, and what was said all the same.
+
+    A type that was said stays that type where a goal or a budget would choose another.
+    """
     data = preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    said = preset.model_dump(mode="json", include=preset.model_fields_set, exclude_none=True)
+    data |= {name: value for name, value in said.items() if not isinstance(value, dict | list)}
+    left_open = ("n_threads", "n_threads_batch")  # which read `auto` as the None that TOML lacks
+    said_auto = preset.model_fields_set.intersection(left_open) - data.keys()
+    data |= dict.fromkeys(said_auto, "auto")
     names = sorted(data, key=lambda name: name in EngineSettings.__annotations__)
     return tomlkit.dumps({"name": preset.name, **{name: data[name] for name in names}})
 
@@ -132,7 +140,7 @@ def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
     if there is not None and there.path.resolve() != path.resolve():
         raise _taken(there)
     renamed = _write(named, new_path(name, user_dir, old=user_dir / path.name))
-    if renamed.name != path.name:
+    if renamed.name != path.name and not renamed.samefile(path):  # one where case is ignored
         path.unlink()
     return renamed
 
@@ -151,7 +159,7 @@ def delete_preset(path: Path, user_dir: Path) -> None:
 
 
 def preset_of(configuration: Configuration, name: str) -> Preset:
-    """A preset that resolves to a configuration again.
+    """A preset that resolves to a configuration again; it says only what is no default.
 
     Raises:
         PresetFileError: the name is impossible.
@@ -177,7 +185,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
             "type_k": draft.type_k,
             "type_v": draft.type_v,
         }
-    return made_preset(data)
+    return made_preset({"name": name, **made_preset(data).model_dump(exclude_defaults=True)})
 
 
 def _layers(n_layers: int) -> int | str:
@@ -185,7 +193,7 @@ def _layers(n_layers: int) -> int | str:
 
 
 def _named(preset: Preset, name: str) -> Preset:
-    return made_preset({**preset.model_dump(exclude_defaults=True), "name": name})
+    return made_preset({**preset.model_dump(exclude_unset=True), "name": name})
 
 
 def made_preset(data: Mapping[str, object]) -> Preset:

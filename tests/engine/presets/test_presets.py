@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,16 +17,18 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.planning.resolve import DoesNotFitError, Machine, resolve
+from engine.presets import library
 from engine.presets.library import (
     delete_preset,
     find_preset,
     list_presets,
+    made_preset,
     preset_of,
     preset_toml,
     rename_preset,
     save_preset,
 )
-from engine.presets.preset import Preset, parse_preset
+from engine.presets.preset import Preset, parse_preset, read_preset
 from engine.presets.programs.llama_server import arguments, command_line, remarks
 from tests.gguf_files import header, llama_values, write
 from tests.made_models import made_model
@@ -262,3 +265,27 @@ def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) ->
     assert parse_preset(preset_toml(rules), "it") == rules
     gpus = tuple(Device(f"GPU {index}", "gpu", 24 * GIB, 24 * GIB) for index in range(2))
     assert resolve(rules, read_model(starter_path), Machine((*gpus, CPU))) == expected
+
+
+def test_a_renamed_preset_says_what_it_said(tmp_path: Path) -> None:
+    said = {"type_k": "f16", "n_ubatch": 512, "n_threads": "auto", "goal": "context", "lora": ["a"]}
+    path = save_preset(made_preset({"name": "first", **said}), tmp_path)
+    renamed = read_preset(rename_preset(path, "second", tmp_path))
+    assert renamed.model_fields_set == {"name", *said}
+    assert renamed == made_preset({"name": "second", **said})
+
+
+def test_a_preset_survives_a_new_name_that_is_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that ignores case has one file for both names."""
+    path = tmp_path / "MyPreset.toml"
+    path.write_text('name = "MyPreset"')
+
+    def one_file(new: Path, chunks: Iterable[bytes], *, is_durable: bool) -> None:
+        path.write_bytes(b"".join(chunks))
+        new.hardlink_to(path)
+
+    monkeypatch.setattr(library, "replace_file", one_file)
+    rename_preset(path, "mypreset", tmp_path)
+    assert read_preset(path).name == "mypreset"
