@@ -93,7 +93,9 @@ def parse_address(name: str) -> RemoteAddress:
             ".gguf: give the address of the file itself"
         )
     is_hub = host in HF_HOSTS and parts.port in (None, 80, 443)
-    scheme, place = ("https", host) if is_hub else (parts.scheme, parts.netloc)  # a token goes along
+    scheme, place = (
+        ("https", host) if is_hub else (parts.scheme, parts.netloc)
+    )  # a token goes along
     url = urlunsplit((scheme, place, quote(parts.path, safe="/%"), parts.query, ""))
     return RemoteAddress(url, is_hub=is_hub or origin_of(name) == origin_of(endpoint()))
 

@@ -66,7 +66,7 @@ def setup_of(
     draft_name = request.draft or (rules.draft.model if rules.draft else None)
     draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
     machine = request.machine
-    if rules.vram_gib is not None and not machine.n_named_gpus:
+    if rules.vram_gib is not None and machine.has_gpu and not machine.n_named_gpus:
         machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
     target: Target = "llama-server" if machine.workers else request.target
     model, devices = planner.model(model_path), planner.devices(machine)

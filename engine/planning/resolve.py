@@ -247,7 +247,8 @@ def _projector_path(rules: Preset) -> Path | None:
 
 def with_projector_beside(rules: Preset, model: Model) -> Preset:
     """The rules with the projector that lies beside a model's file, where they name none."""
-    if rules.mmproj is not None or rules.backend != "llama.cpp":
+    is_here = model.file.origin is None  # others have a bare name, which is no place to look at
+    if rules.mmproj is not None or rules.backend != "llama.cpp" or not is_here:
         return rules
     found = projector_beside(model.file.path, model.architecture.d_hidden)
     return rules if found is None else rules.model_copy(update={"mmproj": str(found)})

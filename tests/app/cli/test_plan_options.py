@@ -69,12 +69,11 @@ def test_no_number_of_an_option_is_nan_or_without_an_end() -> None:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        for flag, option in options_of(command):
+        for _, option in options_of(command):
             if isinstance(option.type, click.FloatRange) or option.type is click.FLOAT:
                 for text in ("nan", "inf", "-inf"):
                     with pytest.raises(click.BadParameter):
                         option.type.convert(text, option, context)
-                        pytest.fail(f"{name} {flag} takes {text}")
 
 
 def test_sizes_are_gib_where_no_unit_is_typed() -> None:

@@ -10,11 +10,13 @@ import pytest
 from app.planning import user_planner
 from engine.errors import ModelFileError
 from engine.memory.units import GIB
+from engine.model import library
 from engine.model.library import ModelNotFoundError, UnknownNameError
 from engine.planning.machine import PlannedMachine
 from engine.planning.measured import can_measure
 from engine.planning.planner import warnings_of
 from engine.planning.request import PlanRequest, setup_of, suited, take_model
+from engine.presets.preset import Preset
 from tests.app.cli.conftest import kvchat
 from tests.gguf_files import header, llama_values, write
 from tests.gguf_server import Server, serving
@@ -136,3 +138,22 @@ def test_layers_that_are_kept_stay_and_others_suit_the_machine(starter_path: Pat
     assert suited(setup, planner).configuration.n_gpu_layers not in (0, 1)
     kept = suited(setup, planner, kept=frozenset({"n_gpu_layers"}))
     assert kept.configuration.n_gpu_layers == 1
+
+
+def test_a_model_elsewhere_takes_no_projector_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_fits", lambda *_: True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mmproj-x.gguf").touch()
+    setup = setup_of(
+        PlanRequest("llama-3.1-8b", machine=PlannedMachine((12 * GIB,))), user_planner()
+    )
+    assert setup.configuration.mmproj_path is None
+
+
+def test_a_plan_without_a_gpu_leaves_out_the_one_that_the_preset_plans_for() -> None:
+    rules = Preset(name="x", vram_gib=8)
+    machine = PlannedMachine(has_gpu=False)
+    setup = setup_of(PlanRequest("qwen3-0.6b", machine=machine), user_planner(), rules)
+    assert setup.machine == machine
