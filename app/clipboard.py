@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from codecs import IncrementalDecoder, getincrementaldecoder
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from textual._xterm_parser import XTermParser
@@ -124,11 +125,17 @@ def _n_begun(text: str, mark: str) -> int:
     return next(n for n in range(len(mark) - 1, -1, -1) if text.endswith(mark[:n]))
 
 
+def _lenient_decoder(encoding: str) -> Callable[[], IncrementalDecoder]:
+    """Decodes what is no text of this encoding as U+FFFD, where Textual's drivers would end."""
+    return partial(getincrementaldecoder(encoding), errors="replace")
+
+
 def read_harmless_pastes() -> None:
-    """Let the drivers of terminals read pastes so, from now on."""
+    """Let the drivers of terminals read pastes so, from now on, and bytes that are no text."""
     if sys.platform == "win32":  # whose console has events of its own
         return
     from textual.drivers import linux_driver, web_driver
 
     for driver in (linux_driver, web_driver):
         driver.XTermParser = HarmlessPastes  # type: ignore[attr-defined]  # as they import it
+        driver.getincrementaldecoder = _lenient_decoder  # type: ignore[attr-defined]  # the same

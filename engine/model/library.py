@@ -325,10 +325,18 @@ def _gguf_files(
         for entry in entries:
             path = Path(entry.path)
             if _is_model_name(entry.name):
-                if entry.is_file():
+                if _holds(entry.is_file):
                     yield path, None
-            elif depth < MAX_DEPTH and not entry.name.startswith(".") and entry.is_dir():
+            elif depth < MAX_DEPTH and not entry.name.startswith(".") and _holds(entry.is_dir):
                 waiting.append((path, depth + 1))
+
+
+def _holds(ask: Callable[[], bool]) -> bool:
+    """What an entry says of itself; False where it cannot be looked at, as a link in a circle."""
+    try:
+        return ask()
+    except OSError:
+        return False
 
 
 def _entries(folder: Path, seen: set[tuple[int, int]], n_most: int) -> "Sequence[os.DirEntry[str]]":

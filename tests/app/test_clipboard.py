@@ -106,3 +106,14 @@ def test_escapes_in_a_paste_press_no_keys(n_letters: int) -> None:
     pastes = [event.text for event in told if isinstance(event, events.Paste)]
     assert keys == ["a", "up", "b", "c"]
     assert pastes[:2] == [HOSTILE.replace("\x1b", "\u241b"), "second"]
+
+
+def test_bytes_of_a_terminal_that_are_no_text_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.drivers import linux_driver
+
+    for name in ("XTermParser", "getincrementaldecoder"):
+        monkeypatch.setattr(linux_driver, name, getattr(linux_driver, name))
+    clipboard.read_harmless_pastes()
+    decoder = linux_driver.getincrementaldecoder("utf-8")()
+    pieces = [decoder.decode(part) for part in (b"caf\xe9 \xe6\xbc", b"\xa2.")]
+    assert "".join(pieces) == "caf\ufffd \u6f22."

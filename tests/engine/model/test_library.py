@@ -210,6 +210,13 @@ def test_folders_that_hold_each_other_are_entered_once(
     assert len(seen) < 20
 
 
+def test_links_that_lead_in_a_circle_are_no_models_and_no_folders(folder: Path) -> None:
+    known = find_files([folder])
+    for name in ("circle.gguf", "circle"):
+        (folder / name).symlink_to(folder / name)
+    assert find_files([folder]) == known
+
+
 def test_folders_too_deep_are_not_entered(tmp_path: Path) -> None:
     inside = tmp_path.joinpath(*("d" for _ in range(MAX_DEPTH)))
     tiny_gguf(inside / "inside.gguf")
