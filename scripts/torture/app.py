@@ -37,8 +37,10 @@ EXIT_S = 15.0
 class PromisingStore(ChatStore):
     """Writes down each promise of the store, after it was given."""
 
-    def __init__(self, path: Path, journal: Journal, sabotage: Sabotage) -> None:
-        super().__init__(path)
+    def __init__(
+        self, path: Path, journal: Journal, sabotage: Sabotage, *, patience_s: float | None = None
+    ) -> None:
+        super().__init__(path, patience_s=patience_s)
         self._journal = journal
         self._is_lying = sabotage == "commit"
 

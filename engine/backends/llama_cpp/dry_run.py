@@ -121,7 +121,7 @@ class DryRunner:
         asked.params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self._log.clear()
         path = str(laid_out.model_path)
-        model: object = llama_cpp.llama_model_load_from_file(path.encode(), asked.params)
+        model: object = llama_cpp.llama_model_load_from_file(os.fsencode(path), asked.params)
         if model is None:
             raise ModelLoadError(f"llama.cpp cannot read {path}: {self._log.errors()}")
         return model

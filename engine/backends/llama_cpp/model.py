@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -182,7 +183,7 @@ class Adapters:
             raise AdapterError(f"the adapter {path} does not exist: check the path")
         self._log.clear()
         adapter: ctypes._Pointer[ctypes.c_void_p] = llama_cpp.llama_adapter_lora_init(
-            self._model, str(path).encode()
+            self._model, os.fsencode(path)
         )
         if not adapter:
             raise AdapterError(
@@ -197,7 +198,7 @@ def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: boo
     path = configuration.model_path
     asked = ModelParameters(configuration)
     asked.params.vocab_only = vocab_only
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), asked.params)
+    model = llama_cpp.llama_model_load_from_file(os.fsencode(path), asked.params)
     if model is None:
         raise ModelLoadError(
             f"llama.cpp could not load {path.name}: {log.errors() or 'it gave no reason'}"

@@ -8,6 +8,7 @@ the image's size alone: a file is read when its embeddings are needed, and not b
 
 import ctypes
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
@@ -89,7 +90,7 @@ class Projector:
         params.use_gpu, params.n_threads = on_gpu, n_threads
         params.print_timings = False
         log.clear()
-        self._native = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
+        self._native = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._native:
             raise ImageError(
                 f"the projector {path.name} could not be loaded beside this model: "

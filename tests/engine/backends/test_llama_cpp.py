@@ -1,6 +1,7 @@
 """The contract on real models, with one row per micro-batch: there rows equal single decodes."""
 
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -162,6 +163,13 @@ def test_a_model_without_a_vocabulary_is_refused_with_what_to_change(
     bare = filled_model(tmp_path / "bare.gguf", "llama", **{"tokenizer.ggml.model": "none"})
     with pytest.raises(ModelLoadError, match=r"bare\.gguf has no vocabulary.*tokenizer"):
         LlamaCppBackend(settings(bare), log)
+
+
+def test_a_model_whose_name_is_no_text_is_opened(tmp_path: Path, log: NativeLog) -> None:
+    path = filled_model(tmp_path / os.fsdecode(b"na\xff.gguf"), "llama")
+    backend = LlamaCppBackend(settings(path), log)
+    assert backend.open().decode(5).logits.any()
+    backend.close()
 
 
 def test_quantised_values_without_flash_attention_are_refused_with_the_reason(

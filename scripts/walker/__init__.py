@@ -1,0 +1,4 @@
+"""A walker that uses the whole application at random, and random sessions on its engine."""
+
+JOURNAL = "KVCHAT_WALK_JOURNAL"
+"""Variable that names the file in which a watched kvchat writes what its store promised."""
