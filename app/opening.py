@@ -171,6 +171,9 @@ def _check_server(request: ModelRequest) -> None:
         "--backend": request.backend,
         "--kv-cache": request.kv_cache,
         "--compile": request.compile,
+        "--mmproj": request.mmproj,
+        "--decode-plan": request.decode_plan,
+        "--kv-trace": request.kv_trace,
     }
     asked = [option for option, value in named.items() if value is not None]
     if asked:
@@ -395,7 +398,9 @@ def loaded_engine(
 
     client = new_client(cache, keeps_costs=keeps_costs)
     engine = BlockingClient(
-        client, on_restart=lambda stopped: note(f"{stopped.title}: {stopped.message}")
+        client,
+        on_restart=lambda stopped: note(f"{stopped.title}: {stopped.message}"),
+        on_wait=note,
     )
     try:
         for text in engine.load(configuration).notes:

@@ -303,6 +303,14 @@ class ServerTold:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Another program is waited for; takes the place of the last such event."""
+
+    text: str
+    """For whom, and for how long at most; empty where it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceCounts:
     """Counts of one predictor over a reply."""
 
@@ -469,6 +477,7 @@ Event = (
     | CacheChanged
     | TiersChanged
     | ServerTold
+    | Waiting
     | Finished
     | SpeculationChanged
     | Failed
@@ -477,5 +486,7 @@ Event = (
     | TokensCounted
 )
 
-ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged, ServerTold)
+ENGINE_EVENTS = (
+    Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged, ServerTold, Waiting,
+)  # fmt: skip
 """Events of the engine itself, whoever asked for the reply that runs."""

@@ -21,8 +21,21 @@ import pytest
 Misdeed = Literal[
     "none", "cut", "broken json", "ten megabytes", "endless line", "endless text", "silence",
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
-    "gives up", "echoes key", "slow", "too long", "mixes up",
+    "gives up", "echoes key", "slow", "too long", "mixes up", "busy", "no address", "names key",
+    "1xx", "header drip", "body drip", "unfinished line", "empty objects", "empty texts",
+    "usage beside choices",
 ]  # fmt: skip
+DRIPS: Mapping[str, tuple[bytes, bytes]] = {
+    "1xx": (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+    "header drip": (b"HTTP/1.1 200 OK\r\nx: ", b"a"),
+    "body drip": (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
+    "unfinished line": (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+    "empty objects": (b"HTTP/1.1 200 OK\r\n\r\n", b"data: {}\n\n"),
+    "empty texts": (
+        b"HTTP/1.1 200 OK\r\n\r\n", b'data: {"choices":[{"delta":{"content":""}}]}\n\n',
+    ),
+}  # fmt: skip
+"""What is sent first, and then again and again: no time is without a byte, and nothing comes."""
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 CHUNK = b"x" * (1 << 16)
@@ -52,6 +65,8 @@ class LanguageServer:
     """Probabilities of the likeliest tokens behind any text; each other has `OTHER`."""
     letter: int = 100
     """Token of the first letter: a vocabulary of its own."""
+    numbers: dict[str, object] = field(default_factory=dict)
+    """Counts and times that take the place of the right ones, wherever they are sent."""
     is_released: threading.Event = field(default_factory=threading.Event)
     """Lets what hangs end, so that a test leaves nothing behind."""
 
@@ -127,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         props = {
             "default_generation_settings": {"n_ctx": 1024},
             "total_slots": 2,
-            "build_info": "b1-test",
+            "build_info": told.key if told.misdeed == "names key" else "b1-test",
             "chat_template": "x",
             "endpoint_slots": True,
             "modalities": {"vision": told.sees_images},
@@ -144,11 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             "SGLang": {"/server_info": {"version": "0.5.23"}},
             "OpenAI": {},
         }
-        if told.misdeed == "no json":
-            self._answer(b"<html>It works!</html>")
-        elif told.misdeed == "packed":
-            self._answer(b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
-        elif self.path == "/v1/models":
+        if self._misbehaves_at_once():
+            return
+        if self.path == "/v1/models":
             self._answer(json.dumps({"object": "list", "data": [entry]}).encode())
         elif self.path in own[told.kind]:
             self._answer(json.dumps(own[told.kind][self.path]).encode())
@@ -156,6 +169,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(told.metrics.encode())
         else:
             self._answer(b'{"error": {"message": "not here"}}', 404)
+
+    def _misbehaves_at_once(self) -> bool:
+        """Whether what is asked is answered otherwise than by what it is."""
+        match self.told.misdeed:
+            case misdeed if misdeed in DRIPS:
+                self._drip(misdeed)
+            case "busy":
+                self._answer(b'{"error": {"message": "Loading model"}}', 503)
+            case "no address":
+                self._answer(b"", 302, {"Location": "http://["})
+            case "no json":
+                self._answer(b"<html>It works!</html>")
+            case "packed":
+                self._answer(b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+            case _:
+                return False
+        return True
 
     def do_POST(self) -> None:
         length = int(self.headers.get("content-length", 0))
@@ -213,7 +243,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, body: Mapping[str, object]) -> None:
         told, misdeed = self.told, self.told.misdeed
-        if misdeed == "gone model":
+        if misdeed in DRIPS:
+            self._drip(misdeed)
+        elif misdeed == "no address":
+            self._answer(b"", 307, {"Location": "http://["})
+        elif misdeed == "gone model":
             self._answer(b'{"error": {"message": "model tiny not found"}}', 404)
         elif misdeed == "too long":
             said = {"message": "the request exceeds the available context size", "type":
@@ -228,10 +262,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif misdeed == "slow":
             told.is_released.wait(30)
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
         elif "n_probs" in body and misdeed == "none":
             self._answer(json.dumps(self._likelihoods(body)).encode())
         else:
             self._stream(misdeed)
+
+    def _drip(self, misdeed: str) -> None:
+        first, again = DRIPS[misdeed]
+        self.close_connection = True
+        with suppress(OSError):
+            self._write(first)
+            self._write_on(lambda: self._write(again), 0.01)
 
     def _token(self, letter: str) -> int:
         return self.told.letter + ord(letter)
@@ -268,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for number, word in enumerate(WORDS):
             self._event(self._said(word, number))
-            if number == 2 and misdeed != "none":
+            if number == 2 and misdeed not in ("none", "usage beside choices"):
                 self._misbehave(misdeed)
                 return
         for last in self._ends():
@@ -340,18 +383,29 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 usage = {"prompt_tokens": 9, "completion_tokens": n,
                          "prompt_tokens_details": {"cached_tokens": 4}}  # fmt: skip
-                return [
-                    {"choices": [{"delta": {}, "finish_reason": "stop"}]},
-                    {"choices": [], "usage": usage},
-                ]
+                last = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+                if self.told.misdeed == "usage beside choices":
+                    return [{**last, "usage": usage}]
+                return [last, {"choices": [], "usage": usage}]
 
     def _event(self, said: Mapping[str, object]) -> None:
-        data = json.dumps(said).encode()
+        data = json.dumps(_with(said, self.told.numbers)).encode()
         self._write(data + b"\n" if self.told.kind == "Ollama" else b"data: " + data + b"\n\n")
 
     def _write(self, data: bytes) -> None:
         self.wfile.write(data)
         self.wfile.flush()
+
+
+def _with(said: object, numbers: Mapping[str, object]) -> object:
+    """What is said, with other numbers."""
+    match said:
+        case dict():
+            return {name: numbers.get(name, _with(each, numbers)) for name, each in said.items()}
+        case list():
+            return [_with(each, numbers) for each in said]
+        case _:
+            return said
 
 
 def _word(token: int) -> str:

@@ -34,6 +34,7 @@ from engine.events import (
     ThreadsChanged,
     TiersChanged,
     TokensCommitted,
+    Waiting,
     WorkerStopped,
 )
 from engine.model.addresses import model_title
@@ -300,12 +301,8 @@ class Meters:
                 self._engine = replace(
                     self._engine, tiers=event.report, cache_log=tuple(self._notes)
                 )
-            case CostsMeasured():
-                self._engine = replace(self._engine, costs=event)
-            case ThreadsChanged():
-                self._engine = replace(self._engine, threads=event)
-            case ServerTold(figures):
-                self._engine = replace(self._engine, server=figures)
+            case CostsMeasured() | ThreadsChanged() | ServerTold() | Waiting():
+                self._engine = _with(self._engine, event)
             case SpeculationChanged(predictor, controller, note):
                 self._engine = replace(
                     self._engine, predictor=predictor, controller=controller, fault=note
@@ -316,7 +313,7 @@ class Meters:
                 self._last.feed(event)
                 self._stopped(will_restart=will_restart)
             case Failed(fatal=fatal) if fatal or self._engine.phase is Phase.LOADING:
-                self._engine = replace(self._engine, phase=Phase.STOPPED)
+                self._engine = replace(self._engine, phase=Phase.STOPPED, waiting="")
             case _:
                 self._feed_reply(event, number)
 
@@ -330,7 +327,7 @@ class Meters:
     def _stopped(self, *, will_restart: bool) -> None:
         phase = Phase.LOADING if will_restart else Phase.STOPPED
         self._engine = replace(
-            self._engine, phase=phase, process_bytes=None, tiers=None, buffers=()
+            self._engine, phase=phase, waiting="", process_bytes=None, tiers=None, buffers=()
         )
         self._last.forget_cache()
 
@@ -349,6 +346,20 @@ class Meters:
             buffers=event.buffers,
             tiers=None,
         )
+
+
+def _with(
+    snapshot: CockpitSnapshot, event: CostsMeasured | ThreadsChanged | ServerTold | Waiting
+) -> CockpitSnapshot:
+    match event:
+        case CostsMeasured():
+            return replace(snapshot, costs=event)
+        case ThreadsChanged():
+            return replace(snapshot, threads=event)
+        case ServerTold(figures):
+            return replace(snapshot, server=figures)
+        case Waiting(text):
+            return replace(snapshot, waiting=text)
 
 
 def _threads_of(event: Loaded) -> ThreadsChanged | None:

@@ -180,6 +180,8 @@ class CockpitSnapshot:
     """Everything that the panels and the status line show."""
 
     phase: Phase = Phase.EMPTY
+    waiting: str = ""
+    """For which other program the engine waits."""
     model_name: str = ""
     file_type: str = ""
     n_ctx: int | None = None

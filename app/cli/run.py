@@ -330,7 +330,7 @@ def _chat_plainly(
         return exit_code(chat.ask(prompt_text(question.prompt, USAGE)))
 
 
-def _refuse_at_server(typed: dict[str, object], outputs: Outputs) -> None:
+def _refuse_at_server(outputs: Outputs) -> None:
     """Make sure that nothing was typed which the server was started with.
 
     Raises:
@@ -338,9 +338,9 @@ def _refuse_at_server(typed: dict[str, object], outputs: Outputs) -> None:
     """
     if outputs.written_path is not None:
         raise click.UsageError("a manifest names the model's file, which the server has")
-    asked = [f"--{name.replace('_', '-')}" for name in OF_A_MODEL_HERE if typed.get(name)]
-    if asked:
-        raise click.UsageError(f"{', '.join(asked)} is for models here: the server has its own")
+    refuse_typed(
+        "a server keeps the settings that it was started with", OF_A_MODEL_HERE.__contains__
+    )
 
 
 def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
@@ -380,7 +380,7 @@ def _overridden(
     from engine.speculation.registry import with_predictor
 
     if configuration.server is not None:
-        _refuse_at_server(typed, outputs)
+        _refuse_at_server(outputs)
     if outputs.written_path is not None:  # what the moment decides would be other the next time
         typed["strict"] = typed["strict"] is not False
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}

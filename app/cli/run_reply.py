@@ -245,7 +245,7 @@ def answer_batch(
 
 
 def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> "Finished":
-    from engine.events import Finished, SpeculationChanged, TokensCommitted
+    from engine.events import Finished, SpeculationChanged, TokensCommitted, Waiting
 
     shown = ""
     for event in events:
@@ -256,6 +256,8 @@ def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> "
                 shown = text
             case SpeculationChanged(note=str(problem)):
                 note(problem)
+            case Waiting(text=text) if text:
+                note(text)
             case Finished():
                 if shown and not shown.endswith("\n"):
                     say()

@@ -84,6 +84,7 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     # Before what does not change: the end is cut off where the line is short.
     parts = [
         (name, "strong"),
+        (visible(snapshot.waiting), "accent"),
         (elsewhere, "accent"),
         (_beside(snapshot), "accent"),
         (file_type, ""),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import WorkerError
-from engine.events import Event, Failed, Finished, Loaded, OfReply, WorkerStopped
+from engine.events import Event, Failed, Finished, Loaded, OfReply, Waiting, WorkerStopped
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
@@ -39,8 +39,8 @@ class EngineTimeoutError(WorkerError):
     title = "The engine takes too long"
 
 
-def _ignore(stopped: WorkerStopped) -> None:
-    del stopped
+def _ignore(event: object) -> None:
+    del event
 
 
 class BlockingClient:
@@ -52,6 +52,7 @@ class BlockingClient:
         client: The engine; whoever made it closes it.
         limit_s: How long a load or a reply may take, in seconds; it may be changed between two.
         on_restart: Called when the engine's process ended and is being started again.
+        on_wait: Called with the text of each `Waiting` while a model is loaded.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class BlockingClient:
         *,
         limit_s: float = math.inf,
         on_restart: Callable[[WorkerStopped], None] = _ignore,
+        on_wait: Callable[[str], None] = _ignore,
     ) -> None:
         self.client = client
         self.limit_s = limit_s
         self._on_restart = on_restart
+        self._on_wait = on_wait
         self._loaded: Loaded | None = None
         self._configuration: Configuration | None = None
         self._pending: deque[Event] = deque()
@@ -182,6 +185,8 @@ class BlockingClient:
                     return event
                 case Failed():
                     raise RequestFailedError(event)
+                case Waiting(text=text) if text:
+                    self._on_wait(text)
                 case WorkerStopped(will_restart=True):
                     self._on_restart(event)
                 case WorkerStopped():

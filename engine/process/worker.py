@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -104,8 +104,6 @@ class Worker:
         self._cancellations: list[tuple[int, Cancellation]] = []
         self._replies: list[_Told] = []
         self._session: Session | ServerSession | None = None
-        self._news: Callable[[], tuple[Event, ...]] = tuple
-        """What a server tells apart from its replies."""
         self._costs: KeptCosts | None = None
         self._cache = CacheKeeper(lambda event: self._send((event,)))
 
@@ -166,9 +164,10 @@ class Worker:
     def _load_server(self, configuration: Configuration) -> None:
         from engine.backends.server.session import ServerSession
 
-        self._session = session = ServerSession(configuration)
-        self._news = session.told
-        self._send((session.loaded, *session.told()))
+        session = ServerSession(configuration, tell=lambda event: self._send((event,)))
+        self._session = session
+        self._send((session.loaded,))
+        session.watch()
         self._cache.refuse(SERVER_KEEPS)
 
     def _go_on(self) -> None:
@@ -199,7 +198,7 @@ class Worker:
 
     def _keep_what_was_computed(self) -> None:
         if self._session is not None:
-            self._send((TiersChanged(self._session.keep()), *self._news()))
+            self._send((TiersChanged(self._session.keep()),))
 
     def _keep_costs(self) -> None:
         costs = None if self._session is None else self._session.costs()
@@ -243,7 +242,6 @@ class Worker:
             case SetSpeculation(settings):
                 if self._session is not None:  # the client says it again behind `Loaded`
                     self._session.set_speculation(settings)
-                    self._tell(0, self._news())
             case Prefetch() | ManageCache() | ForgetOwner():
                 self._cache.take(command)
             case CountTokens():

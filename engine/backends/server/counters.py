@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from engine.backends.server.bounds import bounded, count_of
 from engine.backends.server.facts import Program, ServerFacts, slots_of
 from engine.backends.server.http import Http
 from engine.errors import ServerError
@@ -18,6 +19,8 @@ from engine.events import PanelName, ServerFigure, ServerTold
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>\S+)")
 MOST_SAMPLES = 20_000
+MOST_VALUE = 1e15
+"""Of a counter: its digits fit a line."""
 
 DRAFTED = (
     "vllm:spec_decode_num_draft_tokens_total",
@@ -88,7 +91,8 @@ def read_samples(text: str) -> dict[str, float]:
         except ValueError:
             continue
         if math.isfinite(value):
-            found[match["name"]] = found.get(match["name"], 0.0) + value
+            total = found.get(match["name"], 0.0) + value
+            found[match["name"]] = bounded(total, MOST_VALUE)
     return found
 
 
@@ -100,10 +104,17 @@ class Counters:
     facts: ServerFacts
     before: Mapping[str, float] = field(default_factory=dict)
     asked_at: float = 0.0
+    is_busy: bool = False
+    """Whether the server made replies when it was asked last."""
 
-    def told(self) -> ServerTold:
-        """What the counters say now, and what the server does not tell."""
-        figures = [*self._of_slots(), *self._of_metrics()]
+    def told(self, *, is_new_interval: bool = True) -> ServerTold:
+        """What the counters say now, and what the server does not tell.
+
+        Args:
+            is_new_interval: Whether what rises from now on is counted anew the next time.
+        """
+        self.is_busy = False
+        figures = [*self._of_slots(), *self._of_metrics(is_new_interval=is_new_interval)]
         has_speculation = any(figure.panel == "speculation" for figure in figures)
         untold = NOT_TOLD[self.facts.program]
         if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
@@ -121,13 +132,14 @@ class Counters:
         except ServerError:
             return  # its replies say what is wrong
         n_busy = sum(bool(slot.get("is_processing")) for slot in slots)
-        held = [n for slot in slots if isinstance(n := slot.get("n_prompt_tokens"), int) and n]
+        held = [n for slot in slots if (n := count_of(slot, "n_prompt_tokens"))]
+        self.is_busy |= n_busy > 0
         yield ServerFigure(
             "cache",
             f"slots: {n_busy} of {len(slots)} busy, {len(held)} hold {sum(held):,} tokens",
         )
 
-    def _of_metrics(self) -> Iterator[ServerFigure]:
+    def _of_metrics(self, *, is_new_interval: bool) -> Iterator[ServerFigure]:
         if not self.facts.has_metrics:
             return
         try:
@@ -135,7 +147,9 @@ class Counters:
         except ServerError:
             return
         before, since = self.before, time.monotonic() - self.asked_at
-        self.before, self.asked_at = now, time.monotonic()
+        self.is_busy |= bool(_first(now, RUNNING) or _first(now, WAITING))
+        if is_new_interval or not before:
+            self.before, self.asked_at = now, time.monotonic()
         yield from _gauges(now)
         if before:
             yield from _interval(before, now, since)
@@ -145,11 +159,12 @@ def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
     running, waiting = _first(now, RUNNING), _first(now, WAITING)
     if running is not None:
         queue = f", {waiting:.0f} wait" if waiting else ""
-        yield ServerFigure("throughput", f"server: {running:.0f} replies under way{queue}")
+        replies = "reply" if round(running) == 1 else "replies"
+        yield ServerFigure("throughput", f"server: {running:.0f} {replies} under way{queue}")
     if (used := _first(now, KV_USE)) is not None:
-        yield ServerFigure("cache", f"server: {used:.0%} of its KV cache in use")
+        yield ServerFigure("cache", f"server: {min(used, 1.0):.0%} of its KV cache in use")
     if (rate := _first(now, HIT_RATE)) is not None:
-        yield ServerFigure("cache", f"server: {rate:.0%} of prompts found in its cache")
+        yield ServerFigure("cache", f"server: {min(rate, 1.0):.0%} of prompts found in its cache")
     if length := _first(now, ACCEPT_LENGTH):
         yield ServerFigure("speculation", f"server: {length:.2f} tokens a round, all users")
 

@@ -7,12 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.backends.server.bounds import size_of
 from engine.backends.server.http import (
     Http,
     MissingError,
     ServerBusyError,
+    ServerSilentError,
     ServerUnreachableError,
 )
+from engine.backends.server.patience import REPORT_EVERY_S
 from engine.errors import ContextFullError, ServerError, shown
 from engine.validation import did_you_mean
 
@@ -92,16 +95,24 @@ def ask_facts(http: Http, wanted: str | None) -> ServerFacts:
     Raises:
         ServerError: it cannot be reached, is none, or has no such model.
     """
-    ends_at = time.monotonic() + http.limits.loading_s
-    while True:
-        try:
-            return _ask(http, wanted)
-        except ServerBusyError:
-            if time.monotonic() > ends_at:
-                raise
-        except ServerUnreachableError as error:
-            raise type(error)(f"{error}; is {http.url} its address?") from error
-        time.sleep(LOOK_AGAIN_S)
+    since, limit_s, n_reports = time.monotonic(), http.limits.loading_s, 0
+    try:
+        while True:
+            try:
+                return _ask(http, wanted)
+            except ServerBusyError as error:
+                waited_s = time.monotonic() - since
+                if waited_s > limit_s:
+                    raise
+                if waited_s >= n_reports * REPORT_EVERY_S:
+                    n_reports += 1
+                    http.report_wait(f"{error}; waited {waited_s:.0f} s, of {limit_s:g} s at most")
+            except (ServerUnreachableError, ServerSilentError) as error:
+                raise type(error)(f"{error}; is {http.url} its address?") from error
+            time.sleep(LOOK_AGAIN_S)
+    finally:
+        if n_reports:
+            http.report_wait("")
 
 
 def _ask(http: Http, wanted: str | None) -> ServerFacts:
@@ -116,7 +127,7 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
         case "Ollama":
             return _ollama(http, names, model)
         case program:
-            n_ctx = _count(listed[model].get("max_model_len"))
+            n_ctx = size_of(listed[model].get("max_model_len"))
             return ServerFacts(
                 program,
                 names,
@@ -155,11 +166,8 @@ def _models(http: Http) -> dict[str, Mapping[str, object]]:
         ) from error
     data = listed.get("data")
     entries = data[:MOST_MODELS] if isinstance(data, list) else []
-    return {
-        str(entry["id"]): entry
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"]
-    }
+    named = ((_word(_object(entry).get("id"), most=MOST_PATH), entry) for entry in entries)
+    return {name: entry for name, entry in named if name and entry["id"] == name}
 
 
 def _program(http: Http, entry: Mapping[str, object]) -> Program:
@@ -174,9 +182,13 @@ def _program(http: Http, entry: Mapping[str, object]) -> Program:
         ("/get_model_info", "model_path", "SGLang"),  # its name before
     )
     for path, key, program in own:
-        with suppress(ServerError):
+        try:
             if key in http.get_json(path):
                 return program
+        except ServerSilentError:
+            raise  # it would be silent at each
+        except ServerError:
+            continue
     return "OpenAI"
 
 
@@ -187,22 +199,27 @@ def _llama_server(
     meta = _object(entry.get("meta"))
     settings = _object(props.get("default_generation_settings"))
     slots: Sequence[Mapping[str, object]] = ()
+    is_busy = False
     if props.get("endpoint_slots"):
-        with suppress(ServerError):
+        try:
             slots = slots_of(http)
+        except ServerSilentError:
+            is_busy = True  # a long prompt is read before it answers
+        except ServerError:
+            pass  # it hides them
     return ServerFacts(
         "llama-server",
         names,
         model,
-        version=str(props.get("build_info") or ""),
+        version=_word(props.get("build_info")),
         file_type=_word(props.get("model_ftype")),
-        n_vocab=_count(meta.get("n_vocab")),
-        n_ctx=_count(settings.get("n_ctx")),
-        n_ctx_train=_count(meta.get("n_ctx_train")),
+        n_vocab=size_of(meta.get("n_vocab")),
+        n_ctx=size_of(settings.get("n_ctx")),
+        n_ctx_train=size_of(meta.get("n_ctx_train")),
         model_path=_word(props.get("model_path"), most=MOST_PATH),
-        n_slots=_count(props.get("total_slots")),
+        n_slots=size_of(props.get("total_slots")),
         has_template=bool(props.get("chat_template")),
-        has_slots=bool(slots),
+        has_slots=bool(slots) or is_busy,
         has_metrics=bool(props.get("endpoint_metrics")),
         speculates=any(slot.get("speculative") for slot in slots) if slots else None,
         sees_images=_object(props.get("modalities")).get("vision") is True,
@@ -230,13 +247,13 @@ def _ollama(http: Http, names: tuple[str, ...], model: str) -> ServerFacts:
     with suppress(ServerError, ContextFullError):
         told = http.post_json("/api/show", {"model": model})
     info = _object(told.get("model_info"))
-    trained = next((_count(info[key]) for key in info if key.endswith(".context_length")), None)
+    trained = next((size_of(info[key]) for key in info if key.endswith(".context_length")), None)
     return ServerFacts(
         "Ollama",
         names,
         model,
         version=_version(http, "Ollama"),
-        file_type=_word(_object(told.get("details")).get("quantization_level")),
+        file_type=http.harmless(_word(_object(told.get("details")).get("quantization_level"))),
         n_ctx=_loaded_context(http, model),
         n_ctx_train=trained,
         sees_images="vision" in _list(told.get("capabilities")),
@@ -254,7 +271,7 @@ def _loaded_context(http: Http, model: str) -> int | None:
         running = http.get_json("/api/ps").get("models")
         for entry in running if isinstance(running, list) else []:
             if isinstance(entry, dict) and entry.get("name") == model:
-                return _count(entry.get("context_length"))
+                return size_of(entry.get("context_length"))
     return None
 
 
@@ -284,11 +301,6 @@ def _list(value: object) -> list[object]:
 
 def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
-    return value if is_count and isinstance(value, int) else None
 
 
 def _word(value: object, *, most: int = 80) -> str:

@@ -2,14 +2,22 @@
 
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from engine.errors import ContextFullError, ServerError
+from engine.backends.server.event_stream import (
+    TooLongError,
+    events,
+    lines,
+    parts_as_they_come,
+)
+from engine.backends.server.patience import Patience, Report
+from engine.backends.server.served_reply import ServedReply
+from engine.errors import ContextFullError, EngineError, ServerError
 from engine.model.addresses import KEY_VARIABLE, key_of, origin_of, shown_origin
 from engine.model.http_ranges import Connection
 from engine.parsing import parse_json
@@ -20,17 +28,18 @@ MAX_BODY = 1 << 23
 MAX_ERROR = 1 << 16
 MAX_EVENT = 1 << 22
 """Most bytes of one event of a stream: a server repeats a prompt of 100,000 tokens in less."""
+MOST_IDLE = 1 << 14
+"""Most events in a row without anything new: empty ones come as fast as the network is."""
 MOST_TOLD = 300
 """Characters of a server's own words that a message repeats."""
+MASK = "[key]"
+SECRET = 8
+"""Characters from which on a key is taken for a secret wherever it stands; those of servers that
+want none are words such as `none` and `ollama`."""
 MOST_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 X509_EXPIRED, X509_OTHER_NAME, X509_OTHER_ADDRESS = 10, 62, 64
 """Why OpenSSL refuses a certificate (`X509_V_ERR_...`, x509_vfy.h)."""
-READ_EVERY_S = 0.05
-"""How often a running stream is read: what came meanwhile is read at once, so that a quick server
-wakes this process no more often than a slow one."""
-WAITED_S = 0.001
-"""A part of a stream that takes longer was not there yet."""
 CONTEXT_WORDS = (
     "exceed_context_size",
     "context_length_exceeded",
@@ -41,12 +50,12 @@ CONTEXT_WORDS = (
 """
 
 
-class TooLongError(ValueError):
-    """A line or an event that does not end within its bound."""
-
-
 class ServerUnreachableError(ServerError):
     """It does not answer, or ended the connection: it may answer when it is asked again."""
+
+
+class ServerSilentError(ServerError):
+    """It made no progress for too long: asking again would take as long."""
 
 
 class ServerBusyError(ServerUnreachableError):
@@ -61,9 +70,10 @@ class Limits:
     answer_s: float = 20.0
     """For what needs no computing."""
     first_s: float = 600.0
-    """From a request to the first sign of its reply: a long prompt on a slow machine."""
+    """Without progress before the first text: a long prompt on a slow machine. Comments, by which
+    a server keeps the connection open, make it the limit of a running reply too."""
     silence_s: float = 120.0
-    """Between two signs of a reply that runs."""
+    """Without new text in a reply that runs."""
     loading_s: float = 300.0
     """How long a server may load its model."""
     pauses_s: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
@@ -73,8 +83,15 @@ class Limits:
 class Http:
     """One server. Several threads may ask at once."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(
+        self, url: str, limits: Limits, report_wait: Callable[[str], None] | None = None
+    ) -> None:
         """Without a connection yet.
+
+        Args:
+            url: Its address.
+            limits: How long it may take.
+            report_wait: Called, from any thread, with what takes long; empty where it goes on.
 
         Raises:
             ServerError: its key cannot be sent.
@@ -83,15 +100,15 @@ class Http:
         self.name = shown_origin(url)
         """As messages call it."""
         self.limits = limits
+        self.report_wait = report_wait or (lambda _: None)
         self._key = key_of(url)
         headers = {"accept-encoding": "identity", "user-agent": "kvchat"}
         if self._key is not None:
             headers["authorization"] = f"Bearer {self._key}"
         # The certificates that the system trusts, not those of a package.
         verify = ssl.create_default_context() if url.startswith("https:") else False
-        self._client = httpx.Client(headers=headers, verify=verify)
-        # A reply has a connection of its own, which is cut where it is stopped.
-        self._streams = httpx.Client(
+        # Each request has a connection of its own, which is cut where it is stopped or is late.
+        self._client = httpx.Client(
             headers=headers, verify=verify, limits=httpx.Limits(max_keepalive_connections=0)
         )
 
@@ -103,7 +120,6 @@ class Http:
     def close(self) -> None:
         """End every connection."""
         self._client.close()
-        self._streams.close()
 
     def get(self, path: str) -> bytes:
         """What lies at a path.
@@ -111,12 +127,13 @@ class Http:
         Raises:
             ServerError: it cannot be had.
         """
-        url = self.url + path
+        url, ends_at = self.url + path, time.monotonic() + self.limits.answer_s
         for _ in range(MOST_REDIRECTS + 1):
-            with self._asked("GET", url, None, self.limits.answer_s) as response:
+            left_s = max(ends_at - time.monotonic(), 0.0)
+            with self._asked("GET", url, None, left_s) as (response, _):
                 if response.status_code not in REDIRECTS:
                     return self._body(response)
-                url = urljoin(url, response.headers.get("location", ""))
+                url = self._location(response)
         raise ServerError(f"{self.name} sends from address to address: name the last one")
 
     def get_json(self, path: str) -> Mapping[str, object]:
@@ -125,7 +142,7 @@ class Http:
         Raises:
             ServerError: it cannot be had, or is none.
         """
-        return self._object(self.get(path), path)
+        return self._masked(self._object(self.get(path), path))
 
     def post_json(
         self, path: str, body: Mapping[str, object], *, is_computed: bool = False
@@ -142,7 +159,7 @@ class Http:
             ContextFullError: the prompt is longer than the context.
         """
         answer_s = self.limits.first_s if is_computed else self.limits.answer_s
-        with self._asked("POST", self.url + path, body, answer_s) as response:
+        with self._asked("POST", self.url + path, body, answer_s) as (response, _):
             return self._object(self._body(response), path)
 
     def stream(
@@ -150,6 +167,7 @@ class Http:
         path: str,
         body: Mapping[str, object],
         cancellation: Cancellation,
+        reply: ServedReply,
         *,
         is_sse: bool = True,
     ) -> Iterator[Mapping[str, object]]:
@@ -161,6 +179,7 @@ class Http:
             path: What is asked.
             body: The request.
             cancellation: Ends it from any thread.
+            reply: What is made of the events; says whether they brought anything.
             is_sse: Whether events come as server-sent events (WHATWG HTML §9.2), else as a JSON
                 text a line.
 
@@ -174,34 +193,43 @@ class Http:
             if cancellation.is_cancelled:
                 return
             first_s = self.limits.first_s
-            with self._asked("POST", self.url + path, body, first_s, connection) as response:
+            with self._asked("POST", self.url + path, body, first_s, connection) as asked:
+                response, patience = asked
                 if response.status_code != httpx.codes.OK:
                     self._body(response)
                     raise ServerError(f"{self.name} answers {response.status_code} with no reply")
-                yield from self._objects(response, path, is_sse=is_sse)
+                yield from self._objects(response, path, patience, reply, is_sse=is_sse)
         finally:
             cancellation.detach()
 
     def _objects(
-        self, response: httpx.Response, path: str, *, is_sse: bool
+        self,
+        response: httpx.Response,
+        path: str,
+        patience: Patience,
+        reply: ServedReply,
+        *,
+        is_sse: bool,
     ) -> Iterator[Mapping[str, object]]:
         read = lines(parts_as_they_come(response.iter_raw()), limit=MAX_EVENT)
-        sign_at, limit_s = time.monotonic(), self.limits.first_s
+        known, n_idle = 0, 0
         try:
             for data in events(read) if is_sse else read:
-                now = time.monotonic()
-                if not data:
-                    # A comment keeps the connection open; it is no sign of the reply.
-                    if now - sign_at > limit_s:
-                        raise ServerUnreachableError(
-                            f"{self.name} keeps the connection open and says nothing for "
-                            f"{limit_s:g} s: see what it is doing"
-                        )
-                    continue
-                sign_at, limit_s = now, self.limits.silence_s
                 if data == b"[DONE]":
                     return
+                if not data:
+                    patience.limit_s = self.limits.first_s
+                    continue
                 yield self._object(data, path)
+                n_idle += 1
+                if reply.n_progress > known:
+                    known, n_idle = reply.n_progress, 0
+                    limits = self.limits
+                    patience.note_progress(limits.silence_s if reply.n_text else limits.first_s)
+                elif n_idle > MOST_IDLE:
+                    raise ServerError(
+                        f"{self.name} sends without end: {n_idle:,} events came with nothing new"
+                    )
         except TooLongError as error:
             raise ServerError(
                 f"{self.name} sent {error} in one event of {path}, which no reply has: this is "
@@ -214,32 +242,60 @@ class Http:
         method: str,
         url: str,
         body: Mapping[str, object] | None,
-        answer_s: float,
+        limit_s: float,
         connection: Connection | None = None,
-    ) -> Iterator[httpx.Response]:
-        client = self._client if connection is None else self._streams
-        timeout = httpx.Timeout(answer_s, connect=self.limits.connect_s)
-        try:
-            request = client.build_request(method, url, json=body, timeout=timeout)
-            if connection is not None:
-                request.extensions["trace"] = connection.trace
-            response = client.send(request, stream=True)
+    ) -> Iterator[tuple[httpx.Response, Patience]]:
+        connection = connection or Connection()
+        timeout = httpx.Timeout(limit_s, connect=self.limits.connect_s)
+        report = self._reporting(urlsplit(url).path)
+        with Patience(connection, limit_s, report) as patience:
             try:
-                self._check(response)
-                yield response
-            finally:
-                response.close()
-        except httpx.InvalidURL as error:
-            raise ServerError(f"{self.name} names no address: {error}") from error
-        except httpx.TimeoutException as error:
-            said = f"it took longer than {self._limit_of(error, answer_s):g} s"
-            raise ServerUnreachableError(self._unreachable(said)) from error
-        except httpx.TransportError as error:
-            raise self._transport_error(error) from error
+                if self._client.is_closed:
+                    raise ServerError(f"{self.name} is no longer asked: the chat with it was left")
+                request = self._client.build_request(method, url, json=body, timeout=timeout)
+                request.extensions["trace"] = connection.trace
+                response = self._client.send(request, stream=True)
+                try:
+                    self._check(response)
+                    yield response, patience
+                finally:
+                    response.close()
+                if patience.is_over:  # what has no length ends where it is cut
+                    raise self._silent(patience.limit_s)
+            except EngineError as error:
+                if patience.is_over:
+                    raise self._silent(patience.limit_s) from error
+                raise
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if patience.is_over:
+                    raise self._silent(patience.limit_s) from error
+                raise self._as_server_error(error, limit_s) from error
 
-    def _limit_of(self, error: httpx.TimeoutException, answer_s: float) -> float:
-        is_connecting = isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout)
-        return self.limits.connect_s if is_connecting else answer_s
+    def _reporting(self, path: str) -> Report:
+        def report(silent_s: float, limit_s: float) -> None:
+            text = f"{self.name} has sent nothing of {path} for {silent_s:.0f} s, of {limit_s:g} s"
+            self.report_wait(f"{text} that are waited" if silent_s else "")
+
+        return report
+
+    def _silent(self, limit_s: float) -> ServerSilentError:
+        return ServerSilentError(
+            f"{self.name} says nothing for longer than {round(limit_s, 1):g} s: see what it is doing"
+        )
+
+    def _as_server_error(
+        self, error: httpx.HTTPError | httpx.InvalidURL, limit_s: float
+    ) -> ServerError:
+        match error:
+            case httpx.ConnectTimeout() | httpx.PoolTimeout():
+                said = f"it took longer than {self.limits.connect_s:g} s"
+                return ServerUnreachableError(self._unreachable(said))
+            case httpx.TimeoutException():
+                return self._silent(limit_s)
+            case httpx.TransportError():
+                return self._transport_error(error)
+            case _:
+                return ServerError(f"{self.name} names no address: {self.harmless(str(error))}")
 
     def _transport_error(self, error: httpx.TransportError) -> ServerError:
         cause: BaseException | None = error
@@ -272,32 +328,40 @@ class Http:
     def _check(self, response: httpx.Response) -> None:
         """Refuse what leads elsewhere, and what is packed: its size would not be bounded."""
         if response.status_code in REDIRECTS:
-            location = urljoin(str(response.url), response.headers.get("location", ""))
+            location = self._location(response)
             same = origin_of(location) == origin_of(self.url)
             if not same or response.request.method != "GET":
+                where = self.harmless(urlsplit(location).netloc) or "nowhere"
                 raise ServerError(
-                    f"{self.name} sends on to {urlsplit(location).netloc or 'nowhere'}: kvchat "
-                    "follows to no other host and gives it no key; name that address if you "
-                    "trust it"
+                    f"{self.name} sends on to {where}: kvchat follows to no other host and gives "
+                    "it no key; name that address if you trust it"
                 )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServerError(f"{self.name} packs what it was asked to send as it is")
+
+    def _location(self, response: httpx.Response) -> str:
+        """Where an answer sends on to."""
+        named: str = response.headers.get("location", "")
+        try:
+            location = urljoin(str(response.url), named)
+            origin_of(location)
+        except ValueError as error:
+            raise ServerError(
+                f"{self.name} sends on to what is no address: {self.harmless(named)}"
+            ) from error
+        return location
 
     def _body(self, response: httpx.Response) -> bytes:
         """What an answer holds, if it is one."""
         is_good = response.is_success
         limit = MAX_BODY if is_good else MAX_ERROR
-        ends_at = time.monotonic() + self.limits.answer_s
         data = bytearray()
         for chunk in response.iter_raw():
             data += chunk
-            if len(data) > limit or time.monotonic() > ends_at:
+            if len(data) > limit:
                 if not is_good:
                     break
-                raise ServerError(
-                    f"{self.name} sent {len(data):,} bytes where {limit:,} are the most, or took "
-                    f"longer than {self.limits.answer_s:g} s"
-                )
+                raise ServerError(f"{self.name} sent more than {limit:,} bytes, which are the most")
         if not is_good:
             self._refuse(response.status_code, bytes(data[:limit]))
         return bytes(data)
@@ -334,6 +398,14 @@ class Http:
             raise ServerError(f"{self.name} sent at {path} JSON that is no object")
         return found
 
+    def _masked(self, found: Mapping[str, object]) -> Mapping[str, object]:
+        """What a server says of itself, without the key; a short one is a word like others."""
+        if self._key is None or len(self._key) < SECRET:
+            return found
+        masked = _replaced(found, self._key)
+        assert isinstance(masked, dict), "it was one"
+        return masked
+
     def told(self, error: object) -> str:
         """A server's own word of an error, as a message repeats it."""
         return self.harmless(_said_in(error) or "no reason")
@@ -341,9 +413,21 @@ class Http:
     def harmless(self, text: str) -> str:
         """A server's words as a message repeats them: short, on one line, without the key."""
         if self._key is not None:
-            text = text.replace(self._key, "[key]")
+            text = text.replace(self._key, MASK)
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}..."
+
+
+def _replaced(value: object, key: str) -> object:
+    match value:
+        case str():
+            return value.replace(key, MASK)
+        case list():
+            return [_replaced(each, key) for each in value]
+        case dict():
+            return {_replaced(k, key): _replaced(each, key) for k, each in value.items()}
+        case _:
+            return value
 
 
 class MissingError(ServerError):
@@ -365,75 +449,3 @@ def _said_in(found: object) -> str:
         if isinstance(found, dict) and found.get(name):
             return _said_in(found[name])
     return found if isinstance(found, str) else ""
-
-
-def parts_as_they_come(
-    stream: Iterator[bytes], rest: Callable[[float], None] = time.sleep
-) -> Iterator[bytes]:
-    """The parts of a stream: those that are there at once, then a rest in which more may come.
-
-    Args:
-        stream: What a server sends, in as many parts as it wrote.
-        rest: Takes the seconds for which nothing is read.
-    """
-    while True:
-        asked_at = time.monotonic()
-        part = next(stream, None)
-        if part is None:
-            return
-        had_to_wait = time.monotonic() - asked_at > WAITED_S
-        yield part
-        if had_to_wait:
-            rest(READ_EVERY_S)
-
-
-def lines(chunks: Iterable[bytes], *, limit: int) -> Iterator[bytes]:
-    """The lines of a stream as they become whole, without their ends; the last may have none.
-
-    Args:
-        chunks: The stream.
-        limit: Most bytes of a line.
-
-    Raises:
-        TooLongError: a line is longer.
-    """
-    held = bytearray()
-    for chunk in chunks:
-        held += chunk
-        *whole, rest = held.split(b"\n")
-        if any(len(line) > limit for line in whole) or len(rest) > limit:
-            raise TooLongError(f"more than {limit:,} bytes")
-        for line in whole:
-            yield bytes(line.removesuffix(b"\r"))
-        held = rest
-    if held:
-        yield bytes(held.removesuffix(b"\r"))
-
-
-def events(read: Iterable[bytes], *, limit: int = 1 << 22) -> Iterator[bytes]:
-    """The data of each event (WHATWG HTML §9.2.6); empty for a comment, which keeps a stream open.
-
-    An event that the end of the stream cuts off is none.
-
-    Args:
-        read: The lines of the stream.
-        limit: Most bytes of an event.
-
-    Raises:
-        TooLongError: an event is longer.
-    """
-    data: list[bytes] = []
-    n_bytes = 0
-    for line in read:
-        if line.startswith(b"data:"):
-            data.append(line[5:].removeprefix(b" "))
-            n_bytes += len(data[-1]) + len(b"\n")  # empty lines count too
-            if n_bytes > limit:
-                raise TooLongError(f"more than {limit:,} bytes")
-        elif not line:
-            if data:
-                yield b"\n".join(data)
-            data.clear()
-            n_bytes = 0
-        else:
-            yield b""

@@ -5,6 +5,14 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from engine.backends.server.bounds import (
+    MOST_DRAFT,
+    MOST_TPS,
+    bounded,
+    count_of,
+    id_of,
+    seconds_of,
+)
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
 from engine.backends.server.served_reply import ServedReply
@@ -19,6 +27,10 @@ MOST_SPELLED = 256
 """Replies whose spelling is remembered."""
 SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 """kvchat's own order; what is not named does nothing."""
+MOST_HELD = 4
+"""Tokens that one event stands for: a character of UTF-8 has no more bytes. What may begin a stop
+string is held back as well."""
+MILLI = 1e-3
 LAST = ("stop_type", "stopping_word", "truncated", "timings", "tokens_predicted", "error")
 """What the last event is to hold: with all of it, it would repeat the whole prompt."""
 
@@ -57,7 +69,7 @@ class LlamaServer:
         if len(self._facts.models) > 1:
             body["model"] = self._facts.model
         counted = _Rounds(reply)
-        for told in self._http.stream("/completion", body, cancellation):
+        for told in self._http.stream("/completion", body, cancellation, reply):
             if (error := told.get("error")) is not None:
                 raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
             yield from self._told(told, reply, counted)
@@ -147,38 +159,40 @@ class LlamaServer:
     ) -> Iterator[Event]:
         if isinstance(progress := told.get("prompt_progress"), dict):
             n_done, n_total, n_reused = (
-                number_of(progress, name) for name in ("processed", "total", "cache")
+                count_of(progress, name) for name in ("processed", "total", "cache")
             )
             yield reply.read(n_done, n_total, n_reused)
             return  # the token beside it means nothing
         timings = told.get("timings")
         told_timings = timings if isinstance(timings, dict) else {}
         _take_timings(reply, told_timings)
-        tokens = told.get("tokens")
-        if isinstance(tokens, list) and tokens and isinstance(tokens[-1], int):
-            yield from reply.begun()
+        tokens, text = told.get("tokens"), told.get("content")
+        n_named = len(tokens) if isinstance(tokens, list) else 0
+        if n_named or (text and isinstance(text, str)):
+            token = id_of(tokens[-1]) if isinstance(tokens, list) and tokens else None
             n_before = reply.n_emitted
-            n_now = number_of(told, "tokens_predicted") or n_before + len(tokens)
-            text = told.get("content")
+            n_new = (count_of(told, "tokens_predicted") or n_before + n_named) - n_before
+            most = max(MOST_HELD, n_named, *(len(each.encode()) for each in reply.request.stop))
+            yield from reply.begun()
             yield from counted.token(
                 text if isinstance(text, str) else "",
-                tokens[-1],
-                max(n_now - n_before, 1),
+                token,
+                max(min(n_new, most), 1),
                 told_timings,
             )
-            if tokens[-1] in reply.request.sampling.stop_tokens:
-                reply.reason, reply.end_token = FinishReason.STOP_TOKEN, tokens[-1]
+            if token in reply.request.sampling.stop_tokens:
+                reply.reason, reply.end_token = FinishReason.STOP_TOKEN, token
         if isinstance(told.get("stop_type"), str):
             yield from counted.end()
             _take_end(told, reply)
 
     def _complete_ids(self, reply: ServedReply) -> None:
         """Ask for ids that the stream left out: it names but the last one of a split character."""
-        if None not in reply.ids or not reply.text:
+        if None not in reply.ids or not reply.n_text:
             return
         told = self._http.post_json("/tokenize", {"content": reply.text, "parse_special": False})
         found = told.get("tokens")
-        ids = [one for one in found if isinstance(one, int)] if isinstance(found, list) else []
+        ids = [id_of(one) for one in found] if isinstance(found, list) else []
         known = reply.ids[:-1] if reply.reason is FinishReason.END else reply.ids
         agree = len(ids) == len(known) and all(
             one in (None, other) for one, other in zip(known, ids, strict=True)
@@ -206,31 +220,42 @@ class _Rounds:
     elapsed_s: float = 0.0
 
     def token(
-        self, text: str, token: int, n_tokens: int, timings: Mapping[str, object]
+        self, text: str, token: int | None, n_tokens: int, timings: Mapping[str, object]
     ) -> Iterator[Event]:
         """The events of one told token, which may stand for some before it."""
-        drafted, accepted = self.n_drafted, self.n_accepted
-        if timings:
-            drafted = number_of(timings, "draft_n")
-            accepted = number_of(timings, "draft_n_accepted")
-        is_new = drafted > self.n_drafted or self.n_told > self.of_round[1]
-        if is_new:
+        if count_of(timings, "draft_n") > self.n_drafted:
             yield from self.end()
-            self.of_round = (drafted - self.n_drafted, accepted - self.n_accepted)
-            self.n_drafted, self.n_accepted = drafted, accepted
-            decoded_s = float(number_of(timings, "predicted_ms")) / 1000
-            self.elapsed_s, self.told_at = max(decoded_s - self.told_at, 0.0), decoded_s
+        if timings:
+            self._count(timings)
         self.n_told += n_tokens
         yield self.reply.committed(
             text, token, n_tokens=n_tokens, kind=self._kind(), source=self._source()
         )
+        if self.n_told > self.of_round[1]:
+            yield from self.end()
 
     def end(self) -> Iterator[Event]:
-        """The round that was told, if one was."""
+        """The round that was told, if one was; without a draft each token is a round."""
+        n_drafted, n_accepted = self.of_round
+        if n_drafted and self.n_told:
+            yield self.reply.round(n_drafted, n_accepted, self.n_told, self.elapsed_s)
+        else:
+            for _ in range(self.n_told):
+                yield self.reply.round(0, 0, 1, self.elapsed_s / self.n_told)
         if self.n_told:
-            yield self.reply.round(*self.of_round, self.n_told, self.elapsed_s)
             yield from self.reply.cells()
         self.of_round, self.n_told = (0, 0), 0
+
+    def _count(self, timings: Mapping[str, object]) -> None:
+        """Take the counts that come with a token; those of a draft come with its first one."""
+        drafted, accepted = (count_of(timings, name) for name in ("draft_n", "draft_n_accepted"))
+        if drafted > self.n_drafted:
+            n_drafted = min(drafted - self.n_drafted, MOST_DRAFT)
+            self.of_round = (n_drafted, min(max(accepted - self.n_accepted, 0), n_drafted))
+        self.n_drafted, self.n_accepted = drafted, accepted
+        if not self.n_told:
+            decoded_s = seconds_of(timings, "predicted_ms", MILLI)
+            self.elapsed_s, self.told_at = max(decoded_s - self.told_at, 0.0), decoded_s
 
     def _kind(self) -> TokenKind:
         n_drafted, n_accepted = self.of_round
@@ -248,13 +273,6 @@ def _forms(reply: Message) -> list[tuple[Piece, ...]]:
     return [(Piece(text, reply.token_ids or ()),) for text in trimmed(reply.content)]
 
 
-def number_of(told: Mapping[str, object], name: str) -> int:
-    """A number of what was told, rounded down; 0 where there is none."""
-    value = told.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return max(int(value), 0) if is_number and isinstance(value, int | float) else 0
-
-
 def _limit(request: GenerationRequest) -> int:
     return -1 if request.max_tokens is None else request.max_tokens
 
@@ -262,16 +280,13 @@ def _limit(request: GenerationRequest) -> int:
 def _take_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
     if not timings:
         return
-    reply.n_reused = number_of(timings, "cache_n")
-    reply.n_prompt = reply.n_reused + number_of(timings, "prompt_n")
-    reply.n_drafted = number_of(timings, "draft_n")
-    reply.n_accepted = number_of(timings, "draft_n_accepted")
-    for name, unit in (("prompt_ms", "prefill_s"), ("predicted_ms", "decode_s")):
-        value = timings.get(name)
-        if isinstance(value, int | float):
-            setattr(reply, unit, float(value) / 1000)
-    speed = timings.get("predicted_per_second")
-    reply.decode_tps = float(speed) if isinstance(speed, int | float) and speed > 0 else None
+    reply.n_reused = count_of(timings, "cache_n")
+    reply.n_prompt = reply.n_reused + count_of(timings, "prompt_n")
+    reply.n_drafted = count_of(timings, "draft_n")
+    reply.n_accepted = count_of(timings, "draft_n_accepted", reply.n_drafted)
+    reply.prefill_s = seconds_of(timings, "prompt_ms", MILLI)
+    reply.decode_s = seconds_of(timings, "predicted_ms", MILLI)
+    reply.decode_tps = bounded(timings.get("predicted_per_second"), MOST_TPS) or None
 
 
 def _take_end(told: Mapping[str, object], reply: ServedReply) -> None:

@@ -3,9 +3,9 @@
 import base64
 from collections.abc import Iterator, Mapping
 
+from engine.backends.server.bounds import count_of, rate_of, seconds_of
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
-from engine.backends.server.llama_server import number_of
 from engine.backends.server.openai import ANSWERS, THINKS
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import EngineError, ServerError
@@ -34,11 +34,11 @@ class Ollama:
         path = "/api/chat" if reply.request.has_template else "/api/generate"
         body = self._body(reply.request, reply.seed)
         is_thinking = False
-        for told in self._http.stream(path, body, cancellation, is_sse=False):
+        for told in self._http.stream(path, body, cancellation, reply, is_sse=False):
             if (error := told.get("error")) is not None:
                 raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
             thought, text = _parts(told)
-            if thought and not is_thinking and not reply.text:
+            if thought and not is_thinking and not reply.n_text:
                 is_thinking, thought = True, THINKS + thought
             if text and is_thinking:
                 is_thinking, text = False, ANSWERS + text
@@ -81,11 +81,11 @@ class Ollama:
         return {**body, "messages": said}
 
     def _take_end(self, told: Mapping[str, object], reply: ServedReply) -> None:
-        reply.n_prompt = number_of(told, "prompt_eval_count")
-        reply.n_emitted = number_of(told, "eval_count")
-        reply.prefill_s = number_of(told, "prompt_eval_duration") * NANO
-        reply.decode_s = number_of(told, "eval_duration") * NANO
-        reply.decode_tps = reply.n_emitted / reply.decode_s if reply.decode_s else None
+        reply.n_prompt = count_of(told, "prompt_eval_count")
+        reply.n_emitted = count_of(told, "eval_count", reply.most_tokens)
+        reply.prefill_s = seconds_of(told, "prompt_eval_duration", NANO)
+        reply.decode_s = seconds_of(told, "eval_duration", NANO)
+        reply.decode_tps = rate_of(reply.n_emitted, reply.decode_s)
         is_cut = told.get("done_reason") == "length"
         reply.reason = FinishReason.LENGTH if is_cut else FinishReason.END
 

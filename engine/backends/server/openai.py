@@ -7,9 +7,9 @@ count comes at the end, or never.
 import time
 from collections.abc import Iterator, Mapping
 
+from engine.backends.server.bounds import count_of, rate_of
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
-from engine.backends.server.llama_server import number_of
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason
@@ -43,27 +43,29 @@ class OpenAI:
         """
         request = reply.request
         path = CHAT if request.has_template else RAW
-        stream = self._http.stream(path, self._body(request, reply.seed), cancellation)
+        stream = self._http.stream(path, self._body(request, reply.seed), cancellation, reply)
         is_thinking = False
-        first_at: float | None = None
+        first_at = last_at = 0.0
         for told in stream:
             if (error := told.get("error")) is not None:
                 raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
             n_tokens = self._take_usage(told, reply)
             thought, text, reason = _choice(told)
-            if thought and not is_thinking and not reply.text:
+            if thought and not is_thinking and not reply.n_text:
                 is_thinking, thought = True, THINKS + thought
             if text and is_thinking:
                 is_thinking, text = False, ANSWERS + text
             if thought or text:
-                first_at = first_at or time.monotonic()
+                last_at = time.monotonic()
+                first_at = first_at or last_at
                 yield from reply.begun()
                 yield reply.committed(thought + text, n_tokens=n_tokens)
                 yield from reply.cells()
+            else:
+                reply.n_emitted += n_tokens  # the count comes behind the text
             if reason:
                 reply.reason = self._reason(reason, told)
-        if first_at is not None:
-            self._time(reply, time.monotonic() - first_at)
+        self._time(reply, last_at - first_at)
         yield from reply.cells()
 
     # --- what is asked ---
@@ -124,15 +126,11 @@ class OpenAI:
         usage = told.get("usage")
         if not isinstance(usage, dict):
             return 0
-        reply.n_prompt = number_of(usage, "prompt_tokens")
+        reply.n_prompt = count_of(usage, "prompt_tokens")
         details = usage.get("prompt_tokens_details")
         if isinstance(details, dict):
-            reply.n_reused = number_of(details, "cached_tokens")
-        n_tokens = number_of(usage, "completion_tokens") - reply.n_emitted
-        if n_tokens > 0 and not told.get("choices"):
-            # The count comes at the end alone, behind the text.
-            reply.n_emitted += n_tokens
-        return max(n_tokens, 0)
+            reply.n_reused = count_of(details, "cached_tokens", reply.n_prompt)
+        return max(count_of(usage, "completion_tokens", reply.most_tokens) - reply.n_emitted, 0)
 
     def _reason(self, reason: str, told: Mapping[str, object]) -> FinishReason:
         match reason:
@@ -149,8 +147,7 @@ class OpenAI:
         """Measure here what such servers do not tell."""
         reply.decode_s = elapsed_s
         reply.prefill_s = reply.first_token_s or 0.0
-        n_after_first = reply.n_emitted - 1
-        reply.decode_tps = n_after_first / elapsed_s if n_after_first > 0 and elapsed_s else None
+        reply.decode_tps = rate_of(reply.n_emitted - 1, elapsed_s)
 
 
 def _choice(told: Mapping[str, object]) -> tuple[str, str, str]:

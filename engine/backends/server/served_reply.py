@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.backends.server.bounds import MOST_TOKENS
 from engine.events import (
     CacheChanged,
     CommittedToken,
@@ -38,9 +39,16 @@ class ServedReply:
     """Who drafts, as panels call it."""
     n_ctx: int | None = None
     asked_at: float = field(default_factory=time.monotonic)
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
+    """Texts as they came."""
+    n_text: int = 0
+    """Characters of them."""
+    n_read: int = 0
+    """Tokens of the prompt that the server says it has read."""
     ids: list[int | None] = field(default_factory=list)
     """Ids of the tokens in their order; None where the server left one out."""
+    has_nameless: bool = False
+    """Whether text came without the id of any token."""
     end_token: int | None = None
     """The token that ended the turn, which is no part of the reply."""
     reason: FinishReason | None = None
@@ -59,13 +67,31 @@ class ServedReply:
     first_token_s: float | None = None
 
     @property
+    def text(self) -> str:
+        """What came."""
+        return "".join(self.parts)
+
+    @property
     def has_begun(self) -> bool:
         """Whether something of the reply came: it is not asked for again then."""
-        return bool(self.text or self.ids or self.n_emitted)
+        return bool(self.n_text or self.ids or self.n_emitted)
+
+    @property
+    def n_progress(self) -> int:
+        """Grows with what the server has done for the reply."""
+        return self.n_read + self.n_text
+
+    @property
+    def most_tokens(self) -> int:
+        """More than these no server counts rightly."""
+        limit = self.request.max_tokens
+        return MOST_TOKENS if limit is None else min(limit, MOST_TOKENS)
 
     def read(self, n_done: int, n_total: int, n_reused: int) -> PromptProgress:
         """The server has read a part of the prompt."""
+        n_done, n_reused = min(n_done, n_total), min(n_reused, n_total)
         self.n_prompt, self.n_reused = n_total, n_reused
+        self.n_read = max(self.n_read, n_done)
         return PromptProgress(n_done, n_total, n_reused)
 
     def begun(self) -> list[Event]:
@@ -86,19 +112,16 @@ class ServedReply:
         kind: TokenKind = TokenKind.PLAIN,
         source: str | None = None,
     ) -> TokensCommitted:
-        """Text came, and the last of the `n_tokens` that spell it."""
-        self.text += text
-        self.n_emitted += n_tokens
+        """Text came, and the last of the `n_tokens` that spell it; `take` makes it the reply's."""
         if token is None:
             return TokensCommitted((), text, n_unnamed=n_tokens)
-        self.ids += [*[None] * (n_tokens - 1), token]
         told = CommittedToken(token, kind, source)
         return TokensCommitted((told,), text, (len(text),), n_unnamed=n_tokens - 1)
 
     def round(self, n_drafted: int, n_accepted: int, n_emitted: int, elapsed_s: float) -> Event:
         """The server has finished a round, as its counters say."""
         is_missed = n_accepted < n_drafted
-        finished = RoundFinished(
+        return RoundFinished(
             n_drafted=n_drafted,
             n_verified=n_drafted,
             n_examined=n_accepted + is_missed,
@@ -114,11 +137,25 @@ class ServedReply:
             plain_step_s=None,
             verdicts=(True,) * n_accepted + (False,) * (n_drafted - n_accepted),
         )
-        self.n_rounds += 1
-        self.n_examined += finished.n_examined
-        self.by_source = added_sources(self.by_source, sources_of(finished))
-        self.by_position = added_positions(self.by_position, positions_of(finished))
-        return finished
+
+    def take(self, event: Event) -> None:
+        """Make an event the reply's: what is not taken here is not in `finished`."""
+        match event:
+            case TokensCommitted():
+                self.parts.append(event.text)
+                self.n_text += len(event.text)
+                self.n_emitted += len(event.tokens) + event.n_unnamed
+                self.has_nameless |= not event.tokens
+                if event.tokens:
+                    self.ids += [None] * event.n_unnamed
+                    self.ids += [each.token for each in event.tokens]
+            case RoundFinished():
+                self.n_rounds += 1
+                self.n_examined += event.n_examined
+                self.by_source = added_sources(self.by_source, sources_of(event))
+                self.by_position = added_positions(self.by_position, positions_of(event))
+            case _:
+                pass
 
     def cells(self) -> list[Event]:
         """How full the context is, where the server tells how large it is."""
@@ -130,7 +167,7 @@ class ServedReply:
     def finished(self, reason: FinishReason) -> Finished:
         """The reply as it is, whole or cut."""
         ids = tuple(token for token in self.ids if token is not None)
-        is_whole = len(ids) == len(self.ids)
+        is_whole = len(ids) == len(self.ids) and not self.has_nameless
         if is_whole and ids and ids[-1] == self.end_token:
             ids = ids[:-1]
         n_prompt = self.n_prompt or 0
@@ -141,17 +178,16 @@ class ServedReply:
             self.vocabulary_id,
             self.seed,
             self.stats(),
-            n_used=n_prompt + self.n_emitted,
+            n_used=min(n_prompt + self.n_emitted, self.n_ctx or MOST_TOKENS),
             n_cells=self.n_ctx or n_prompt + self.n_emitted,
         )
 
     def stats(self) -> GenerationStats:
         """The counts as the server gave them."""
-        n_rounds = self.n_rounds or max(self.n_emitted - self.n_accepted, 0)
         return GenerationStats(
             n_prompt=self.n_prompt or 0,
             n_reused=self.n_reused or 0,
-            n_rounds=n_rounds,
+            n_rounds=self.n_rounds,
             n_drafted=self.n_drafted,
             n_verified=self.n_drafted,
             n_examined=self.n_examined,
@@ -163,6 +199,6 @@ class ServedReply:
             first_token_s=self.first_token_s,
             decode_s=self.decode_s,
             decode_tps=self.decode_tps,
-            tokens_per_round=self.n_emitted / n_rounds if n_rounds else None,
+            tokens_per_round=self.n_emitted / self.n_rounds if self.n_rounds else None,
             predictor=self.program if self.n_drafted else None,
         )

@@ -4,28 +4,46 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from engine.backends.server.counters import Counters
 from engine.backends.server.facts import ServerFacts, ask_facts
-from engine.backends.server.http import Http, Limits, ServerUnreachableError
+from engine.backends.server.http import (
+    Http,
+    Limits,
+    ServerSilentError,
+    ServerUnreachableError,
+)
 from engine.backends.server.llama_server import LlamaServer
 from engine.backends.server.ollama import Ollama
 from engine.backends.server.openai import OpenAI
 from engine.backends.server.served_reply import MOST_TEXT, ServedReply
-from engine.background import ThreadFault, start_thread
+from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.report import CacheReport
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import AdapterError, EngineError, ServerError
-from engine.events import Event, FinishReason, Loaded, ServerTold, SpeculationChanged
+from engine.events import (
+    Event,
+    FinishReason,
+    Loaded,
+    ServerFigure,
+    ServerTold,
+    SpeculationChanged,
+    Waiting,
+)
 from engine.images import ImageError, images_in, parts_of
 from engine.model.addresses import goes_unencrypted, model_title
 from engine.requests import Cancellation, GenerationRequest
 
+LOOK_S = 0.7
+"""How often a server's counters are asked for: figures of it are right within a second."""
+LOOK_LIMITS = Limits(answer_s=5.0)
+IDLE_S = 60.0
+"""For how long counters are asked for while nothing runs: a server may sleep when it is left."""
 STEP_S = 0.05
 """How long a step waits for something that replies tell: a stop is obeyed within it."""
 SEED_BITS = 31
@@ -67,8 +85,18 @@ class ServerSession:
     Each is read by a thread of its own, which ends with it.
     """
 
-    def __init__(self, configuration: Configuration, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        limits: Limits | None = None,
+        tell: Callable[[Event], None] | None = None,
+    ) -> None:
         """Ask the server what it is.
+
+        Args:
+            configuration: Its address, and the model there.
+            limits: How long it may take.
+            tell: Called, from any thread, with what is told apart from replies.
 
         Raises:
             ServerError: it cannot be reached, is none, or has no such model.
@@ -76,20 +104,25 @@ class ServerSession:
         assert configuration.server is not None, "a server has an address"
         watch = Stopwatch()
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
-        self._http = Http(configuration.server, limits or Limits())
+        self._tell = tell or (lambda _: None)
+        self._http = Http(
+            configuration.server, limits or Limits(), lambda text: self._tell(Waiting(text))
+        )
         try:
             self._facts = ask_facts(self._http, self._wanted)
         except EngineError:
             self._http.close()
             raise
         self._program = self._program_of(self._facts)
-        self._counters = Counters(self._http, self._facts)
+        self._counters = Counters(Http(configuration.server, LOOK_LIMITS), self._facts)
+        self._is_asked = threading.Event()
+        """A reply was asked for since counters were looked at."""
+        self._is_closed = False
         self._changed = threading.Condition()
         """Guards what running replies tell."""
         self._running: list[ServedGeneration] = []
         self._was_lost = False
         """Whether the server broke off since it was asked what it is."""
-        self._told: deque[Event] = deque()
         self.loaded = self._loaded(configuration, watch)
 
     @property
@@ -97,15 +130,14 @@ class ServerSession:
         """What the server is."""
         return self._facts
 
-    def told(self) -> tuple[Event, ...]:
-        """What is told apart from replies, since the last call."""
-        told = tuple(self._told)
-        self._told.clear()
-        return told
-
     def look(self) -> ServerTold:
         """What the server's counters say now."""
         return self._counters.told()
+
+    def watch(self) -> None:
+        """Tell what the server's counters say, now and as they change, from a thread."""
+        self._tell(self._speculation())
+        start_thread(self._watch, name="server-counters", pauses_s=PAUSES_S)
 
     def begin(self, request: GenerationRequest, cancellation: Cancellation) -> ServedGeneration:
         """A reply that the server makes from now on.
@@ -130,6 +162,7 @@ class ServerSession:
         )
         generation = ServedGeneration(reply, cancellation)
         self._running.append(generation)
+        self._is_asked.set()
         start_thread(
             partial(self._read, generation),
             name="reply",
@@ -167,8 +200,7 @@ class ServerSession:
         return len(told) if isinstance(told, list) else None
 
     def keep(self) -> CacheReport:
-        """An empty report: what is kept is the server's; its counters are told by the way."""
-        self._told.append(self.look())
+        """An empty report: what is kept is the server's."""
         return CacheReport()
 
     def costs(self) -> None:
@@ -180,16 +212,43 @@ class ServerSession:
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Say that the server's own choice stays."""
         del settings
-        self._told.append(self._speculation(NO_SPECULATION))
+        self._tell(self._speculation(NO_SPECULATION))
 
     def close(self) -> None:
         """End every connection."""
         for generation in self._running:
             generation.cancellation.cancel()
+        self._is_closed = True
+        self._is_asked.set()
         self._http.close()
+        self._counters.http.close()
 
     def _has_news(self) -> bool:
         return any(each.came or each.has_ended for each in self._running)
+
+    # --- the server's counters, in a thread ---
+
+    def _watch(self) -> None:
+        last, idle_since = ServerTold(()), time.monotonic()
+        while not self._is_closed:
+            is_new = self._is_asked.is_set()
+            self._is_asked.clear()
+            told = self._counters.told(is_new_interval=is_new)
+            if told != last:
+                self._tell(told)
+                last = told
+            if not (self._facts.has_slots or self._facts.has_metrics):
+                return
+            if self._running or self._counters.is_busy:
+                idle_since = time.monotonic()
+            if time.monotonic() - idle_since < IDLE_S:
+                time.sleep(LOOK_S)
+                continue
+            when = f"as of {time.strftime('%H:%M:%S')}; asked again with the next reply"
+            last = ServerTold((*told.figures, ServerFigure("throughput", when)))
+            self._tell(last)
+            self._is_asked.wait()
+            idle_since = time.monotonic()
 
     # --- one reply, in its own thread ---
 
@@ -203,6 +262,10 @@ class ServerSession:
                 else:
                     self._look_again()
                     self._follow(generation)
+            except ServerSilentError as error:
+                self._was_lost = True
+                self._fail(generation, error)
+                return
             except ServerUnreachableError as error:
                 self._was_lost = True
                 pause = next(pauses, None)
@@ -237,9 +300,10 @@ class ServerSession:
                 if not generation.came:
                     self._changed.notify()
                 generation.came.append(event)
-            if len(reply.text) > MOST_TEXT:
+                reply.take(event)
+            if reply.n_text > MOST_TEXT:
                 raise ServerError(
-                    f"{self._http.name} sends without end: {len(reply.text):,} characters came"
+                    f"{self._http.name} sends without end: {reply.n_text:,} characters came"
                 )
             if reply.reason is FinishReason.STOP_TOKEN:
                 return
@@ -304,7 +368,6 @@ class ServerSession:
 
     def _loaded(self, configuration: Configuration, watch: Stopwatch) -> Loaded:
         facts = self._facts
-        self._told += [self._speculation(), self.look()]
         named = Configuration.at_server(
             configuration.server or "", facts.model, configuration.sampling
         )
@@ -336,7 +399,8 @@ class ServerSession:
     def _notes(self, named: Configuration) -> tuple[str, ...]:
         facts, sampling = self._facts, named.sampling
         told = f"{facts.program} {facts.version}".strip()
-        notes = [f"{self._http.name} is {told} and serves {model_title(named.address)}"]
+        model = self._http.harmless(model_title(named.address))
+        notes = [f"{self._http.name} is {self._http.harmless(told)} and serves {model}"]
         if self._http.has_key and goes_unencrypted(self._http.url):
             notes.append(
                 f"the key goes to {self._http.name} unencrypted: anyone on the way can read it; "

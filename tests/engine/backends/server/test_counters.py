@@ -36,7 +36,7 @@ def test_what_rose_is_told_with_its_interval_and_a_server_that_began_anew_tells_
     with serving("vLLM") as server:
         server.metrics = VLLM.format(queries=100, hits=50, drafted=40, accepted=30, generated=1000)
         session = ServerSession(Configuration.at_server(server.url))
-        first = next(e for e in session.told() if isinstance(e, ServerTold))
+        first = session.look()
         assert "for all its users" in text_of(first, "speculation")
         assert "25% of its KV cache" in text_of(first, "cache")
         server.metrics = VLLM.format(queries=140, hits=80, drafted=60, accepted=45, generated=1100)

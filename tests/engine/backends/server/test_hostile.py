@@ -1,22 +1,38 @@
 """Servers that are not there, refuse, break off, lie or never end: it is told, and text is kept."""
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from engine.backends.server.http import Limits, ServerUnreachableError
+from engine.backends.server.http import (
+    Limits,
+    ServerBusyError,
+    ServerSilentError,
+    ServerUnreachableError,
+)
+from engine.backends.server.openai import OpenAI
+from engine.backends.server.served_reply import ServedReply
 from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, EngineError, ServerError
-from engine.events import Event, Finished, FinishReason, TokensCommitted
+from engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    RoundFinished,
+    TokensCommitted,
+    Waiting,
+)
 from engine.model.addresses import KEY_VARIABLE, key_of, parse_server
 from engine.requests import Cancellation, GenerationRequest, Message
 from tests.hostile_language_server import (
+    DRIPS,
     Kind,
     LanguageServer,
     Misdeed,
@@ -35,6 +51,7 @@ QUICK = Limits(
     loading_s=20.0,
     pauses_s=(0.01, 0.05),
 )
+HASTY = replace(QUICK, answer_s=0.3, first_s=0.3, silence_s=0.3)
 WHOLE = "The cat sat on the mat."
 KINDS: tuple[Kind, ...] = ("llama-server", "vLLM", "SGLang", "Ollama", "OpenAI")
 
@@ -140,6 +157,165 @@ def test_other_protocols_break_as_openai_s_does(kind: Kind, misdeed: Misdeed, sa
         session.close()
 
 
+@pytest.mark.parametrize("misdeed", DRIPS)
+def test_bytes_that_bring_nothing_are_no_sign_of_life(
+    server: LanguageServer, misdeed: Misdeed
+) -> None:
+    limits = replace(HASTY, answer_s=20.0)
+    session = ServerSession(Configuration.at_server(server.url), limits)
+    server.misdeed = misdeed
+    generation = ended(session)
+    session.close()
+    assert "says nothing for longer than 0.3 s" in str(generation.fault)
+    n_asked = sum(path == "/v1/chat/completions" for path, _, _ in server.asked)
+    assert n_asked == 1, "what took too long once takes as long again"
+    with pytest.raises(ServerSilentError, match=r"longer than 0.3 s.*its address"):
+        ServerSession(Configuration.at_server(server.url), HASTY)
+
+
+def test_a_running_reply_is_given_up_after_its_own_limit(server: LanguageServer) -> None:
+    limits = replace(QUICK, first_s=600.0, silence_s=0.3)
+    session = ServerSession(Configuration.at_server(server.url), limits)
+    server.misdeed = "silence"
+    assert "longer than 0.3 s" in str(ended(session).fault)
+    session.close()
+
+
+def test_a_prompt_that_takes_too_long_is_not_computed_again(server: LanguageServer) -> None:
+    limits = replace(HASTY, answer_s=20.0)
+    session = ServerSession(Configuration.at_server(server.url), limits)
+    server.misdeed = "slow"
+    assert isinstance(ended(session).fault, ServerSilentError)
+    session.close()
+    assert sum(path == "/v1/chat/completions" for path, _, _ in server.asked) == 1
+
+
+def test_a_busy_server_is_waited_for_with_a_word(server: LanguageServer) -> None:
+    server.misdeed = "busy"
+    told: list[Event] = []
+    with pytest.raises(ServerBusyError, match="Loading model"):
+        ServerSession(
+            Configuration.at_server(server.url), replace(QUICK, loading_s=0.1), told.append
+        )
+    texts = [event.text for event in told if isinstance(event, Waiting)]
+    assert "Loading model; waited 0 s, of 0.1 s at most" in texts[0]
+    assert texts[-1] == "", "nothing is waited for any more"
+
+
+COUNTS = ("tokens_predicted", "draft_n", "draft_n_accepted", "prompt_n", "cache_n", "prompt_tokens",
+          "completion_tokens", "cached_tokens", "prompt_eval_count", "eval_count")  # fmt: skip
+TIMES = ("prompt_ms", "predicted_ms", "predicted_per_second", "prompt_eval_duration",
+         "eval_duration")  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [2**31, 2**63, 2**64 - 1, 1e308, -1e308, -(2**63), True, "9", []])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
+    kind: Kind, value: object
+) -> None:
+    with serving(kind) as server:
+        session = opened(server)
+        server.numbers = dict.fromkeys((*COUNTS, *TIMES), value)
+        request = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=50)
+        generation = session.begin(request, Cancellation())
+        while session.step():
+            pass
+        events = events_of(generation)
+        session.close()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.text == WHOLE
+    stats = asdict(finished.stats)
+    json.dumps(stats, allow_nan=False)
+    assert all(each >= 0 for each in stats.values() if isinstance(each, int | float))
+    assert stats["n_emitted"] <= 50
+    assert all(len(each.verdicts) <= 1024 for each in events if isinstance(each, RoundFinished))
+
+
+@pytest.mark.parametrize("token", [-1, 2**31, 2**64 - 1, True, 1.5, "x", None])
+def test_what_is_no_token_s_id_is_none_and_the_text_is_kept(token: object) -> None:
+    with serving("llama-server") as server:
+        session = opened(server)
+        server.numbers = {"tokens": [token]}
+        finished = events_of(ended(session))[-1]
+        session.close()
+    assert isinstance(finished, Finished)
+    assert (finished.text, finished.token_ids) == (WHOLE, ())
+
+
+@pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
+def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
+    with serving(kind) as server:
+        session = opened(server)
+        server.misdeed = "usage beside choices"
+        finished = events_of(ended(session))[-1]
+        session.close()
+    assert isinstance(finished, Finished)
+    assert (finished.stats.n_emitted, finished.stats.n_prompt) == (7, 9)
+
+
+def test_rounds_that_a_server_does_not_tell_of_are_not_made_up() -> None:
+    with serving("OpenAI") as server:
+        session = opened(server)
+        finished = events_of(ended(session))[-1]
+        session.close()
+    assert isinstance(finished, Finished)
+    assert (finished.stats.n_rounds, finished.stats.tokens_per_round) == (0, None)
+
+
+def test_without_drafts_each_token_is_a_round_wherever_it_is_stopped() -> None:
+    undrafted: dict[str, object] = {"draft_n": 0, "draft_n_accepted": 0}
+    with serving("llama-server") as server:
+        session = opened(server)
+        server.numbers, server.misdeed = undrafted, "silence"
+        cancellation = Cancellation()
+        generation = session.begin(GenerationRequest(raw_prompt="Hello"), cancellation)
+        events: list[Event] = []
+        while not text_of(events).endswith("sat"):
+            session.step()
+            events += generation.take()
+        cancellation.cancel()
+        session.step()
+        events += generation.take()
+        session.close()
+    stopped = events[-1]
+    assert isinstance(stopped, Finished)
+    assert (stopped.stats.n_emitted, stopped.stats.tokens_per_round) == (3, 1.0)
+    assert sum(event.n_emitted for event in events if isinstance(event, RoundFinished)) == 3
+
+
+def test_a_stopped_reply_is_what_was_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_end(
+        self: OpenAI, reply: ServedReply, cancellation: Cancellation
+    ) -> Iterator[Event]:
+        while not cancellation.is_cancelled:
+            yield reply.committed("ab", 7)
+
+    monkeypatch.setattr(OpenAI, "events", without_end)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with serving() as server:
+            session = opened(server)
+            for _ in range(20):
+                cancellation = Cancellation()
+                generation = session.begin(GenerationRequest(raw_prompt="Hello"), cancellation)
+                events: list[Event] = []
+                while not text_of(events):
+                    session.step()
+                    events += generation.take()
+                cancellation.cancel()
+                session.step()
+                events += generation.take()
+                finished = events[-1]
+                assert isinstance(finished, Finished)
+                assert finished.text == text_of(events)
+                assert len(finished.token_ids) * 2 == len(finished.text)
+            session.close()
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
     limits = replace(QUICK, pauses_s=(0.05,) * 40)
     request = GenerationRequest(messages=(Message("user", "Hello"),))
@@ -162,6 +338,7 @@ def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
     session.close()
     assert "what came is kept" in str(begun.fault)
     assert text_of(told + events_of(begun)) == "The cat sat"
+    assert [each.fault for each in waiting] == [None] * 3
     assert [text_of(events_of(each)) for each in waiting] == [WHOLE] * 3
 
 
@@ -188,6 +365,17 @@ def test_something_else_at_the_address(server: LanguageServer) -> None:
     server.misdeed = "packed"
     with pytest.raises(ServerError, match="packs"):
         opened(server)
+
+
+def test_a_redirect_to_no_address_is_told(server: LanguageServer) -> None:
+    server.misdeed = "no address"
+    with pytest.raises(ServerError, match="no address"):
+        opened(server)
+    server.misdeed = "none"
+    session = opened(server)
+    server.misdeed = "no address"
+    assert "no address" in str(ended(session).fault)
+    session.close()
 
 
 def test_a_model_that_is_not_there_and_one_that_vanished(server: LanguageServer) -> None:
@@ -312,6 +500,26 @@ def test_no_key_is_in_a_message_or_a_log(
     assert "[key]" in said
     shown = capfd.readouterr()
     assert KEY not in said + caplog.text + shown.out + shown.err
+
+
+def test_a_server_that_has_the_key_in_its_version_or_its_model_does_not_show_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with serving("llama-server") as server:
+        server.key, server.model, server.misdeed = KEY, f"tiny-{KEY}", "names key"
+        session = opened(server)
+        session.close()
+    assert KEY not in repr((session.facts, session.loaded))
+    assert "[key]" in session.loaded.notes[0]
+
+
+def test_a_key_that_is_a_word_leaves_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "tiny")
+    with serving("Ollama") as server:
+        session = opened(server, "tiny")
+        session.close()
+    assert session.facts.model == "tiny"
 
 
 def test_the_keyring_has_the_key_of_one_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def test_each_is_recognised_with_its_version_and_context(
 def test_vllm_tells_text_counts_drafts_and_reasons() -> None:
     with replaying("vllm") as server:
         session = ServerSession(Configuration.at_server(server.url))
+        session.look()
         first = finished(session)
         assert (first.text, first.reason) == ("A b c d e f.", FinishReason.END)
         assert (first.stats.n_prompt, first.stats.n_emitted, first.stats.n_reused) == (45, 8, 0)
@@ -82,7 +83,7 @@ def test_sglang_tells_text_counts_and_gauges() -> None:
     with replaying("sglang") as server:
         session = ServerSession(Configuration.at_server(server.url))
         told = told_by(session)
-        assert "1 replies under way, 2 wait" in told
+        assert "1 reply under way, 2 wait" in told
         assert "28% of its KV cache" in told
         assert "41% of prompts found" in told
         assert "2.75 tokens a round" in told
