@@ -280,7 +280,8 @@ class Http:
 
     def _silent(self, limit_s: float) -> ServerSilentError:
         return ServerSilentError(
-            f"{self.name} says nothing for longer than {round(limit_s, 1):g} s: see what it is doing"
+            f"{self.name} says nothing for longer than {round(limit_s, 1):g} s: see what it is "
+            "doing"
         )
 
     def _as_server_error(
