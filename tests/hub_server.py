@@ -19,8 +19,13 @@ class Hub:
     url: str
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     downloads: dict[str, int] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, object] = field(default_factory=dict)
     """What is claimed of a file's checksum in the place of the true one, by its path."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """What is claimed of a file's size in the place of the true one, by its path."""
+    listed_twice: list[str] = field(default_factory=list)
+    has_ranges: bool = True
+    """Whether files are given from the middle."""
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Status and `X-Error-Code` by repository."""
     cuts: list[int] = field(default_factory=list)
@@ -58,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
         if repo not in self.hub.files:
             return self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
         if tree:
-            return self._json([self._item(repo, name) for name in self.hub.files[repo]])
+            names = (*self.hub.files[repo], *self.hub.listed_twice)
+            return self._json([self._item(repo, name) for name in names])
         assert file is not None
         if file["file"] not in self.hub.files[repo]:
             return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
@@ -74,13 +80,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _item(self, repo: str, name: str) -> dict[str, object]:
         data = self.hub.files[repo][name]
         digest = self.hub.digests.get(name, hashlib.sha256(data).hexdigest())
-        lfs = {"oid": digest, "size": len(data), "pointerSize": 130}
-        return {"type": "file", "path": name, "size": len(data), "oid": "0" * 40, "lfs": lfs}
+        size = self.hub.sizes.get(name, len(data))
+        lfs = {"oid": digest, "size": size, "pointerSize": 130}
+        listed = {"type": "file", "path": name, "size": size, "oid": "0" * 40}
+        return listed if digest is None else {**listed, "lfs": lfs}
 
     def _give(self, data: bytes) -> None:
         wanted = self.headers.get("Range")
         self.hub.ranges.append(wanted)
-        match = re.match(r"bytes=(\d+)-(\d*)$", wanted or "")
+        match = re.match(r"bytes=(\d+)-(\d*)$", wanted or "") if self.hub.has_ranges else None
         start = int(match[1]) if match else 0
         stop = min(int(match[2]) + 1, len(data)) if match and match[2] else len(data)
         told = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"} if match else {}

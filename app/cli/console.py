@@ -7,6 +7,7 @@ or a person wrote, and files, go to a pipe or a file as they are.
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Self
@@ -81,6 +82,17 @@ class SlowReading:
         self._quiet_until = clock() + QUIET_S
         self._is_terminal = sys.stderr.isatty()
         self._has_told = False
+        self._timer: threading.Timer | None = None
+
+    def hub(self) -> Self:
+        """Say that the Hugging Face hub is waited for, as soon as that takes longer."""
+        from engine.model.hub import LISTING_S
+
+        waits = ("waiting for the hub", f"at most {LISTING_S:.0f} s")
+        self._timer = threading.Timer(QUIET_S + 0.1, self._tell, waits)
+        self._timer.daemon = True
+        self._timer.start()
+        return self
 
     def header(self, name: str, n_bytes: int) -> None:
         """Show how much of the header of a remote model has come."""
@@ -101,6 +113,8 @@ class SlowReading:
 
     def __exit__(self, *_: object) -> None:
         """Take the line away."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._is_terminal and self._has_told:
             tell_over()
 

@@ -169,7 +169,9 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     from engine.errors import ModelFileError
     from engine.model.hub import repository_projectors
 
-    if (projector := _projector(name)) is not None:
+    with SlowReading().hub():
+        projector = _projector(name)
+    if projector is not None:
         _download(projector, folder, is_sure=is_sure)
         return
     offer, model = _offered(name)
@@ -178,7 +180,9 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
         raise ModelFileError(f"no file of {offer.repo} fits here: name one of these all the same")
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
-    for each in repository_projectors(offer.repo, model.revision):
+    with SlowReading().hub():
+        projectors = repository_projectors(offer.repo, model.revision)
+    for each in projectors:
         size = fmt.nbytes(each.nbytes)
         tell(f"`kvchat models get {each.address}` ({size}) lets it read images.")
 
@@ -387,6 +391,8 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
     say((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {model.repo}")
     if verdict:
         say(verdict)
+    if not model.is_checked:
+        tell("the hub names no checksum of it: nothing tells whether it comes as it should")
     place = folder or paths.models_dir()
     if not is_sure:
         _confirm(f"Download it into {model.place(place).parent}?", "--yes downloads it")
@@ -403,8 +409,8 @@ def _offered(name: str) -> "tuple[HubOffer, HubModel | None]":
     from engine.model.hub import file_repository
 
     of_file = file_repository(name)
-    asked = of_file[0] if of_file else repository_of(name)
-    with SlowReading() as reading:
+    with SlowReading().hub() as reading:
+        asked = of_file[0] if of_file else repository_of(name)
         offer = read_offer(asked, user_planner(), reading.header)
     if of_file is not None:
         return offer, offer.named(of_file[1])

@@ -317,7 +317,7 @@ def _print_repository(
 
     machine, n_ctx = machine_of(options), whole(options["n_ctx"]) or AUTO_N_CTX
     try:
-        with SlowReading() as reading:
+        with SlowReading().hub() as reading:
             offer = read_offer(asked, planner, reading.header, machine=machine, n_ctx=n_ctx)
     except DownloadError as error:
         raise RemoteFileError(str(error)) from error

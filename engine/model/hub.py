@@ -9,10 +9,12 @@ import errno
 import hashlib
 import re
 import shutil
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -21,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 from engine.clock import in_time
 from engine.errors import EngineError
 from engine.files import sync_folder
+from engine.memory.units import MOST_BYTES, format_bytes
 from engine.model.addresses import DEFAULT_REVISION, HF_NAME, HF_PREFIX, endpoint, hub_token
 from engine.model.gguf import SPLIT_NAME
 from engine.model.library import is_projector_name
 
 if TYPE_CHECKING:
+    from httpx2 import Response
     from huggingface_hub import HfApi
 
 REPOSITORY = re.compile(
@@ -33,8 +37,15 @@ REPOSITORY = re.compile(
 )
 MAX_FILES = 5_000
 MAX_REPOSITORIES = 30
-LISTING_S = 120.0
+LISTING_S = 60.0
 """How long a listing may take, from the first request to the last byte."""
+PAGE_BYTES = 8 << 20
+"""Most bytes of a page of a listing: the hub sends a thousand files, half a megabyte, at once."""
+SLOW_S, SLOW_BYTES = 60.0, 64 << 10
+"""A download of which less than so many bytes came in so many seconds is ended."""
+MOST_RESTARTS = 3
+"""How often a server may begin a file again that was asked for from the middle."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
 SPARE_BYTES = 256 << 20
 """Room that a download leaves on the disk."""
 GB = 1_000_000_000
@@ -66,6 +77,14 @@ class HubPart:
     nbytes: int
     sha256: str | None
     """None for what the hub keeps without one."""
+    has_namesake: bool = False
+    """Whether another file of the repository has its name, in another folder."""
+
+    @property
+    def file_name(self) -> str:
+        """What it is called on this machine: with its folders where its name alone is not unique."""
+        path = PurePosixPath(self.path)
+        return "-".join(path.parts) if self.has_namesake else path.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,7 @@ class HubModel:
     @property
     def name(self) -> str:
         """The file name without its ending, and without what numbers its parts."""
-        name = PurePosixPath(self.parts[0].path).name
+        name = self.parts[0].file_name
         split = SPLIT_NAME.match(name)
         return split["stem"] if split else name[: -len(".gguf")]
 
@@ -96,7 +115,12 @@ class HubModel:
 
     def place(self, folder: Path) -> Path:
         """Where its first file goes below a folder of models."""
-        return folder / self.repo / PurePosixPath(self.parts[0].path).name
+        return folder / self.repo / self.parts[0].file_name
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the hub names a checksum of each of its files."""
+        return all(part.sha256 is not None for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +186,13 @@ def _listed(repo: str, revision: str) -> list[HubModel]:
     with _translated(repo):
         files = in_time(lambda: _files(repo, revision), LISTING_S)
     groups: dict[str, list[HubPart]] = defaultdict(list)
-    for part in filter(None, files):
+    unique = {part.path: part for part in files if part is not None}
+    names = Counter(PurePosixPath(path).name.lower() for path in unique)
+    for part in unique.values():
         name = PurePosixPath(part.path)
         split = SPLIT_NAME.match(name.name)
         key = str(name.with_name(f"{split['stem']}-{split['count']}")) if split else part.path
-        groups[key].append(part)
+        groups[key].append(replace(part, has_namesake=names[name.name.lower()] > 1))
     models = [
         HubModel(repo, revision, tuple(sorted(parts, key=lambda part: part.path)))
         for parts in groups.values()
@@ -188,15 +214,17 @@ def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
 
 
 def _files(repo: str, revision: str) -> list[HubPart | None]:
-    tree = _api().list_repo_tree(repo, recursive=True, revision=revision)
-    return [_part(item) for item in islice(tree, MAX_FILES)]
+    with _bounded_pages():
+        tree = _api().list_repo_tree(repo, recursive=True, revision=revision)
+        return [_part(item) for item in islice(tree, MAX_FILES)]
 
 
 def _repositories(words: str) -> list[HubRepository]:
     listed = _api().list_models(
         search=words, filter="gguf", sort="downloads", limit=MAX_REPOSITORIES
     )
-    models = islice(listed, MAX_REPOSITORIES)
+    with _bounded_pages():
+        models = list(islice(listed, MAX_REPOSITORIES))
     told = ((model.id, model.downloads or 0) for model in models)
     return [
         HubRepository(name, n_downloads)
@@ -224,7 +252,7 @@ def download(model: HubModel, folder: Path, progress: Progress) -> Path:
         first.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_space(model, first.parent)
         for part in model.parts:
-            target = first.with_name(PurePosixPath(part.path).name)
+            target = first.with_name(part.file_name)
             if not (target.is_file() and target.stat().st_size == part.nbytes):
                 _fetch(model, part, target, partial(_tell_more, progress, n_before, model.nbytes))
             n_before += part.nbytes
@@ -244,6 +272,12 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented
 
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
+    _watch_answers()
+    if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
+        raise DownloadError(
+            f"the hub names {part.sha256[:40]!r} as the checksum of {target.name}, which is none: "
+            "it is not fetched, as nothing could tell whether it came whole"
+        )
     draft = target.with_name(f"{target.name}{PART_SUFFIX}")
     url = hf_hub_url(model.repo, part.path, revision=model.revision, endpoint=endpoint())
     draft.touch(mode=0o600)
@@ -252,14 +286,18 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
         if n_there > part.nbytes:
             n_there = file.truncate(0)
             file.seek(0)
-        http_get(
-            url,
-            file,
-            resume_size=n_there,
-            headers=build_hf_headers(token=hub_token() or False),
-            expected_size=part.nbytes,
-            tqdm_class=_bar(n_there, tell),
-        )
+        try:
+            http_get(
+                url,
+                file,
+                resume_size=n_there,
+                headers=build_hf_headers(token=hub_token() or False),
+                expected_size=part.nbytes,
+                tqdm_class=_bar(part, tell),
+            )
+        except _TooLongError:
+            file.truncate(0)  # none of it can be trusted
+            raise
     if part.sha256 is not None and _sha256(draft) != part.sha256:
         draft.unlink()
         raise DownloadError(
@@ -269,15 +307,35 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
     draft.replace(target)
 
 
-def _bar(n_there: int, tell: Callable[[int], None]) -> Any:
-    """A class that takes the place of tqdm's bars and tells how many bytes are there."""
+class _TooLongError(DownloadError):
+    """More comes than was announced."""
+
+
+def _bar(part: HubPart, tell: Callable[[int], None]) -> Any:
+    """A class that takes the place of tqdm's bars: it tells how many bytes are there.
+
+    It ends what goes on beyond the size that the hub named, and what begins again and again.
+    """
 
     class Bar:
-        def __init__(self, **_: object) -> None:
-            self._n = n_there
+        def __init__(self, *, initial: int = 0, **_: object) -> None:
+            self._n = initial
+            self._n_restarts = 0
 
         def update(self, n: int) -> None:
             self._n += n
+            self._n_restarts += n < 0
+            if self._n > part.nbytes:
+                raise _TooLongError(
+                    f"{part.file_name} does not end after the {format_bytes(part.nbytes)} that the "
+                    "hub named: what came is removed; try again, or another mirror (HF_ENDPOINT)"
+                )
+            if self._n_restarts > MOST_RESTARTS:
+                raise DownloadError(
+                    f"the connection ended {self._n_restarts} times within {part.file_name}, and "
+                    "the server begins again from its start each time: try another mirror "
+                    "(HF_ENDPOINT), or fetch the file with another program"
+                )
             tell(self._n)
 
         def __enter__(self) -> "Bar":
@@ -299,23 +357,25 @@ def _part(item: object) -> HubPart | None:
     path, size = getattr(item, "path", None), getattr(item, "size", None)
     if not isinstance(path, str) or not isinstance(size, int) or not path.isprintable():
         return None
-    if not path.lower().endswith(".gguf"):
+    if not path.lower().endswith(".gguf") or not 0 < size <= MOST_BYTES:
         return None
     lfs = getattr(item, "lfs", None)
     digest = getattr(lfs, "sha256", None)
-    return HubPart(path, size, digest if isinstance(digest, str) else None)
+    return HubPart(path, size, None if digest is None else str(digest).lower())
 
 
 def _is_whole(parts: Sequence[HubPart]) -> bool:
     """Whether a model is one file, or every part of a split one."""
-    split = SPLIT_NAME.match(PurePosixPath(parts[0].path).name)
-    return len(parts) == (int(split["count"]) if split else 1)
+    split = [SPLIT_NAME.match(PurePosixPath(part.path).name) for part in parts]
+    numbers = {int(match["number"]) for match in split if match}
+    first = split[0]
+    return first is None or numbers == set(range(1, int(first["count"]) + 1))
 
 
 def _require_space(model: HubModel, folder: Path) -> None:
     there = 0
     for part in model.parts:
-        target = folder / PurePosixPath(part.path).name
+        target = folder / part.file_name
         for path in (target, target.with_name(f"{target.name}{PART_SUFFIX}")):
             there += path.stat().st_size if path.is_file() else 0
     needed = model.nbytes - there + SPARE_BYTES
@@ -339,7 +399,75 @@ def _api_of(url: str) -> "HfApi":
 def _api() -> "HfApi":
     api = _api_of(endpoint())
     api.token = hub_token() or False
+    _watch_answers()
     return api
+
+
+_PAGE_LIMIT: ContextVar[int | None] = ContextVar("page_limit", default=None)
+"""Most bytes of an answer that is kept in memory; None for one that is written to a file."""
+
+
+@contextmanager
+def _bounded_pages() -> Iterator[None]:
+    """Pages of a listing that are read in the block end at `PAGE_BYTES`."""
+    token = _PAGE_LIMIT.set(PAGE_BYTES)
+    try:
+        yield
+    finally:
+        _PAGE_LIMIT.reset(token)
+
+
+def _watch_answers() -> None:
+    """Have each answer that the library gets pass `_watched`."""
+    from huggingface_hub import get_session
+
+    session = get_session()
+    hooks = session.event_hooks
+    if _watched not in hooks["response"]:
+        session.event_hooks = {**hooks, "response": [*hooks["response"], _watched]}
+
+
+def _watched(answer: "Response") -> None:
+    """Bound an answer before the library reads it: a page in bytes, a file by its speed.
+
+    Raises:
+        DownloadError: a page is longer than any.
+    """
+    from httpx2 import SyncByteStream
+
+    limit = _PAGE_LIMIT.get()
+    if limit is not None:
+        page = bytearray()
+        for chunk in answer.iter_bytes():
+            page += chunk
+            if len(page) > limit:
+                answer.close()
+                raise DownloadError(
+                    f"the hub's list of files goes on beyond {format_bytes(limit)}: it is not "
+                    "read; name one file, as hf:owner/repository/file.gguf"
+                )
+        answer._content = bytes(page)
+        return
+    whole = answer.stream
+
+    class Watched(SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            begun, n_come = time.monotonic(), 0
+            for chunk in whole:  # type: ignore[union-attr]  # a client that waits has this kind
+                n_come += len(chunk)
+                yield chunk
+                if time.monotonic() - begun > SLOW_S:
+                    if n_come < SLOW_BYTES:
+                        raise DownloadError(
+                            f"{format_bytes(n_come)} came in {SLOW_S:.0f} s: the download was "
+                            "ended; the next try goes on from there"
+                        )
+                    begun, n_come = time.monotonic(), 0
+
+        def close(self) -> None:
+            whole.close()  # type: ignore[union-attr]  # the same
+
+    answer.stream = Watched()
 
 
 @contextmanager

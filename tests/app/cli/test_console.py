@@ -19,6 +19,7 @@ from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 from tests.app.cli.terminals import HOSTILE, OWN_CODES, harmful, shown_by
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.waiting import wait_until
 
 
 def replying(text: str) -> Iterator[Event]:
@@ -113,3 +114,11 @@ def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in shown()
     assert "abc" in OWN_CODES.sub("", shown())
+
+
+def test_a_hub_that_takes_long_is_said_to_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "QUIET_S", -0.1)
+    with SlowReading().hub():
+        wait_until(lambda: "waiting for the hub" in capsys.readouterr().err)

@@ -130,6 +130,14 @@ def test_get_says_the_verdict_downloads_and_prints_the_place(
     assert not path.exists()
 
 
+def test_a_file_without_a_checksum_is_said_to_be_one(
+    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.digests["Tiny.Q4_K_M.gguf"] = None
+    assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
+    assert "the hub names no checksum" in capsys.readouterr().err
+
+
 def test_a_plan_of_a_repository_lists_its_files(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

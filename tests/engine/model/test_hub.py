@@ -217,3 +217,77 @@ def test_a_file_names_its_repository() -> None:
     assert found is not None
     assert (found[0].repo, found[0].revision, found[1]) == ("a/b", "v1", "T")
     assert file_repository("hf:a/b") is None
+
+
+def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) -> None:
+    model = repository_models(REPO)[0]
+    hub.files[REPO]["Tiny.Q4_K_M.gguf"] = DATA * 2
+    with pytest.raises(DownloadError, match="does not end after the 1 MiB that the hub named"):
+        download(model, tmp_path, nothing)
+    assert sum(path.stat().st_size for path in (tmp_path / REPO).iterdir()) == 0
+
+
+def test_a_hub_without_ranges_tells_no_more_than_there_is(hub: Hub, tmp_path: Path) -> None:
+    model, told = repository_models(REPO)[0], []
+    part = model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part")
+    part.parent.mkdir(parents=True)
+    part.write_bytes(DATA[:300_000])
+    hub.has_ranges = False
+    path = download(model, tmp_path, lambda n_done, _: told.append(n_done))
+    assert path.read_bytes() == DATA
+    assert max(told) == len(DATA)
+
+
+def test_a_file_that_begins_again_each_time_is_given_up(hub: Hub, tmp_path: Path) -> None:
+    hub.has_ranges = False
+    hub.cuts = [500_000] * 50
+    with pytest.raises(DownloadError, match="begins again from its start each time"):
+        download(repository_models(REPO)[0], tmp_path, nothing)
+
+
+def test_a_download_that_hardly_moves_is_ended(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "SLOW_S", -1.0)
+    monkeypatch.setattr(hub_module, "SLOW_BYTES", 1 << 30)
+    with pytest.raises(DownloadError, match="the download was ended; the next try goes on"):
+        download(repository_models(REPO)[0], tmp_path, nothing)
+
+
+def test_a_listing_without_an_end_is_left(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "PAGE_BYTES", 50)
+    for ask in (lambda: repository_models(REPO), lambda: find_repositories("tiny")):
+        with pytest.raises(DownloadError, match="goes on beyond 50 B"):
+            ask()
+
+
+@pytest.mark.parametrize("size", [-5, 0, 10**30])
+def test_a_file_of_no_size_is_not_offered(hub: Hub, size: int) -> None:
+    hub.sizes["Tiny.Q4_K_M.gguf"] = size
+    assert [model.name for model in repository_models(REPO)] == ["Tiny.Q8_0"]
+
+
+def test_one_part_twice_makes_no_whole_model(hub: Hub) -> None:
+    hub.files[REPO]["T-00001-of-00002.gguf"] = DATA
+    hub.listed_twice.append("T-00001-of-00002.gguf")
+    hub.listed_twice.append("Tiny.Q8_0.gguf")
+    assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
+
+
+def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
+    hub: Hub, tmp_path: Path
+) -> None:
+    hub.digests |= {"Tiny.Q4_K_M.gguf": 5, "Tiny.Q8_0.gguf": None}
+    odd, without = repository_models(REPO)
+    assert (odd.is_checked, without.is_checked) == (True, False)
+    with pytest.raises(DownloadError, match="'5' as the checksum of Tiny"):
+        download(odd, tmp_path, nothing)
+
+
+def test_files_of_one_name_in_two_folders_are_two_models(hub: Hub, tmp_path: Path) -> None:
+    hub.files[REPO] = {f"{kind}/model.gguf": DATA[:size] for kind, size in (("Q4", 9), ("Q8", 99))}
+    models = repository_models(REPO)
+    assert [model.name for model in models] == ["Q4-model", "Q8-model"]
+    paths = [download(model, tmp_path, nothing) for model in models]
+    assert [path.stat().st_size for path in paths] == [9, 99]
+    assert [model.address for model in models] == [f"hf:{REPO}/Q{n}/model.gguf" for n in (4, 8)]
