@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from engine.clock import in_time
 from engine.errors import EngineError
 from engine.files import sync_folder
-from engine.memory.units import MOST_BYTES, format_bytes
 from engine.model.addresses import DEFAULT_REVISION, HF_NAME, HF_PREFIX, endpoint, hub_token
 from engine.model.gguf import SPLIT_NAME
 from engine.model.library import is_projector_name
@@ -49,6 +48,8 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 SPARE_BYTES = 256 << 20
 """Room that a download leaves on the disk."""
 GB = 1_000_000_000
+MOST_BYTES = 1 << 60
+"""The largest size of a file that is believed."""
 CHUNK_BYTES = 1 << 20
 """Between two steps of the progress, at which a download can be stopped."""
 PART_SUFFIX = ".part"
@@ -82,7 +83,7 @@ class HubPart:
 
     @property
     def file_name(self) -> str:
-        """What it is called on this machine: with its folders where its name alone is not unique."""
+        """Its name on this machine: with its folders where another file has the same."""
         path = PurePosixPath(self.path)
         return "-".join(path.parts) if self.has_namesake else path.name
 
@@ -327,7 +328,7 @@ def _bar(part: HubPart, tell: Callable[[int], None]) -> Any:
             self._n_restarts += n < 0
             if self._n > part.nbytes:
                 raise _TooLongError(
-                    f"{part.file_name} does not end after the {format_bytes(part.nbytes)} that the "
+                    f"{part.file_name} does not end after the {part.nbytes:,} bytes that the "
                     "hub named: what came is removed; try again, or another mirror (HF_ENDPOINT)"
                 )
             if self._n_restarts > MOST_RESTARTS:
@@ -443,7 +444,7 @@ def _watched(answer: "Response") -> None:
             if len(page) > limit:
                 answer.close()
                 raise DownloadError(
-                    f"the hub's list of files goes on beyond {format_bytes(limit)}: it is not "
+                    f"the hub's list of files goes on beyond {limit:,} bytes: it is not "
                     "read; name one file, as hf:owner/repository/file.gguf"
                 )
         answer._content = bytes(page)
@@ -459,7 +460,7 @@ def _watched(answer: "Response") -> None:
                 if time.monotonic() - begun > SLOW_S:
                     if n_come < SLOW_BYTES:
                         raise DownloadError(
-                            f"{format_bytes(n_come)} came in {SLOW_S:.0f} s: the download was "
+                            f"{n_come:,} bytes came in {SLOW_S:.0f} s: the download was "
                             "ended; the next try goes on from there"
                         )
                     begun, n_come = time.monotonic(), 0

@@ -222,7 +222,9 @@ def test_a_file_names_its_repository() -> None:
 def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) -> None:
     model = repository_models(REPO)[0]
     hub.files[REPO]["Tiny.Q4_K_M.gguf"] = DATA * 2
-    with pytest.raises(DownloadError, match="does not end after the 1 MiB that the hub named"):
+    with pytest.raises(
+        DownloadError, match="does not end after the 1,048,576 bytes that the hub named"
+    ):
         download(model, tmp_path, nothing)
     assert sum(path.stat().st_size for path in (tmp_path / REPO).iterdir()) == 0
 
@@ -257,7 +259,7 @@ def test_a_download_that_hardly_moves_is_ended(
 def test_a_listing_without_an_end_is_left(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_BYTES", 50)
     for ask in (lambda: repository_models(REPO), lambda: find_repositories("tiny")):
-        with pytest.raises(DownloadError, match="goes on beyond 50 B"):
+        with pytest.raises(DownloadError, match="goes on beyond 50 bytes"):
             ask()
 
 
