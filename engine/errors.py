@@ -43,6 +43,12 @@ class DecodeError(EngineError):
     title = "Decoding failed"
 
 
+class LogitsError(DecodeError):
+    """The model gives no numbers for its next token, as damaged weights make it."""
+
+    title = "The model's weights are damaged"
+
+
 class DecodeAborted(EngineError):  # noqa: N818  an outcome that was asked for, not a fault
     """A decode was stopped by `Backend.abort`."""
 

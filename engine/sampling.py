@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.configuration import SamplingSettings, check_settings
-from engine.errors import DecodeError
+from engine.errors import DecodeError, LogitsError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -200,8 +200,15 @@ class Sampler:
         return self.draw(self.distribution(logits, history), position)
 
     def likeliest(self, logits: NDArray[np.float32], history: Tokens[int]) -> int:
-        """The token of the largest logit that mask and penalty leave."""
-        return int(self._adjusted(logits, history).argmax())
+        """The token of the largest logit that mask and penalty leave.
+
+        Raises:
+            LogitsError: the logits are no numbers.
+        """
+        adjusted = self._adjusted(logits, history)
+        token = int(adjusted.argmax())
+        _check_number(adjusted[token])
+        return token
 
     def choose(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> Choice:
         """The token of `sample` and its margin."""
@@ -226,6 +233,7 @@ class Sampler:
     def distribution(self, logits: NDArray[np.float32], history: Tokens[int]) -> Distribution:
         """The distribution behind `history` from `[n_vocab]` logits."""
         adjusted = self._adjusted(logits, history)
+        _check_number(adjusted.max())
         if self.is_greedy:
             return certain(int(adjusted.argmax()))
         tokens = _top_k(adjusted, self.settings.top_k)
@@ -273,6 +281,20 @@ class Sampler:
         return penalised
 
 
+def _check_number(largest: np.floating) -> None:
+    """Refuse logits by their largest: one that is not a number counts as larger than all others.
+
+    Raises:
+        LogitsError: some logit is none, or none is finite.
+    """
+    if not np.isfinite(largest):
+        raise LogitsError(
+            f"the model gives {largest} in place of a number for its next token: the weights "
+            "of the model, or of an adapter, are damaged, in the file or since they were loaded. "
+            "Load the model again; where this comes again, install its file anew"
+        )
+
+
 def _best(scores: NDArray[np.floating]) -> Choice:
     """The index of the largest score and its lead; the scores are as before afterwards.
 
@@ -280,6 +302,7 @@ def _best(scores: NDArray[np.floating]) -> Choice:
     """
     best = int(scores.argmax())
     largest = scores[best]
+    _check_number(largest)
     scores[best] = -np.inf
     second = scores.max()
     scores[best] = largest

@@ -5,6 +5,7 @@ start of them that lies somewhere is used. What a reply added is kept the same w
 tokens get here, so nothing that was refuted is ever kept.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
@@ -189,6 +190,14 @@ class Recall:
             if not start:
                 match.release()  # a whole state needs no other, and what is locked never leaves
             self._save(tiers, slot, start)
+
+    def discard(self, slot: Slot) -> None:
+        """Drop what a sequence holds, and every state on its way: it was not computed rightly."""
+        if self._tiers is not None:
+            for key in self._tiers.keys_on(list(slot.sequence.tokens)):
+                with contextlib.suppress(StateError):  # it went with another
+                    self._tiers.upkeep.drop(key)
+        empty(slot)
 
     def end(self, slot: Slot) -> None:
         """Take that a slot's reply is over: others may have the slot."""

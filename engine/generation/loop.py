@@ -15,7 +15,7 @@ from engine.backends.base import Backend, Forward, Step
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.configuration import Adapter, SpeculationSettings
-from engine.errors import DecodeAborted, EngineError, TemplateError
+from engine.errors import DecodeAborted, EngineError, LogitsError, TemplateError
 from engine.events import (
     CacheChanged,
     CostsMeasured,
@@ -195,6 +195,8 @@ class ReplyLoop:
             reply.ended = FinishReason.CANCELLED
         except EngineError as error:
             fault = error
+            if isinstance(error, LogitsError):
+                self._recall.discard(reply.recalled.slot)
         _drop_unverified(reply)
         rest = reply.text.finish()
         if rest:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.configuration import SamplingSettings
-from engine.errors import DecodeError, PresetError
+from engine.errors import DecodeError, LogitsError, PresetError
 from engine.sampling import Sampler, gumbel
 
 LOGITS = np.array([2.0, 1.0, 0.0, -1.0, 3.0], dtype=np.float32)
@@ -190,3 +190,34 @@ def test_the_margin_is_how_much_a_row_may_be_off_and_say_the_same() -> None:
                 shifted[chosen] -= factor * margin
                 kept = sampler.sample(shifted.astype(np.float32), (), position) == chosen
                 assert kept == stays
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [SamplingSettings(), PLAIN],
+    ids=["greedy", "drawn"],
+)
+@pytest.mark.parametrize("bad", [np.nan, np.inf], ids=["nan", "inf"])
+@pytest.mark.parametrize("n_bad", [1, 50], ids=["one", "all"])
+def test_logits_that_are_no_numbers_are_refused_by_the_name_of_their_cause(
+    settings: SamplingSettings, bad: float, n_bad: int
+) -> None:
+    logits = np.random.default_rng(1).normal(size=50).astype(np.float32)
+    logits[3 : 3 + n_bad] = bad
+    if n_bad == 50:
+        logits[:] = bad
+    sampler = Sampler(settings, seed=1)
+    for ask in (sampler.sample, sampler.choose):
+        with pytest.raises(LogitsError, match="weights of the model"):
+            ask(logits, [], 0)
+    with pytest.raises(LogitsError, match="weights of the model"):
+        sampler.distribution(logits, [])
+    with pytest.raises(LogitsError, match="weights of the model"):
+        sampler.likeliest(logits, [])
+
+
+def test_a_mask_forbids_without_a_number() -> None:
+    logits = np.zeros(50, np.float32)
+    allowed = np.arange(50) == 7
+    sampler = Sampler(PLAIN, seed=1, mask=lambda _: allowed)
+    assert sampler.sample(logits, [], 0) == 7

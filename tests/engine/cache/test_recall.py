@@ -1,15 +1,18 @@
 """Where a reply begins, and what is kept of it, on a fake model that tells wrong states apart."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from engine.backends.base import Logits
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall, Recalled, TokenRate
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.errors import StateError
+from engine.errors import LogitsError, StateError
 from engine.events import Event, Finished, PromptReady, TiersChanged
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
@@ -187,6 +190,25 @@ def test_a_chat_whose_states_cannot_be_cut_keeps_the_newest_few() -> None:
         compute(recall, LINE[: 5 * n], "chat:1")
     entries = recall.report().entries
     assert sorted(entry.n_tokens for entry in entries) == [40, 45, 50, 55]
+
+
+def test_of_a_line_that_is_no_longer_numbers_nothing_is_kept() -> None:
+    class Broken(FakeBackend):
+        is_broken = True
+
+        def logits_behind(self, tokens: Sequence[int]) -> Logits:
+            row = super().logits_behind(tokens)
+            return np.full_like(row, np.nan) if self.is_broken else row
+
+    backend = Broken()
+    session = session_of(backend, replace(SETTINGS, checkpoint_tokens=16))
+    with pytest.raises(LogitsError):
+        answer(session, asked("abc" * 20))
+    session.keep()
+    assert session.cache_report().entries == ()
+    backend.is_broken = False
+    reply = last(answer(session, asked("abc" * 20)))
+    assert reply.stats.n_reused == 0
 
 
 def test_where_lines_part_a_state_is_made_that_the_third_one_begins_with() -> None:
