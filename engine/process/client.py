@@ -303,30 +303,44 @@ class WorkerClient:
         return process
 
     def _read_until_end(self, process: _Process) -> Hang | None:
-        """Pass events on until the pipe closes; tells how the process hung if it was killed."""
-        heard_at = time.monotonic()
+        """Pass events on until the pipe closes; tells how the process hung if it was killed.
+
+        Time in which this process stood still itself (stopped, or the machine asleep) is nobody's
+        silence: of each wait no more than it was asked to take counts.
+        """
+        silent_s = lost_s = 0.0
         while True:
+            began_at = time.monotonic()
             if process.end_by is not None and time.monotonic() > process.end_by:
                 process.popen.kill()
             try:
                 if process.connection.poll(POLL_S):
                     answer = process.connection.recv()
-                    heard_at = time.monotonic()
-                    if (hang := self._take(answer, process)) is not None:
+                    silent_s = 0.0
+                    lost_s += max(time.monotonic() - began_at - POLL_S, 0.0)
+                    if not _is_at_work(answer):
+                        lost_s = 0.0
+                    if (hang := self._take(answer, process, lost_s)) is not None:
                         process.popen.kill()
                         return hang
                     continue
             except (EOFError, OSError):
                 return None
-            if time.monotonic() - heard_at > self._silence_limit_s:
+            waited_s = time.monotonic() - began_at
+            silent_s += min(waited_s, POLL_S)
+            lost_s += max(waited_s - POLL_S, 0.0)
+            if silent_s > self._silence_limit_s:
                 process.popen.kill()
                 return hang_in_silence(self._speculation, self._silence_limit_s)
             self._ping(process)
 
-    def _take(self, answer: Answer, process: _Process) -> Hang | None:
-        """Pass events on; gives the hang of which a sign of life tells, if it does."""
+    def _take(self, answer: Answer, process: _Process, lost_s: float) -> Hang | None:
+        """Pass events on; gives the hang of which a sign of life tells, if it does.
+
+        `lost_s` is time that does not count for who is at work.
+        """
         if isinstance(answer, Pong):
-            return hang_of(answer.busy, self._silence_limit_s)
+            return hang_of(answer.busy, self._silence_limit_s, lost_s)
         for event in answer:
             told = self._as_set(event, process) if isinstance(event, Loaded) else event
             self._tell(process.attempt, told)
@@ -447,6 +461,11 @@ class WorkerClient:
             process.end_by = time.monotonic() + SAVE_LIMIT_S
             if not self._write(process, Close()):
                 process.popen.kill()
+
+
+def _is_at_work(answer: Answer) -> bool:
+    """Whether a predictor may have been at work since before this answer."""
+    return not isinstance(answer, Pong) or answer.busy is not None
 
 
 def _exit_code_of(popen: "subprocess.Popen[bytes]") -> int:

@@ -79,19 +79,20 @@ class Hang:
     """What the next process must not use, None where nothing is under suspicion."""
 
 
-def hang_of(busy: Busy | None, limit_s: float) -> Hang | None:
+def hang_of(busy: Busy | None, limit_s: float, lost_s: float = 0.0) -> Hang | None:
     """The hang of a predictor that has been at work for too long, None while it may go on.
 
     `limit_s` is the time for one call of a predictor; one with a draft model has
-    `PATIENCE_WITH_A_DRAFT` times as long.
+    `PATIENCE_WITH_A_DRAFT` times as long. `lost_s` of its time nothing ran at all.
     """
     if busy is None:
         return None
     if busy.title in SLOW_READERS:
         limit_s *= PATIENCE_WITH_A_DRAFT
-    if busy.elapsed_s <= limit_s:
+    elapsed_s = busy.elapsed_s - lost_s
+    if elapsed_s <= limit_s:
         return None
-    said = f"the {busy.title} predictor has not answered for {busy.elapsed_s:.0f} s"
+    said = f"the {busy.title} predictor has not answered for {elapsed_s:.0f} s"
     return Hang(f"{said} and is left out", _disabled_predictor(busy.title, f"{said}, so it is off"))
 
 

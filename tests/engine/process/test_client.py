@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -28,7 +27,6 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.process import client as worker_client
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
 from engine.speculation.costs import MAX_ROWS
@@ -141,34 +139,19 @@ def test_a_killed_engine_is_an_event_and_can_be_loaded_again(
     assert loaded.is_alive
 
 
-@pytest.fixture
-def client_time(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The client's clock, which stands still until a test moves its `now_s`."""
-    clock = SimpleNamespace(now_s=0.0)
-    clock.monotonic = lambda: clock.now_s
-    monkeypatch.setattr(worker_client, "time", clock)
-    return clock
+def stopped_by_watchdog(client: WorkerClient) -> WorkerStopped:
+    """Have the client lose its patience; the next process has all of it."""
+    client._silence_limit_s = 2.0
+    stopped = collect(client, lambda event: isinstance(event, WorkerStopped))[-1]
+    client._silence_limit_s = PATIENCE_S
+    assert isinstance(stopped, WorkerStopped)
+    return stopped
 
 
-def stopped_for_silence(client: WorkerClient, clock: SimpleNamespace) -> WorkerStopped:
-    """Let time pass for the client until it calls the engine silent."""
-    events: list[Event] = []
-
-    def is_stopped() -> bool:
-        clock.now_s += 20
-        events.extend(client.poll(5.0))
-        return any(isinstance(event, WorkerStopped) for event in events)
-
-    wait_until(is_stopped)
-    return next(event for event in events if isinstance(event, WorkerStopped))
-
-
-def test_a_hung_engine_is_killed_and_started_again(
-    client_time: SimpleNamespace, loaded: WorkerClient
-) -> None:
+def test_a_hung_engine_is_killed_and_started_again(loaded: WorkerClient) -> None:
     worker = worker_of(loaded)
     worker.send_signal(signal.SIGSTOP)
-    stopped = stopped_for_silence(loaded, client_time)
+    stopped = stopped_by_watchdog(loaded)
     assert stopped.will_restart
     assert "silent" in stopped.message
     collect(loaded, lambda event: isinstance(event, Loaded))
@@ -382,27 +365,22 @@ class Hanging:
 
 
 @pytest.mark.parametrize(
-    ("hang", "is_silent"),
-    [
-        ("time.sleep(1000)", False),
-        ("__import__('ctypes').PyDLL(None).sleep(1000)", True),
-    ],
+    "hang",
+    ["time.sleep(1000)", "__import__('ctypes').PyDLL(None).sleep(1000)"],
     ids=["interpreter free", "interpreter held"],
 )
 @pytest.mark.slow
 def test_a_predictor_that_hangs_is_left_out_by_the_next_process(
     hang: str,
-    is_silent: bool,
     tmp_path: Path,
     configuration: Configuration,
     monkeypatch: pytest.MonkeyPatch,
-    client_time: SimpleNamespace,
 ) -> None:
     install_predictor(
         tmp_path, monkeypatch, "stuck", HANGING.format(hang=hang), attribute="Hanging"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    client = WorkerClient(log_path=tmp_path / "engine.log", silence_limit_s=2.0)
+    client = WorkerClient(log_path=tmp_path / "engine.log", silence_limit_s=PATIENCE_S)
     client.load(configuration)
     collect(client, lambda event: isinstance(event, Loaded))
     client.set_speculation(
@@ -410,11 +388,7 @@ def test_a_predictor_that_hangs_is_left_out_by_the_next_process(
     )
     client.generate(ask("Name three colours."))
     collect(client, lambda event: isinstance(event, PromptReady))
-    if is_silent:
-        stopped = stopped_for_silence(client, client_time)
-    else:
-        stopped = collect(client, lambda event: isinstance(event, WorkerStopped))[-1]
-    assert isinstance(stopped, WorkerStopped)
+    stopped = stopped_by_watchdog(client)
     assert stopped.will_restart
     assert "custom:stuck predictor" in stopped.message
     loaded = collect(client, lambda event: isinstance(event, Loaded))[-1]

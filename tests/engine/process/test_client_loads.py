@@ -308,6 +308,32 @@ def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
     client.close()
 
 
+def test_time_in_which_the_front_end_stood_still_itself_is_nobodys_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.process.client, "POLL_S", 0.05)
+    clock = SimpleNamespace(gone_s=0.0, n_asked=0)
+
+    def monotonic() -> float:
+        clock.n_asked += 1
+        return time.monotonic() + clock.gone_s
+
+    monkeypatch.setattr(engine.process.client, "time", SimpleNamespace(monotonic=monotonic))
+    client = make_client(tmp_path)
+    client.load(model("first"))
+    events_up_to(client, Loaded)
+    pid = int(str(journal(tmp_path)[0][0]))
+    os.kill(pid, signal.SIGSTOP)
+    clock.gone_s, clock.n_asked = 10 * PATIENCE_S, 0
+    wait_until(lambda: clock.n_asked > 20)
+    os.kill(pid, signal.SIGCONT)
+    assert client.is_alive
+    client.prefetch((Message("user", "more"),))
+    wait_until(lambda: journal(tmp_path, "Prefetch"))
+    assert client.poll() == []
+    client.close()
+
+
 def test_a_fault_of_the_clients_own_thread_is_told_and_the_next_load_goes_on(
     client: WorkerClient, monkeypatch: pytest.MonkeyPatch, thread_faults: list[ThreadFault]
 ) -> None:

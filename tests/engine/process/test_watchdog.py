@@ -19,6 +19,11 @@ def test_a_predictor_that_is_at_work_too_long_is_barred() -> None:
     assert "16 s" in hang.message
 
 
+def test_time_in_which_nothing_ran_is_no_work() -> None:
+    assert hang_of(Busy("lookup", LIMIT_S + 60), LIMIT_S, lost_s=60.0) is None
+    assert hang_of(Busy("lookup", LIMIT_S + 61), LIMIT_S, lost_s=60.0) is not None
+
+
 @pytest.mark.parametrize("name", ["draft", "combined"])
 def test_a_draft_model_may_read_a_long_chat(name: str) -> None:
     assert hang_of(Busy(name, LIMIT_S * PATIENCE_WITH_A_DRAFT), LIMIT_S) is None
