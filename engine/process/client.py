@@ -48,6 +48,7 @@ from engine.process.watchdog import (
     hang_of,
     is_native_crash,
     start_behind_pipe,
+    writable_log,
 )
 from engine.requests import GenerationRequest, Message
 
@@ -118,6 +119,8 @@ class WorkerClient:
         silence_limit_s: float = 15.0,
     ) -> None:
         self._log_path = log_path
+        self._log_note = ""
+        """Why the log is elsewhere, as long as nobody was told."""
         self._memory = BuildMemory(memory_path)
         self._costs_path = costs_path
         self._cache = cache or CacheSettings(warm_bytes=0, cold_bytes=0)
@@ -295,6 +298,8 @@ class WorkerClient:
         return self._after_end(attempt, exit_code, hang)
 
     def _start(self, attempt: _Attempt) -> _Process:
+        self._log_path, note = writable_log(self._log_path)
+        self._log_note = self._log_note or note
         process = _Process(attempt, *start_behind_pipe(self._command, self._log_path))
         import psutil
 
@@ -351,6 +356,9 @@ class WorkerClient:
         if process.attempt.is_fallback:
             self._memory.remember_crash()
             loaded = replace(loaded, notes=(*loaded.notes, FALLBACK_NOTE))
+        if self._log_note:
+            loaded = replace(loaded, notes=(*loaded.notes, self._log_note))
+            self._log_note = ""
         with self._sending:
             speculation = self._speculation
             if speculation == loaded.configuration.speculation:

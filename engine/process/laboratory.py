@@ -20,7 +20,7 @@ from engine.backends.server.laboratory import ServerLaboratory
 from engine.background import PAUSES_S, start_thread
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
-from engine.process.watchdog import describe_exit, start_behind_pipe
+from engine.process.watchdog import describe_exit, start_behind_pipe, writable_log
 from engine.quality.laboratory import Laboratory, LaboratoryEvent
 
 LABORATORY_COMMAND = (sys.executable, "-P", "-m", "engine.process.laboratory")
@@ -39,7 +39,9 @@ class LaboratoryProcess:
 
     def __init__(self, request: LaboratoryRequest, log_path: Path) -> None:
         self._connection: Connection[Order, Told]
-        log_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only system it goes elsewhere
+            log_path.unlink(missing_ok=True)
+        log_path, _ = writable_log(log_path)
         self._popen, self._connection = start_behind_pipe(LABORATORY_COMMAND, log_path)
         self._log_path = log_path
         self._is_over = False

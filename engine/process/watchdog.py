@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -34,6 +35,27 @@ KEY = "crashes_with_extra_buffers_alone"
 VERSION = 1
 
 
+def writable_log(path: Path) -> tuple[Path, str]:
+    """A log that can be written, and why it is another one than asked for; empty where it is not.
+
+    Where the folder takes no file, as on a system that is read-only, it is a temporary file, and
+    where there can be none the log goes nowhere: no reply needs it.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as error:
+        why = f"the log {path} cannot be written ({error.strerror})"
+    else:
+        return path, ""
+    try:
+        handle, name = tempfile.mkstemp(prefix="kvchat-", suffix=".log")
+    except OSError:
+        return Path(os.devnull), f"{why}: what the engine logs is lost"
+    os.close(handle)
+    return Path(name), f"{why}: the engine logs to {name}"
+
+
 def start(
     command: Sequence[str], log_path: Path, *, pass_fds: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
@@ -44,7 +66,8 @@ def start(
     """
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log_path.open("ab") as log:
-        os.chmod(log_path, 0o600)  # noqa: PTH101  what a chat says can be in a crash report
+        if log_path.is_file():  # not the device where logs go nowhere
+            os.chmod(log_path, 0o600)  # noqa: PTH101  what a chat says can be in a crash report
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -83,11 +84,13 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerCl
     client.close()
 
 
-def make_client(folder: Path, silence_limit_s: float = PATIENCE_S) -> WorkerClient:
+def make_client(
+    folder: Path, silence_limit_s: float = PATIENCE_S, log_path: Path | None = None
+) -> WorkerClient:
     script = folder / "played.py"
     script.write_text(textwrap.dedent(PLAYED))
     return WorkerClient(
-        log_path=folder / "engine.log",
+        log_path=log_path or folder / "engine.log",
         memory_path=folder / "build.json",
         command=(sys.executable, str(script), str(folder)),
         silence_limit_s=silence_limit_s,
@@ -346,3 +349,29 @@ def test_a_fault_of_the_clients_own_thread_is_told_and_the_next_load_goes_on(
     assert not client.is_busy
     client.load(model("second"))
     assert isinstance(events_up_to(client, Loaded)[-1], Loaded)
+
+
+@pytest.mark.parametrize("has_temporary", [True, False], ids=["temporary file", "nowhere"])
+def test_an_engine_whose_log_cannot_be_written_starts_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_temporary: bool
+) -> None:
+    (tmp_path / "state").write_text("a file where the folder should be")
+    temporary = tmp_path / "temporary"
+    if has_temporary:
+        temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    client = make_client(tmp_path, log_path=tmp_path / "state" / "worker.log")
+    notes = []
+    for name in ("first", "second"):
+        client.load(model(name))
+        event = events_up_to(client, Loaded)[-1]
+        assert isinstance(event, Loaded)
+        notes += [event.notes]
+    client.close()
+    assert "worker.log cannot be written" in notes[0][-1]
+    assert not any("worker.log" in note for note in notes[1])
+    if has_temporary:
+        (log,) = temporary.iterdir()
+        assert str(log) in notes[0][-1]
+    else:
+        assert "is lost" in notes[0][-1]
