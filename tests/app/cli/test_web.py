@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.cli.web import COOKIE, MAIN, WebError, serve
+from app.cli.web import WebError, serve
 
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
+
+from app.cli.web_server import COOKIE, MAIN, command_line  # noqa: E402  needs textual-serve
 
 
 @pytest.fixture
@@ -75,6 +77,50 @@ async def test_the_chat_paints_in_a_browser_takes_keys_and_ends_with_its_tab(add
                     await socket.receive()
 
 
+async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> None:
+    async with browser() as session:
+        answer = await session.get(address)
+        page = await answer.text()
+        assert "<title>kvchat</title>" in page
+        assert 'name="viewport"' in page
+        hosts = set(re.findall(r"//([\w.]+)", page))
+        assert hosts == {"127.0.0.1"}
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        script = await session.get(f"{address.split('/?')[0]}/kvchat.js")
+        assert script.content_type.endswith("/javascript")
+
+
+async def test_a_tab_of_a_size_that_no_window_has_does_not_fill_the_memory(address: str) -> None:
+    base = address.split("/?")[0]
+    async with browser() as session:
+        await session.get(address)
+        url = f"{base}/ws?width=999999999&height=999999999"
+        async with session.ws_connect(url, origin=base, max_msg_size=0) as socket:
+            await painted(socket, "no model was found")
+            await socket.send_str(json.dumps(["resize", {"width": 10**9, "height": 10}]))
+            await painted(socket, "make the window larger")
+
+
+@pytest.mark.parametrize("name", ["app", "engine"])
+async def test_a_tab_runs_no_code_of_the_folder_that_kvchat_was_started_in(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("print('FOREIGN')\n")
+    done = subprocess.run(
+        f"{command_line([])} --help",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "FOREIGN" not in done.stdout
+
+
 async def test_nobody_without_the_word_gets_anything(address: str) -> None:
     base = address.split("/?")[0]
     async with browser() as session:
@@ -107,6 +153,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
 def test_without_textual_serve_the_command_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "textual_serve.server", None)
+    monkeypatch.delitem(sys.modules, "app.cli.web_server")
+    monkeypatch.setitem(sys.modules, "textual_serve", None)
     assert run(["web"]) == 1
     assert "pip install 'kvchat[web]'" in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""textual-serve's server behind a word, with kvchat's own page, and one `kvchat` for each tab."""
+
+import asyncio
+import hmac
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from textual_serve import server
+from textual_serve.app_service import AppService
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler, Middleware
+
+HOST = "127.0.0.1"
+COOKIE = "kvchat-word"
+PAGE = Path(__file__).parent / "web_page"
+MAIN = "from app.cli.main import main; main()"
+MOST_COLUMNS = 500
+MOST_ROWS = 200
+"""A tab's size at most: the chat paints every cell of its screen."""
+END_S = 8.0
+"""A tab's kvchat that has not saved and ended by then is killed."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; "
+        "img-src 'self' data:; connect-src 'self' ws://{host}; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""What each answer allows the browser: nothing that is not of this server."""
+REFUSED = "Open the address that `kvchat web` printed: it holds a word that this one lacks.\n"
+
+
+class Tab(AppService):
+    """One tab's kvchat, of a size that a window can have; it ends within `END_S`."""
+
+    async def start(self, width: int, height: int) -> None:
+        await super().start(_bounded(width, MOST_COLUMNS), _bounded(height, MOST_ROWS))
+
+    async def set_terminal_size(self, width: int, height: int) -> None:
+        await super().set_terminal_size(_bounded(width, MOST_COLUMNS), _bounded(height, MOST_ROWS))
+
+    async def stop(self) -> None:
+        try:
+            async with asyncio.timeout(END_S):
+                await super().stop()
+        except TimeoutError:
+            if self._process is not None:
+                self._process.kill()
+
+
+class ChatServer(server.Server):
+    """textual-serve's server behind the word, and quiet.
+
+    Args:
+        arguments: Of `kvchat` in each tab.
+        port: On the loopback.
+        word: What a browser has to know.
+    """
+
+    def __init__(self, arguments: Sequence[str], port: int, word: str) -> None:
+        self._guard = guard(word, port)
+        vars(server)["AppService"] = Tab  # the server offers no other way to name one
+        super().__init__(
+            command_line(arguments),
+            HOST,
+            port,
+            title="kvchat",
+            public_url=f"http://{HOST}:{port}",
+            templates_path=PAGE,
+        )
+
+    def run(self, tell: Callable[[], None]) -> None:
+        """Serve until Ctrl+C; `tell` is called once browsers can come.
+
+        Raises:
+            OSError: The port cannot be used.
+        """
+        made = self._make_app()
+        web.run_app(made, host=HOST, port=self.port, print=lambda _: tell())
+
+    async def _make_app(self) -> web.Application:
+        made = await super()._make_app()
+        made.middlewares.append(self._guard)
+        made.router.add_get("/kvchat.js", _script)
+        return made
+
+    async def on_startup(self, app: web.Application) -> None:
+        """Say nothing: it does not listen yet."""
+
+
+async def _script(_: web.Request) -> web.FileResponse:
+    return web.FileResponse(PAGE / "kvchat.js")
+
+
+def _bounded(n_cells: object, most: int) -> int:
+    """A width or height that a browser named, as one that a window can have."""
+    return max(1, min(n_cells, most)) if isinstance(n_cells, int) else 1
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The shell's line that opens the chat in a tab; no module of the working folder is run."""
+    return f"exec {shlex.join([sys.executable, '-P', '-c', MAIN, 'chat', *arguments])}"
+
+
+def guard(word: str, port: int) -> "Middleware":
+    """The check that every request passes: its host, its origin and the word.
+
+    The host is checked because a page's own name may lead to the loopback, the origin because a
+    page may open a websocket to anywhere.
+    """
+    hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+    origins = {None, *(f"http://{host}" for host in hosts)}
+
+    @web.middleware
+    async def check(request: web.Request, handler: "Handler") -> web.StreamResponse:
+        asked = request.query.get("word", "")
+        known = asked or request.cookies.get(f"{COOKIE}-{port}", "")
+        is_ours = request.host in hosts and request.headers.get("Origin") in origins
+        if not (is_ours and hmac.compare_digest(known.encode(), word.encode())):
+            return web.Response(status=403, text=REFUSED)
+        response = await handler(request)
+        for name, value in HEADERS.items():
+            response.headers[name] = value.format(host=f"{HOST}:{port}")
+        if asked and not response.prepared:
+            response.set_cookie(f"{COOKIE}-{port}", word, httponly=True, samesite="Strict")
+        return response
+
+    return check
