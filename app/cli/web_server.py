@@ -84,7 +84,7 @@ class ChatServer(server.Server):
             OSError: The port cannot be used.
         """
         made = self._make_app()
-        web.run_app(made, host=HOST, port=self.port, print=lambda _: tell())
+        web.run_app(made, host=HOST, port=self.port, shutdown_timeout=END_S, print=lambda _: tell())
 
     async def _make_app(self) -> web.Application:
         made = await super()._make_app()
