@@ -1,6 +1,6 @@
 """Checks of a server: what it is, what it can tell, and whether it answers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from app import format as fmt
 from app.doctor import Check
@@ -18,15 +18,18 @@ TRIAL = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=TRIAL
 LIMITS = Limits(first_s=120.0, loading_s=30.0, pauses_s=(0.5,))
 
 
-def check_server(url: str, model: str | None) -> Iterator[Check]:
+def check_server(
+    url: str, model: str | None, tell: Callable[[Event], None] | None = None
+) -> Iterator[Check]:
     """What a server is, what it tells and what not, and a short reply of it.
 
     Args:
         url: Its address.
         model: The model to try; None is the first.
+        tell: Called, from any thread, with what is told apart from the checks.
     """
     try:
-        session = ServerSession(Configuration.at_server(url, model), LIMITS)
+        session = ServerSession(Configuration.at_server(url, model), LIMITS, tell)
     except EngineError as error:
         yield Check("server", "fail", str(error), None)
         return

@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
 
 from app.sanitize import behind_door, escaped, one_line, with_signs
+
+if TYPE_CHECKING:
+    from engine.events import Event
 
 Part = str | tuple[str, str]
 """A text, or a text and its style: a colour, `bold`, `dim`, or two of them."""
@@ -37,6 +40,14 @@ def tell(*parts: Part) -> None:
 def note(text: str) -> None:
     """Print on standard error what the user should know beside the output."""
     tell(f"kvchat: {text}")
+
+
+def note_waiting(event: "Event") -> None:
+    """Print on standard error which other program is waited for."""
+    from engine.events import Waiting
+
+    if isinstance(event, Waiting) and event.text:
+        note(event.text)
 
 
 def tell_over(text: str = "") -> None:

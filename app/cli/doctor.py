@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.console import print_json, say
+from app.cli.console import note_waiting, print_json, say
 from app.cli.options import json_option, server_option
 from app.sanitize import one_line
 
@@ -65,7 +65,7 @@ def _checks(model: str | None) -> "Iterator[Check]":
 def _server_checks(server: str, model: str | None) -> "Iterator[Check]":
     from app.server_doctor import check_server
 
-    yield from check_server(server, model)
+    yield from check_server(server, model, note_waiting)
 
 
 def _model_to_try(entries: "Sequence[ModelEntry]") -> Path | None:

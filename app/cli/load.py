@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from app import format as fmt
-from app.cli.console import note, print_json, say
+from app.cli.console import note, note_waiting, print_json, say
 from app.cli.options import Count, Number, joined
+from app.cli.run_reply import EXIT_CANCELLED
 from engine.model.addresses import LOOPBACK, origin_of, parse_server
 
 if TYPE_CHECKING:
@@ -73,11 +74,12 @@ def command(
     counts = _counts(users)
     url = _address(where)
     plan = LoadPlan(turns, max_tokens, seconds)
-    session = ServerSession(Configuration.at_server(url, model))
+    session = ServerSession(Configuration.at_server(url, model), tell=note_waiting)
+    foretold = foretold_by(session.facts, url)
     results: list[LoadResult] = []
+    was_stopped = False
     try:
         note(session.loaded.notes[0])
-        foretold = foretold_by(session.facts, url)
         alone = said_alone(session, counts[-1], plan) if check else None
         if not as_json:
             say(_row(HEADS))
@@ -85,6 +87,9 @@ def command(
             results.append(run_load(session, n_users, plan, alone))
             if not as_json:
                 say(_row(cells_of(results[-1], foretold(results[-1]))))
+    except KeyboardInterrupt:
+        was_stopped = True
+        note("stopped: what follows is of the numbers of users that were measured whole")
     finally:
         session.close()
     knee = knee_of(results)
@@ -94,9 +99,10 @@ def command(
             for each in results
         ]
         print_json({"results": rows, "knee": knee})
-    else:
+    elif results:
         _tell(results, knee, session.facts.n_slots)
-    sys.exit(any(result.n_failed or result.n_mixed_up for result in results))
+    has_failed = any(result.n_failed or result.n_mixed_up for result in results)
+    sys.exit(EXIT_CANCELLED if was_stopped else has_failed)
 
 
 def foretold_by(facts: "ServerFacts", url: str) -> "Callable[[LoadResult], float | None]":

@@ -312,7 +312,9 @@ def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
     for param in context.command.params:
         name = param.name or ""
         if is_refused(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            typed = param.opts[0] if isinstance(param, click.Option) else f"the {name}"
+            is_off = context.params.get(name) is False and bool(param.secondary_opts)
+            spelled = (param.secondary_opts if is_off else param.opts)[0]
+            typed = spelled if isinstance(param, click.Option) else f"the {name}"
             raise click.UsageError(f"{why}: leave out {typed}")
 
 

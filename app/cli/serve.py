@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.console import note, say
+from app.cli.console import note, note_waiting, say
 from app.cli.plan import knob_options, machine_options, setup_of_options, types_notes
 
 if TYPE_CHECKING:
@@ -51,7 +51,12 @@ def command(
     kvchat serve --model qwen2.5-7b --ctx 32k --slots 4 --no-chat
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
-    from engine.process.server_process import find_llama_server, free_port
+    from engine.process.server_process import (
+        address_of,
+        find_llama_server,
+        free_port,
+        is_exposed,
+    )
 
     if name is not None and options.get("preset") is not None:
         raise click.UsageError("give the preset once: as PRESET, or with --preset")
@@ -59,10 +64,17 @@ def command(
     program = find_llama_server(llama_server)
     planner = user_planner()
     plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
-    server = _server_of(plan, program, host, port or free_port(host))
+    host = host.removeprefix("[").removesuffix("]")
+    port = port or free_port(host)
+    server = _server_of(plan, program, host, port)
     for text in types_notes(plan, options):
         note(text)
-    note(f"starting {program} at {server.url}")
+    note(f"starting {program}, which listens at {address_of(host, port)}")
+    if is_exposed(host):
+        note(
+            f"whoever reaches port {port} of this machine can use the server, without a key: leave "
+            "out --host to keep it to this machine, or let in only those whom you trust"
+        )
     _end_in_order()
     server.start()
     try:
@@ -86,15 +98,14 @@ def _server_of(plan: "Plan", program: Path, host: str, port: int) -> "ServerProc
     """The server of a plan, not started; what it does otherwise than the plan is noted."""
     from engine.planning.exporting import export_request
     from engine.presets.programs.llama_server import serving
-    from engine.process.server_process import ServerProcess
+    from engine.process.server_process import WILDCARDS, ServerProcess, address_of
 
     request = export_request(plan, host=host, port=port, server=str(program))
     for text in request.warnings:
         note(text)
-    address = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     return ServerProcess(
         [*serving(request), *WATCHED],
-        url=f"http://{address}:{port}",
+        url=f"http://{address_of(WILDCARDS.get(host, host), port)}",
         log_path=paths.worker_log_path().with_name("llama-server.log"),
         tell=note,
     )
@@ -143,7 +154,7 @@ def _show(server: "ServerProcess") -> None:
     from engine.configuration import Configuration
     from engine.errors import ServerError
 
-    session = ServerSession(Configuration.at_server(server.url))
+    session = ServerSession(Configuration.at_server(server.url), tell=note_waiting)
     note("Ctrl+C ends it")
     shown = ""
     try:

@@ -1,5 +1,6 @@
 """A llama-server that kvchat starts, watches and ends."""
 
+import ipaddress
 import os
 import shutil
 import socket
@@ -9,11 +10,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from engine.background import start_thread
 from engine.errors import ServerError
-from engine.files import read_bytes
+from engine.model.addresses import KEY_VARIABLE, LOOPBACK
 from engine.process.watchdog import describe_exit, start
 
 PROGRAM = "llama-server"
@@ -27,8 +29,12 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before it is started again; the last one from then on."""
 CALM_S = 300.0
 """A server that ran this long is started again at once, as if it had never failed."""
-MOST_LOG = 1 << 24
+MOST_LOG = 1 << 26
+"""Bytes of a log from which on it begins anew: a server can run for weeks."""
+LAST_BYTES = 1 << 16
 LAST_LINES = 3
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a server that listens on every address of a kind is reached from this machine."""
 
 Tell = Callable[[str], None]
 
@@ -57,12 +63,29 @@ def free_port(host: str) -> int:
         ServerError: the host is none of this machine's.
     """
     try:
-        with socket.socket() as probe:
-            probe.bind((host, 0))
+        family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
             port: int = probe.getsockname()[1]
             return port
-    except OSError as error:
-        raise ServerError(f"nothing can listen at {host}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ServerError(f"nothing can listen at {host}: {said}") from error
+
+
+def address_of(host: str, port: int) -> str:
+    """Host and port as URLs have them: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_exposed(host: str) -> bool:
+    """Whether others than this machine reach what listens there."""
+    if host in LOOPBACK:
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
 
 
 class ServerProcess:
@@ -93,6 +116,8 @@ class ServerProcess:
         self._tell = tell
         self._pauses_s = tuple(pauses_s)
         self._popen: subprocess.Popen[bytes] | None = None
+        # It is on this machine: no proxy stands before it.
+        self._directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._is_ending = threading.Event()
         self._watching: threading.Thread | None = None
 
@@ -130,6 +155,12 @@ class ServerProcess:
     def end(self) -> None:
         """End it and wait for that."""
         self._is_ending.set()
+        self._terminate()
+        if self._watching is not None:
+            self._watching.join(END_S)
+            self._terminate()  # it may just have been started again
+
+    def _terminate(self) -> None:
         popen = self._popen
         if popen is not None and popen.poll() is None:
             popen.terminate()
@@ -138,8 +169,6 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 popen.kill()
                 popen.wait()
-        if self._watching is not None:
-            self._watching.join(END_S)
 
     def leave(self) -> None:
         """Let it run on, unwatched."""
@@ -147,14 +176,15 @@ class ServerProcess:
 
     def _start(self) -> None:
         try:
-            self._popen = start(self._command, self.log_path)
+            environment = {n: value for n, value in os.environ.items() if n != KEY_VARIABLE}
+            self._popen = start(self._command, self.log_path, environment=environment)
         except OSError as error:
             raise ServerError(f"{self._command[0]} does not start: {error.strerror}") from error
         self.n_starts += 1
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=HEALTH_S) as answer:
+            with self._directly.open(f"{self.url}/health", timeout=HEALTH_S) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError, ValueError):
             return False
@@ -167,6 +197,7 @@ class ServerProcess:
             while popen.poll() is None:
                 if self._is_ending.wait(POLL_S):
                     return
+                self._bound_log()
             if self._is_ending.is_set():
                 return
             n_failed = 0 if time.monotonic() - since > CALM_S else n_failed
@@ -182,13 +213,20 @@ class ServerProcess:
                 self._tell(str(error))
                 return
 
+    def _bound_log(self) -> None:
+        with suppress(FileNotFoundError):
+            if self.log_path.stat().st_size > MOST_LOG:
+                os.truncate(self.log_path, 0)
+
     def _why(self, code: int) -> str:
         return f"{describe_exit(code)}. {self._last()}"
 
     def _last(self) -> str:
         """The end of its log, which says why."""
         try:
-            data = read_bytes(self.log_path, limit=MOST_LOG)
+            with self.log_path.open("rb") as log:
+                log.seek(-min(self.log_path.stat().st_size, LAST_BYTES), os.SEEK_END)
+                data = log.read(LAST_BYTES)
         except OSError:
             return f"its log {self.log_path} cannot be read"
         lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -57,9 +57,19 @@ def writable_log(path: Path) -> tuple[Path, str]:
 
 
 def start(
-    command: Sequence[str], log_path: Path, *, pass_fds: Sequence[int] = ()
+    command: Sequence[str],
+    log_path: Path,
+    *,
+    pass_fds: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """A process in a session of its own; its output goes behind what a log holds.
+
+    Args:
+        command: The program and its arguments.
+        log_path: Takes its output.
+        pass_fds: File descriptors that it has as well.
+        environment: Its variables; None is those of this process.
 
     Raises:
         OSError: it cannot be started, or its log not be written.
@@ -74,6 +84,7 @@ def start(
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=pass_fds,
+            env=environment,
             start_new_session=True,
         )
 

@@ -18,7 +18,7 @@ from engine.backends.server.event_stream import (
 from engine.backends.server.patience import Patience, Report
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import ContextFullError, EngineError, ServerError
-from engine.model.addresses import KEY_VARIABLE, key_of, origin_of, shown_origin
+from engine.model.addresses import KEY_VARIABLE, LOOPBACK, key_of, origin_of, shown_origin
 from engine.model.http_ranges import Connection
 from engine.parsing import parse_json
 from engine.requests import Cancellation
@@ -109,7 +109,11 @@ class Http:
         verify = ssl.create_default_context() if url.startswith("https:") else False
         # Each request has a connection of its own, which is cut where it is stopped or is late.
         self._client = httpx.Client(
-            headers=headers, verify=verify, limits=httpx.Limits(max_keepalive_connections=0)
+            headers=headers,
+            verify=verify,
+            limits=httpx.Limits(max_keepalive_connections=0),
+            # Before a server of this machine there is no proxy.
+            trust_env=origin_of(url)[1] not in LOOPBACK,
         )
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
+from engine.backends.server import many_users
 from engine.model.addresses import KEY_VARIABLE
 from tests.hostile_language_server import serving
 
@@ -35,6 +36,54 @@ def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture
     assert run(["run", "--server", "http://127.0.0.1:9", "--ctx", "4k", "Hello"]) == 1
     assert "--ctx is for models here" in capsys.readouterr().err
     assert run(["run", "--server", "http://me:pass@host", "Hello"]) == 2
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [["--gpu-layers", "0"], ["--no-strict"], ["--no-bonus-token"], ["--mmproj", "off"],
+     ["--kv-trace", "trace.jsonl"], ["--decode-plan", "auto"]],
+)  # fmt: skip
+def test_what_would_do_nothing_at_a_server_is_refused_by_its_own_name(
+    typed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "--server", "http://127.0.0.1:9", *typed, "Hello"])
+    assert typed[0] in capsys.readouterr().err
+
+
+def test_a_load_that_is_stopped_shows_what_was_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped_at_two(session: object, n_users: int, *rest: object) -> object:
+        if n_users == 2:
+            raise KeyboardInterrupt
+        return run_load(session, n_users, *rest)  # type: ignore[arg-type]  handed on
+
+    run_load = many_users.run_load
+    monkeypatch.setattr(many_users, "run_load", stopped_at_two)
+    with serving("llama-server") as server:
+        command = ["load", server.url, "--users", "1,2", "--turns", "1"]
+        assert run([*command, "--json"]) == 130
+        found = json.loads(capsys.readouterr().out)
+        assert [each["users"] for each in found["results"]] == [1]
+        assert run(command) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_a_server_that_listens_for_all_is_started_with_a_warning(
+    starter_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    command = ["serve", "--model", str(starter_path), "--llama-server", str(program), "--no-chat"]
+    assert run([*command, "--host", "0.0.0.0", "--port", "4999"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "listens at 0.0.0.0:4999" in said
+    assert "without a key" in said
+    assert run([*command, "--host", "[::1]", "--port", "4999"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "listens at [::1]:4999" in said
+    assert "without a key" not in said
 
 
 def test_load_counts_every_reply_of_every_user(capsys: pytest.CaptureFixture[str]) -> None:
