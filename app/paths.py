@@ -121,11 +121,6 @@ def bandwidths_path() -> Path:
     return state_dir() / "bandwidths.json"
 
 
-def tuning_dir() -> Path:
-    """The folder of what `kvchat tune` has measured, a file for each model and its settings."""
-    return state_dir() / "tuning"
-
-
 def cache_plans_dir() -> Path:
     """The folder of what was measured of cache types, and what was chosen by it."""
     return data_dir() / "cache-plans"

@@ -1,9 +1,9 @@
-"""What `kvchat tune` gains over the usual settings, and whether a second run agrees.
+"""How long `kvchat tune` takes, what it decides, and whether a second run decides the same.
 
-    ../.venv/bin/python tuning.py MODEL [MODEL ...] [--minutes 3] [--page ../docs/tune.md]
+    ../.venv/bin/python tuning.py MODEL [MODEL ...] [--minutes 1 3] [--page ../docs/tune.md]
 
-Each model is tuned twice, both times as if kvchat had never met it; a third call behind the second
-has nothing to do. With `--page` the table is written between the marks of that page.
+Each model is tuned for each time, idle and beside one busy process, twice each, every time as if
+kvchat had never met it. With `--page` the table is written between the marks of that page.
 """
 
 import argparse
@@ -14,20 +14,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from engine.memory.hardware import this_processor
-from engine.tuning.gain import PairedGain, agree
 
 BEGIN, END = "<!-- measured by benchmarks/tuning.py -->", "<!-- end of what was measured -->"
 MAIN = "from app.cli.main import main; main()"
-NOTHING = "nothing"
+BUSY = "while True: pass"
+GRACE_S = 10.0
+"""How long after its time a run may end."""
 TITLES = (
-    "model", "run", "two equals differ by", "taken", "all together (95 %)",
-    "tokens/s in a short chat", "in a long one", "of a prompt", "drafts", "s",
+    "model", "minutes", "beside", "run", "took, s", "tokens/s written", "read", "verdict (blocks)",
 )  # fmt: skip
 
 
@@ -36,104 +37,126 @@ class Run:
     """One call of the command."""
 
     found: dict[str, object]
-    """What `--json` gave."""
+    """What `--json` gave; empty where it failed."""
     elapsed_s: float
 
     @property
-    def total(self) -> PairedGain | None:
-        total = self.found["total"]
-        return PairedGain(**total) if isinstance(total, dict) else None
+    def compared(self) -> list[dict[str, object]]:
+        compared = self.found.get("compared", [])
+        assert isinstance(compared, list)
+        return compared
 
     @property
     def taken(self) -> tuple[str, ...]:
-        compared = self.found["compared"]
-        assert isinstance(compared, list)
-        return tuple(
-            f"{each['setting']} {each['label']}" for each in compared if each["verdict"] == "taken"
-        )
+        """What the preset has."""
+        return tuple(named(each) for each in self.compared if each["verdict"] == "taken")
+
+    @property
+    def verdicts(self) -> dict[str, object]:
+        """By setting, of those that were decided."""
+        decided = (each for each in self.compared if each["verdict"] != "no time")
+        return {named(each): each["verdict"] for each in decided}
+
+
+def named(result: dict[str, object]) -> str:
+    return f"{result['setting']} {result['label']}"
 
 
 def main() -> None:
     options = parsed()
-    lines = [*heading(options.minutes)]
+    lines = [*heading()]
     for model in options.models:
-        lines += measured(model, options.minutes)
+        for minutes in options.minutes:
+            for n_busy in options.busy:
+                lines += measured(model, minutes, n_busy)
     text = "\n".join(lines)
     print(text)
     if options.page is not None:
         write(options.page, text)
 
 
-def measured(model: Path, minutes: float) -> Iterator[str]:
+def measured(model: Path, minutes: float, n_busy: int) -> Iterator[str]:
     """The rows of a model, and whether its runs agree."""
     runs = []
-    for number in (1, 2):
-        with tempfile.TemporaryDirectory() as home:
-            runs.append(tune(model, minutes, Path(home)))
-            done = tune(model, minutes, Path(home)) if number == 2 else None
-        print(f"{model.name}, run {number}: {runs[-1].elapsed_s:.0f} s", file=sys.stderr)
-    for number, run in enumerate(runs, 1):
-        yield row(model, number, run)
-    verdict = "agree" if agreed(*runs) else "**do not agree**"
-    assert done is not None
-    state = "found everything done" if done.found["was_done"] else "**measured again**"
-    yield f"| | | | the two {verdict}; a third call {state} in {done.elapsed_s:.1f} s | | | | | | |"
-
-
-def tune(model: Path, minutes: float, home: Path) -> Run:
-    folders = {
-        f"XDG_{name}_HOME": str(home / name) for name in ("CONFIG", "DATA", "STATE", "CACHE")
-    }
-    command = [sys.executable, "-c", MAIN, "tune", str(model.resolve()), "--json"]
-    started = time.perf_counter()
-    done = subprocess.run(
-        [*command, "--minutes", f"{minutes:g}"],
-        env={**os.environ, "HOME": str(home), **folders},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"kvchat tune {model} ended with {done.returncode}")
-    return Run(json.loads(done.stdout), time.perf_counter() - started)
+    with busy(n_busy):
+        for number in (1, 2):
+            runs.append(tune(model, minutes))
+            line = row(model, minutes, n_busy, number, runs[-1])
+            print(line, file=sys.stderr)
+            yield line
+    late = [run for run in runs if run.elapsed_s > 60 * minutes + GRACE_S]
+    in_time = "**too late**" if late else "in time"
+    verdict = "the same" if agreed(*runs) else "**others**"
+    yield f"| | | | | {in_time} | | | verdicts of the two: {verdict} |"
 
 
 def agreed(one: Run, other: Run) -> bool:
-    """Whether two runs took the same settings, and their gains can both be right."""
-    if one.total is None or other.total is None:
-        return one.total is other.total
-    return one.taken == other.taken and agree(one.total, other.total)
+    """Whether two runs took the same, and say the same of what both of them decided."""
+    both = one.verdicts.keys() & other.verdicts.keys()
+    is_same = all(one.verdicts[name] == other.verdicts[name] for name in both)
+    return bool(one.found and other.found) and one.taken == other.taken and is_same
 
 
-def heading(minutes: float) -> Iterator[str]:
+def tune(model: Path, minutes: float) -> Run:
+    with tempfile.TemporaryDirectory() as home:
+        names = ("CONFIG", "DATA", "STATE", "CACHE")
+        folders = {f"XDG_{name}_HOME": str(Path(home) / name.lower()) for name in names}
+        command = [sys.executable, "-c", MAIN, "tune", str(model.resolve()), "--json"]
+        started = time.perf_counter()
+        done = subprocess.run(
+            [*command, "--minutes", f"{minutes:g}"],
+            env={**os.environ, "HOME": home, **folders},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        elapsed_s = time.perf_counter() - started
+    return Run(json.loads(done.stdout) if done.returncode == 0 else {}, elapsed_s)
+
+
+@contextmanager
+def busy(n: int) -> Iterator[None]:
+    """So many processes that compute."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def heading() -> Iterator[str]:
     memory = psutil.virtual_memory().total / 2**30
     yield (
         f"{this_processor().name}, {psutil.cpu_count(logical=False)} cores, {memory:.0f} GiB, "
-        f"{minutes:g} minutes a run, `python benchmarks/tuning.py`:"
+        "`python benchmarks/tuning.py`:"
     )
     yield ""
     yield f"| {' | '.join(TITLES)} |"
     yield f"|{'---|' * len(TITLES)}"
 
 
-def row(model: Path, number: int, run: Run) -> str:
-    noise, total, drafts = run.found["noise"], run.total, run.found["drafts"]
-    assert isinstance(noise, dict)
-    gain = PairedGain(**noise)
-    together = "-" if total is None else f"{total.median:.3f} ({total.low:.2f} to {total.high:.2f})"
+def row(model: Path, minutes: float, n_busy: int, number: int, run: Run) -> str:
+    verdicts = (f"{named(each)}: {each['verdict']} ({blocks(each)})" for each in run.compared)
     cells = (
-        model.stem, str(number), f"{100 * gain.noise:.1f} %", ", ".join(run.taken) or NOTHING,
-        together, *(rates(run, name) for name in ("near", "deep", "prompt")),
-        drafts["recommended"] if isinstance(drafts, dict) else "-", f"{run.elapsed_s:.0f}",
+        model.stem, f"{minutes:g}", f"{n_busy} busy" if n_busy else "nothing", str(number),
+        f"{run.elapsed_s:.0f}", rates(run, "near"), rates(run, "prompt"),
+        "; ".join(verdicts) or "**failed**",
     )  # fmt: skip
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {' | '.join(cells)} |"
+
+
+def blocks(result: dict[str, object]) -> str:
+    gain = result["gain"]
+    return f"{gain['n_blocks']}, {gain['median']:.2f}" if isinstance(gain, dict) else "0"
 
 
 def rates(run: Run, name: str) -> str:
     """Tokens a second before and after."""
-    before, after = run.found["start_tps"], run.found["chosen_tps"]
-    assert isinstance(before, dict)
-    assert isinstance(after, dict)
+    before, after = run.found.get("start_tps"), run.found.get("chosen_tps")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return "-"
     return f"{before[name]:.1f} → {after[name]:.1f}"
 
 
@@ -151,7 +174,8 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--minutes", type=float, nargs="+", default=[1.0, 3.0])
+    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1], help="processes beside it")
     parser.add_argument("--page", type=Path, help="write the table between this page's marks")
     return parser.parse_args()
 

@@ -7,6 +7,7 @@ from engine.backends import TORCH_MISSING
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.model import LoadedModel
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError, ModelLoadError
@@ -75,10 +76,13 @@ def load_session(
     configuration: Configuration,
     disabled_predictor: DisabledPredictor | None = None,
     costs: CostProfile | None = None,
+    *,
+    weights: LoadedModel | None = None,
 ) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
 
     A `disabled_predictor` stays off, whatever is asked for; `costs` are those of an earlier run.
+    `weights` of llama.cpp that are loaded already are shared.
 
     A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
     process that watches knows what to try next.
@@ -92,7 +96,7 @@ def load_session(
     warning = check_draft(configuration)
     opened: list[ModelBackend] = []
     try:
-        target = _open_backend(configuration, log, "target")
+        target = _open_backend(configuration, log, "target", weights)
         opened.append(target)
         draft: ModelBackend | None = None
         own = configuration.of_draft("kvchat")
@@ -126,11 +130,14 @@ def load_session(
 
 
 def _open_backend(
-    configuration: Configuration, log: NativeLog, role: Literal["target", "draft"]
+    configuration: Configuration,
+    log: NativeLog,
+    role: Literal["target", "draft"],
+    weights: LoadedModel | None = None,
 ) -> ModelBackend:
     if configuration.backend == "llama.cpp":
         _check_not_torch(configuration)
-        return LlamaCppBackend(configuration, log, role)
+        return LlamaCppBackend(configuration, log, role, model=weights)
     try:
         from engine.backends.torch.backend import TorchBackend  # takes a second or two
     except ImportError as error:

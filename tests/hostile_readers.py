@@ -91,7 +91,6 @@ from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
 from engine.speculation.costs import CostProfile
-from engine.tuning.outcome import TuningRecord, read_record, write_record
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.presets.programs import test_imported_files as imports
@@ -360,7 +359,6 @@ def _measured(data: bytes) -> Iterator[str]:
     """What was measured on this machine, and marked by the user."""
     path = _file(data, "measured.json")
     yield str(Speeds(path).of("identity"))
-    yield str(read_record(path))
     yield from Favourites(path).all()
 
 
@@ -369,8 +367,7 @@ def _measured_seeds() -> list[bytes]:
     path.unlink(missing_ok=True)
     Speeds(path).keep("identity", ModelSpeed(9.5, 8.5, 2048, 90.0, "", "2026-01-01"))
     Favourites(path.with_name("favourites-seed.json")).mark("identity", is_favourite=True)
-    write_record(path.with_name("tuning-seed.json"), TuningRecord())
-    names = ("measured-seed.json", "favourites-seed.json", "tuning-seed.json")
+    names = ("measured-seed.json", "favourites-seed.json")
     return [(_folder() / name).read_bytes() for name in names]
 
 
@@ -710,7 +707,7 @@ READERS = [
     _texts("LM Studio's settings", _folders_of_others, FOLDERS),
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
-    _texts("measured speeds, tuning, favourites", _measured, *map(_seed, range(3))),
+    _texts("measured speeds, favourites", _measured, *map(_seed, range(2))),
     _texts("calibrations", _calibrations, _calibrations_seed),
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),

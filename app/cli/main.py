@@ -38,7 +38,7 @@ COMMANDS = {
     "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
     "compare": ("app.cli.compare", "Answer one prompt in two ways and say which is faster."),
     "bench": ("app.cli.bench", "Measure what speculation gains here, and what to set."),
-    "tune": ("app.cli.tune", "Measure which settings this machine runs a model quickest with."),
+    "tune": ("app.cli.tune", "Measure which settings run a model fastest on this machine."),
     "cache-quality": (
         "app.cli.cache_quality",
         "Measure what types of KV cache cost with a model, on your own texts.",

@@ -3,23 +3,27 @@
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import note, print_json, tell, tell_over
+from app.cli.console import Part, note, print_json, tell, tell_over
 from app.cli.options import Number, ctx_option, draft_option, json_option, preset_option
 
 if TYPE_CHECKING:
-    from app.tuning import Tuned, TuneStep, Tuning
+    from app.tuning import Tuned
     from engine.tuning.gain import PairedGain
-    from engine.tuning.outcome import TrialResult
+    from engine.tuning.tuner import Outcome, Progress, TrialResult
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
-STYLES = {"taken": "green", "quicker": "green", "failed": "red", "no time": "yellow"}
-THREADS_NOTE = "Not measured: priority and polling of threads, which llama-cpp-python does not set."
+STYLES = {"taken": "green", "faster": "green", "failed": "red", "no time": "yellow"}
+LINE_EVERY_S = 5.0
+"""How often a line says where it is where there is no terminal to write over."""
+BUSY_CORES = 0.25
+"""Cores that others took from which that is said."""
 
 
 @click.command(name="tune")
@@ -32,9 +36,8 @@ THREADS_NOTE = "Not measured: priority and polling of threads, which llama-cpp-p
     default=MINUTES,
     show_default=True,
     type=Number(0.5, 600.0),
-    help="Time for everything, earlier runs included.",
+    help="Time for everything, loading included.",
 )
-@click.option("--again", is_flag=True, help="Forget what earlier runs measured.")
 @click.option("--write", "name", metavar="PRESET", help="Name of the preset. [tuned MODEL]")
 @json_option
 def command(
@@ -44,83 +47,95 @@ def command(
     draft: str | None,
     n_ctx: int | None,
     minutes: float,
-    again: bool,
     name: str | None,
     as_json: bool,
 ) -> int:
-    """Measure which settings run MODEL quickest on this machine, and write them as a preset.
+    """Measure which settings run MODEL fastest on this machine, and write them as a preset.
 
     \b
     kvchat tune qwen2.5-1.5b               three minutes
-    kvchat tune qwen2.5-1.5b --minutes 10  go on with what was left out
+    kvchat tune qwen2.5-1.5b --minutes 10  time for more settings, and for slower models
     kvchat tune --preset long-context      the model and settings of a preset
 
-    Threads, flash attention, micro-batch, repacked and mapped weights, layers on the GPU and who
-    drafts are compared with what kvchat does now, in runs side by side; a setting is taken where
-    it is quicker beyond the noise. Close what else uses the machine. Ctrl+C keeps what is done: the
-    same command goes on there.
+    Threads, flash attention, ubatch, drafts and layers on the GPU are compared with what kvchat
+    does now, in short runs side by side; a setting is taken where it is faster beyond the noise.
+    The model is loaded once. Close what else uses the machine. Ctrl+C ends it with what was found.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import ModelRequest
     from app.tuning import TuneRequest, Tuning
 
-    request = TuneRequest(ModelRequest(model, draft, preset, n_ctx), minutes, again, name)
+    request = TuneRequest(ModelRequest(model, draft, preset, n_ctx), minutes, name)
     tuning = Tuning(request, load_settings().settings)
-    if not _measured(tuning, minutes):
+    tell(f"{tuning.model_name}: up to {minutes:g} minutes")
+    shown = _Shown(tuning.until_s)
+    try:
+        tuned = tuning.run(shown.tell, shown.waiting)
+    except KeyboardInterrupt:
+        shown.clear()
+        note("stopped before the settings as they are were measured: nothing is written")
         return EXIT_INTERRUPTED
-    tuned = tuning.result
-    assert tuned is not None
+    finally:
+        shown.clear()
     if as_json:
         from app.tuning import as_json as values
 
         print_json(values(tuned))
     else:
         _print(tuned)
-    return 0
+    return EXIT_INTERRUPTED if tuned.was_stopped else 0
 
 
-def _measured(tuning: "Tuning", minutes: float) -> bool:
-    """Whether a run came to its end; how far it is goes to standard error."""
-    goes_on = f", after {tuning.spent_s:.0f} s of earlier runs" if tuning.spent_s else ""
-    tell(f"{tuning.model_name}: up to {minutes:g} minutes{goes_on}")
-    _over("loading …")
-    try:
-        for step in tuning.run():
-            _tell_step(step, minutes * 60)
-    except KeyboardInterrupt:
-        _clear()
-        note("stopped; what was measured is kept, and the same command goes on there")
-        return False
-    _clear()
-    return True
+class _Shown:
+    """Where a run is and how long it may still take, on standard error.
 
+    A terminal has it in one line that is written over, anything else a line every few seconds.
+    """
 
-def _tell_step(step: "TuneStep", budget_s: float) -> None:
-    from app.bench.short import DraftingProgress
-    from engine.tuning.outcome import TrialProgress
+    def __init__(self, until_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._until_s = until_s
+        self._clock = clock
+        self._doing = ""
+        self._is_terminal = sys.stderr.isatty()
+        self._line_at_s = clock()
 
-    match step:
-        case TrialProgress(setting=what, label=label, n_blocks=n, gain=gain, spent_s=spent_s):
-            so_far = f" · {_ratio(gain)}" if gain else ""
-            _over(f"{spent_s:.0f} of {budget_s:.0f} s · {what}, {label} · block {n}{so_far}")
-        case DraftingProgress(n_prompts=n):
-            _over(f"drafts · prompt {n}")
-        case _:
-            _clear()
+    def tell(self, step: "Progress | TrialResult") -> None:
+        """Show what is measured now, or print a result."""
+        from engine.tuning.tuner import Progress
+
+        if isinstance(step, Progress):
+            self._doing = _doing(step)
+            self.waiting()
+        else:
+            self.clear()
             tell(*_line(step))
 
+    def waiting(self) -> None:
+        """Say how much time is left."""
+        left_s = max(round(self._until_s - self._clock()), 0)
+        text = f"{left_s // 60}:{left_s % 60:02d} left · {self._doing}"
+        if self._is_terminal:
+            tell_over(text[: shutil.get_terminal_size().columns - 1])
+        elif self._clock() >= self._line_at_s:
+            self._line_at_s = self._clock() + LINE_EVERY_S
+            tell(text)
 
-def _over(text: str) -> None:
-    if sys.stderr.isatty():
-        tell_over(text[: shutil.get_terminal_size().columns - 1])
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_terminal:
+            tell_over()
 
 
-def _clear() -> None:
-    if sys.stderr.isatty():
-        tell_over()
+def _doing(step: "Progress") -> str:
+    parts = [", ".join(filter(None, (step.setting, step.label)))]
+    if step.label:
+        parts.append(f"block {step.n_blocks + 1}")
+    if step.gain is not None:
+        parts.append(f"{step.gain.median:.2f} times as fast so far")
+    return " · ".join(parts)
 
 
-def _line(each: "TrialResult") -> Iterator[str | tuple[str, str]]:
+def _line(each: "TrialResult") -> Iterator[Part]:
     yield f"{each.setting}, {each.label}: "
     yield each.verdict, STYLES.get(each.verdict, "")
     yield f" {_ratio(each.gain)}" if each.gain else ""
@@ -132,9 +147,8 @@ def _print(tuned: "Tuned") -> None:
 
     from app.console import console, plain_table
 
-    outcome = tuned.outcome
-    titles = ("setting", "tried", "speed", "95 %", "blocks", "verdict")
-    rows = [_row(each) for each in outcome.compared]
+    titles = ("setting", "tried", "speed", "99 %", "blocks", "verdict")
+    rows = [_row(each) for each in tuned.outcome.compared]
     screen = console()
     screen.print(plain_table(titles, rows, numbers=("speed", "blocks"), folds=False))
     screen.print()
@@ -155,46 +169,49 @@ def _row(each: "TrialResult") -> tuple[str, ...]:
 
 
 def _conclusions(tuned: "Tuned") -> Iterator[str]:
-    from app.format import rate
-
-    outcome, drafting = tuned.outcome, tuned.drafting
-    noise = outcome.noise
-    yield f"Two equal engines differ by up to {100 * noise.noise:.1f} %: gains below that are none."
+    outcome = tuned.outcome
     for each in outcome.compared:
         if each.verdict == "taken":
             parts = ", ".join(f"{name} {gain.median:.2f}" for name, gain in each.parts.items())
             cost = f" Its cost: {each.cost}." if each.cost else ""
             yield f"Taken: {each.setting} {each.label} ({parts}).{cost}"
-        elif each.verdict in ("failed", "quicker") and each.reason:
+        elif each.verdict in ("failed", "faster") and each.reason:
             yield f"Not taken: {each.setting} {each.label}: {each.reason}."
-    if outcome.total is None:
-        yield "Nothing that was tried is clearly quicker than the settings of now."
-    else:
-        yield f"All together: {_ratio(outcome.total)} of the settings of now."
-    if drafting is not None:
+    if not outcome.changes:
+        yield "Nothing that was tried is clearly faster than the settings as they were."
+    yield _speeds(outcome)
+    if outcome.n_others is not None and outcome.n_others >= BUSY_CORES:
         yield (
-            f"Drafts, on {drafting.n_prompts} prompts: {drafting.advice.name} - "
-            f"{drafting.advice.reason}."
+            f"Other programs took {outcome.n_others:.1f} cores meanwhile: these speeds hold beside "
+            "them."
         )
-    start, chosen = outcome.start_tps, outcome.chosen_tps
-    deep = f"{outcome.sizes.n_deep:,}"
-    yield (
-        f"Tokens a second: {rate(chosen.get('near'))} written (before: {rate(start.get('near'))}), "
-        f"{rate(chosen.get('deep'))} behind {deep} ({rate(start.get('deep'))}), "
-        f"{rate(chosen.get('prompt'))} read ({rate(start.get('prompt'))})."
-    )
-    yield THREADS_NOTE
     if tuned.preset is not None:
-        yield f"Written: {tuned.preset_path}. Use it: kvchat --preset {shlex.quote(tuned.preset)}"
-    if tuned.is_complete:
-        yield "Everything is measured" + (
-            " since an earlier run: --again measures anew." if tuned.was_done else "."
+        yield (
+            f"Written after {tuned.spent_s:.0f} s: {tuned.preset_path}. "
+            f"Use it: kvchat --preset {shlex.quote(tuned.preset)}"
         )
+    if outcome.is_complete:
+        yield "Everything was measured."
     else:
-        yield "The time was too short for the rest: more --minutes go on there."
+        names = dict.fromkeys(
+            each.setting for each in outcome.compared if each.verdict == "no time"
+        )
+        yield f"There was no time to settle {', '.join(names)}: give more with --minutes."
 
 
-def _ratio(gain: "PairedGain | None") -> str:
-    if gain is None:
-        return "-"
+def _speeds(outcome: "Outcome") -> str:
+    from app.format import rate
+
+    start, chosen = outcome.start_tps, outcome.chosen_tps
+    deep = ""
+    if "deep" in chosen:
+        before = f" ({rate(start['deep'])})" if "deep" in start else ""
+        deep = f", {rate(chosen['deep'])} after {outcome.sizes.n_deep:,}{before}"
+    return (
+        f"Tokens a second: {rate(chosen.get('near'))} written (before: {rate(start.get('near'))})"
+        f"{deep}, {rate(chosen.get('prompt'))} read ({rate(start.get('prompt'))})."
+    )
+
+
+def _ratio(gain: "PairedGain") -> str:
     return f"{gain.median:.3f} ({gain.low:.2f} to {gain.high:.2f})"

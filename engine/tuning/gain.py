@@ -1,26 +1,23 @@
-"""How much quicker one of two is, from times that were taken side by side.
+"""How many times as fast one of two is, from runs that were timed side by side.
 
-Times are taken in blocks of four, A B B A, so that a machine that grows slower or faster at a
-steady rate favours neither. A block gives one ratio; the ratios of several give a median and how
-far it can be trusted.
+Runs are taken in blocks of four, A B B A, so that a machine that grows slower or faster at a steady
+rate favours neither. A block gives one ratio; the ratios of several give a median, how far it can
+be trusted, and how unlike two runs of one thing are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, exp, log
 from statistics import median
-from typing import Annotated, TypeVar
 
-from engine.configuration import Bounds
+CONFIDENCE = 0.99
+N_FIRST, N_DECIDING, N_MOST = 3, 6, 16
+"""Blocks that show a loss, blocks that show a gain or none, and blocks after which nothing is
+measured again."""
+WORTH = 1.03
+"""Least gain that counts: nobody notices a smaller one."""
 
-Name = TypeVar("Name", bound=str)
-CONFIDENCE = 0.95
-N_DECIDING = 6
-"""Fewest blocks that decide: the range of six ratios holds their median 97 times of 100."""
-
-MOST_SECONDS = 1e6
-Seconds = Annotated[float, Bounds(gt=0, lt=MOST_SECONDS)]
-Block = tuple[Seconds, Seconds, Seconds, Seconds]
+Block = tuple[float, float, float, float]
 """Seconds a token, taken in this order: A, B, B, A."""
 
 
@@ -30,55 +27,66 @@ class PairedGain:
 
     median: float
     low: float
-    """Lower end of the interval that holds the median in 95 of 100 cases, with `N_DECIDING` blocks
-    or more; of fewer, their smallest ratio."""
+    """Lower end of the interval that holds the median in 99 of 100 cases; of less than eight blocks
+    their smallest ratio."""
     high: float
     n_blocks: int
+    noise: float
+    """How unlike two runs of one side are, the median of all blocks: 0.1 is a tenth."""
 
     @property
-    def noise(self) -> float:
-        """How far the interval reaches from 1 as a factor less 1; of two equals it is all noise."""
-        return max(self.high, 1 / self.low) - 1
+    def least(self) -> float:
+        """The gain from which B counts as faster: worth it, and more than the noise."""
+        return max(WORTH, 1 + self.noise)
 
-    def is_clear(self, least: float) -> bool:
-        """Whether B is at least `least` times as fast, and every doubt leaves it quicker."""
-        return self.n_blocks >= N_DECIDING and self.low > 1 and self.median >= least
+    @property
+    def is_faster(self) -> bool:
+        """Whether B is faster beyond the noise; with fewer blocks than `N_DECIDING`, unknown.
+
+        Either the whole interval says so, or after the last block its median.
+        """
+        if self.n_blocks < N_MOST:
+            return self.n_blocks >= N_DECIDING and self.low >= self.least
+        return self.low > 1 and self.median >= self.least
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether A was faster in all that counts."""
+        return self.n_blocks >= N_FIRST and self.high < 1
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether more blocks would change nothing."""
+        is_none = self.n_blocks >= N_DECIDING and self.median < self.least
+        return self.is_slower or self.is_faster or is_none or self.n_blocks >= N_MOST
 
 
-def gain_of(ratios: Sequence[float]) -> PairedGain | None:
-    """The median of ratios with its interval; None of none.
+def take_block(run_a: Callable[[], float], run_b: Callable[[], float]) -> Block:
+    """Time four runs, each of which returns its seconds a token."""
+    first, second = run_a(), run_b()
+    third, fourth = run_b(), run_a()
+    return first, second, third, fourth
 
-    The interval needs no law of the noise: ranks counted from both ends (W. R. Thompson 1936, The
-    Annals of Mathematical Statistics 7(3)).
+
+def gain_of(blocks: Sequence[Block]) -> PairedGain | None:
+    """The median of the blocks' ratios with its interval; None of no block.
+
+    The interval assumes nothing of the noise: ranks counted from both ends (W. R. Thompson 1936,
+    The Annals of Mathematical Statistics 7(3)).
     """
-    if not ratios:
+    if not blocks:
         return None
-    ranked = sorted(ratios)
+    ranked = sorted((a + d) / (b + c) for a, b, c, d in blocks)
     rank = _rank(len(ranked))
-    return PairedGain(median(ranked), ranked[rank - 1], ranked[-rank], len(ranked))
+    spreads = [abs(log(x / y)) for a, b, c, d in blocks for x, y in ((a, d), (b, c))]
+    noise = exp(median(spreads)) - 1
+    return PairedGain(median(ranked), ranked[rank - 1], ranked[-rank], len(ranked), noise)
 
 
-def block_ratio(block: Block) -> float:
-    """How many times as fast B was in a block."""
-    return (block[0] + block[3]) / (block[1] + block[2])
-
-
-def joint_ratios(
-    blocks: Mapping[Name, Sequence[Block]], n_tokens: Mapping[Name, float]
-) -> list[float]:
-    """The ratios of whole turns: so many tokens of each workload.
-
-    Args:
-        blocks: Of each workload; the first ones of all make the first ratio, and so on.
-        n_tokens: Tokens of each workload in a turn.
-    """
-    ratios = []
-    for parts in zip(*(blocks[name] for name in blocks), strict=False):
-        weights = [n_tokens[name] for name in blocks]
-        a = sum(w * (each[0] + each[3]) for w, each in zip(weights, parts, strict=True))
-        b = sum(w * (each[1] + each[2]) for w, each in zip(weights, parts, strict=True))
-        ratios.append(a / b)
-    return ratios
+def joint_block(parts: Sequence[tuple[float, Block]]) -> Block:
+    """The block of a turn that has so many tokens of each workload."""
+    a, b, c, d = (sum(n * block[place] for n, block in parts) for place in range(4))
+    return a, b, c, d
 
 
 def agree(one: PairedGain, other: PairedGain) -> bool:

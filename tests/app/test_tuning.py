@@ -1,58 +1,30 @@
 """What `kvchat tune` writes, keeps and tells, on a machine whose speeds are known."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from app import paths
-from app.bench.short import Drafting, DraftingProgress
-from app.bench.verdict import Recommendation
 from app.cli.main import run
+from app.cli.tune import _Shown
 from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.startup import Services
 from app.tuning import default_name
 from engine.configuration import Configuration
-from engine.errors import WorkerError
 from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
-from engine.tuning.tuner import Tuner
+from engine.tuning.tuner import Progress, Tuner
 from tests.drafting_models import drafting_model
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
 from tests.engine.tuning.test_tuner import quick_without_flash
-
-
-class Bench(FakeMachine):
-    """The fake machine as the command opens one."""
-
-    def __enter__(self) -> "Bench":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class NoDrafts:
-    """A benchmark of drafts that leaves everything open, or fails."""
-
-    failure: str | None = None
-
-    def __init__(self, *_: object) -> None:
-        self.result: Drafting | None = None
-        self.n_measured = 0
-
-    def run(self) -> Iterator[DraftingProgress]:
-        if self.failure is not None:
-            raise WorkerError(self.failure)
-        yield DraftingProgress(1, 2.0)
-        self.result = Drafting(Recommendation(None, "too few", is_open=True), (), 1, True)
-
 
 Tune = Callable[..., tuple[int, str, str]]
 
@@ -68,12 +40,14 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tune:
-    monkeypatch.setattr("app.tuning.ShortBenchmark", NoDrafts)
     monkeypatch.setattr("app.tuning.usable_cores", lambda: (4, 4))
 
-    def tuned(machine: Bench, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("app.tuning.Engines", lambda *_: machine)
-        code = run(["tune", *arguments])
+    def tuned(machine: FakeMachine, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("app.tuning.TimingProcess", lambda *_: machine)
+        monkeypatch.setattr("app.tuning.Tuner", partial(Tuner, clock=machine.clock))
+        monkeypatch.setattr("app.tuning.time", SimpleNamespace(monotonic=machine.clock))
+        code = run(["tune", "--minutes", "10", *arguments])
+        assert machine.is_closed or not machine.n_runs
         return code, *capsys.readouterr()
 
     return tuned
@@ -82,11 +56,11 @@ def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     model: Path, tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = tune(Bench(quick_without_flash), "tiny")
+    code, out, err = tune(FakeMachine(quick_without_flash, noise=0.0), "tiny")
     assert code == 0
     assert "taken" in out
     assert "flash attention, off" in err
-    assert "fewer of them are exact" in out
+    assert "texts can differ at near ties" in out
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert (preset.flash_attention, preset.n_threads, preset.model) == ("off", None, str(model))
     assert preset.sampling.temperature == 0.7
@@ -108,7 +82,7 @@ def test_a_plan_for_this_machine_says_how_fast_the_model_is(
 ) -> None:
     run(["plan", "tiny"])
     assert "\nmeasured here" not in capsys.readouterr().out
-    tune(Bench(quick_without_flash), "tiny")
+    tune(FakeMachine(quick_without_flash, noise=0.0), "tiny")
     run(["plan", "tiny"])
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("measured here"))
     assert "65 tok/s" in line
@@ -126,7 +100,7 @@ def test_a_preset_that_it_starts_from_gives_its_rules_and_its_name(
     paths.presets_dir().mkdir(parents=True)
     mine = 'name = "mine"\nmodel = "tiny"\nn_ctx = 512\nsystem_prompt = "Be brief."\n'
     (paths.presets_dir() / "mine.toml").write_text(mine)
-    code, _, _ = tune(Bench(quick_without_flash), "--preset", "mine")
+    code, _, _ = tune(FakeMachine(quick_without_flash), "--preset", "mine")
     assert code == 0
     preset = find_preset("tuned mine", paths.presets_dir())
     assert (preset.n_ctx, preset.system_prompt) == (512, "Be brief.")
@@ -136,51 +110,24 @@ def test_a_preset_that_it_starts_from_gives_its_rules_and_its_name(
 def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
     model: Path, tune: Tune
 ) -> None:
-    code, out, _ = tune(Bench(as_ever), "tiny")
+    code, out, _ = tune(FakeMachine(as_ever), "tiny")
     assert code == 0
-    assert "Nothing that was tried is clearly quicker" in out
+    assert "Nothing that was tried is clearly faster" in out
     assert "kvchat --preset 'tuned tiny'" in out
     usual = open_model(ModelRequest("tiny"), Settings()).configuration
     assert open_model(ModelRequest(preset="tuned tiny"), Settings()).configuration == usual
     preset = find_preset("tuned tiny", paths.presets_dir())
-    assert preset.description.endswith("nothing beats these")
+    assert preset.description.endswith("nothing tried was faster")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
     assert speed.preset == "tuned tiny"
-
-
-def test_a_second_run_measures_nothing_and_says_so(tune: Tune) -> None:
-    tune(Bench(quick_without_flash), "tiny")
-    again = Bench(quick_without_flash)
-    code, out, _ = tune(again, "tiny", "--json")
-    assert (code, again.n_runs) == (0, 0)
-    found = json.loads(out)
-    assert (found["was_done"], found["is_complete"]) == (True, True)
-    assert found["changes"] == {"flash_attention": "off"}
-    assert found["preset"] == "tuned tiny"
-    anew = Bench(quick_without_flash)
-    tune(anew, "tiny", "--again")
-    assert anew.n_runs > 100
-
-
-def test_what_was_stopped_goes_on(tune: Tune) -> None:
-    code, _, err = tune(Bench(quick_without_flash, is_interrupted_at=100), "tiny")
-    assert code == 130
-    assert "goes on there" in err
-    second = Bench(quick_without_flash)
-    code, _, err = tune(second, "tiny")
-    assert code == 0
-    assert "earlier runs" in err
-    whole = Bench(quick_without_flash)
-    tune(whole, "tiny", "--again")
-    assert second.n_runs < whole.n_runs - 90
 
 
 def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
     paths.presets_dir().mkdir(parents=True)
     mine = paths.presets_dir() / "tuned-tiny.toml"
     mine.write_text('name = "tuned tiny"\n# mine\n')
-    bench = Bench(quick_without_flash)
+    bench = FakeMachine(quick_without_flash)
     code, _, err = tune(bench, "tiny")
     assert (code, bench.n_runs) == (1, 0)  # before anything is measured
     assert "name another with --write" in err
@@ -202,34 +149,14 @@ def test_all_layers_on_a_gpu_are_a_word_of_the_preset(
     def offloaded(configuration: Configuration, workload: str) -> float:
         return 1.0 if configuration.n_gpu_layers == 0 else 4.0 + (configuration.n_gpu_layers < 0)
 
-    code, out, _ = tune(Bench(offloaded), "--preset", "cpu")
+    code, out, _ = tune(FakeMachine(offloaded), "--preset", "cpu")
     assert code == 0
     assert "layers on the GPU" in out
     assert find_preset("tuned cpu", paths.presets_dir()).n_gpu_layers == "all"
 
 
-def test_drafts_have_a_quarter_of_the_time(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = []
-
-    class Counted(Tuner):
-        def __init__(self, *arguments: Any, budget_s: float, **others: Any) -> None:
-            shares.append(budget_s)
-            super().__init__(*arguments, budget_s=budget_s, **others)
-
-    class Drafts(NoDrafts):
-        def __init__(self, *arguments: object) -> None:
-            shares.append(arguments[2])  # type: ignore[arg-type]  # seconds
-            super().__init__()
-
-    monkeypatch.setattr("app.tuning.Tuner", Counted)
-    tune(Bench(), "tiny", "--minutes", "4")
-    monkeypatch.setattr("app.tuning.ShortBenchmark", Drafts)
-    tune(Bench(), "tiny", "--minutes", "4", "--again")
-    assert shares == [180.0, 180.0, 60.0]
-
-
 def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> None:
-    bench = Bench(quick_without_flash)
+    bench = FakeMachine(quick_without_flash)
     code, _, err = tune(bench, "tiny", "--write", "../../evil")
     assert (code, bench.n_runs) == (1, 0)
     assert "name" in err
@@ -237,44 +164,90 @@ def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> 
 
 def test_a_draft_model_that_was_named_is_part_of_the_preset(model: Path, tune: Tune) -> None:
     draft = drafting_model(model.with_name("draft.gguf"), 3)
-    code, _, _ = tune(Bench(quick_without_flash), "tiny", "--draft", "draft")
+    code, _, _ = tune(FakeMachine(quick_without_flash), "tiny", "--draft", "draft")
     assert code == 0
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert preset.draft is not None
     assert preset.draft.model == str(draft)
 
 
-def test_no_room_to_write_loses_no_measurement(tune: Tune) -> None:
-    paths.state_dir().mkdir(parents=True)
-    paths.tuning_dir().write_text("a file in the way")
-    code, out, _ = tune(Bench(quick_without_flash), "tiny")
-    assert code == 0
-    assert "a stopped run will begin anew" in out
-    assert "taken" in out
-    assert out.count("begin anew") == 1
+def test_ctrl_c_leaves_a_preset_of_what_was_found(tune: Tune) -> None:
+    machine = FakeMachine(quick_without_flash, is_interrupted_at=160)
+    code, out, _ = tune(machine, "tiny")
+    assert code == 130
+    assert find_preset("tuned tiny", paths.presets_dir()).flash_attention == "off"
+    assert "There was no time to settle" in out
 
 
-def test_drafts_that_cannot_be_measured_are_told(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_before_anything_was_measured_writes_nothing(tune: Tune) -> None:
+    code, _, err = tune(FakeMachine(is_interrupted_at=1), "tiny")
+    assert code == 130
+    assert "nothing is written" in err
+    assert not paths.presets_dir().exists()
+
+
+def test_without_time_for_the_settings_as_they_are_there_is_no_preset_and_advice(
+    tune: Tune,
 ) -> None:
-    monkeypatch.setattr(NoDrafts, "failure", "the engine died")
-    code, out, _ = tune(Bench(quick_without_flash), "tiny")
+    code, _, err = tune(FakeMachine(slowness=1e4), "tiny")
+    assert code == 1
+    assert "give more with --minutes" in err
+    assert not paths.presets_dir().exists()
+
+
+def test_a_preset_that_cannot_be_written_loses_no_measurement(tune: Tune) -> None:
+    paths.presets_dir().parent.mkdir(parents=True)
+    paths.presets_dir().write_text("a file in the way")
+    code, out, _ = tune(FakeMachine(quick_without_flash), "tiny", "--json")
     assert code == 0
-    assert "drafts were not measured: the engine died" in out
-    assert "Written:" in out
+    found = json.loads(out)
+    assert found["changes"] == {"flash_attention": "off"}
+    assert found["preset"] is None
+    assert "no preset was written" in found["problems"][0]
+
+
+def test_a_speed_measured_beside_other_programs_says_so(tune: Tune) -> None:
+    out = tune(FakeMachine(n_others=1.0), "tiny")[1]
+    assert "Other programs took 1.0 cores meanwhile" in out
+    assert "Other programs" not in tune(FakeMachine(), "tiny")[1]
+
+
+def test_the_torch_backend_is_refused(tune: Tune) -> None:
+    paths.presets_dir().mkdir(parents=True)
+    mine = 'name = "mine"\nmodel = "tiny"\nbackend = "torch"\n'
+    (paths.presets_dir() / "mine.toml").write_text(mine)
+    machine = FakeMachine()
+    code, _, err = tune(machine, "--preset", "mine")
+    assert (code, machine.n_runs) == (1, 0)
+    assert "torch backend has none of them" in err
 
 
 def test_models_that_cannot_be_tuned_are_named(model: Path, tune: Tune) -> None:
-    assert tune(Bench(), "missing")[0] == 1
+    assert tune(FakeMachine(), "missing")[0] == 1
     broken = model.with_name("broken.gguf")
     broken.write_bytes(b"GGUF" + b"\xff" * 64)
-    code, _, err = tune(Bench(), str(broken))
+    code, _, err = tune(FakeMachine(), str(broken))
     assert code == 1
     assert "broken.gguf" in err
-    failing = Bench(failing={"llama.cpp could not load tiny.gguf": lambda now: True})
-    code, _, err = tune(failing, "tiny", "--again")
+    failing = FakeMachine(failing={"llama.cpp could not load tiny.gguf": lambda now: True})
+    code, _, err = tune(failing, "tiny")
     assert code == 1
     assert "llama.cpp could not load tiny.gguf" in err
+
+
+def test_where_it_is_and_how_long_is_left_is_a_line_every_few_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = iter(range(1000))
+    shown = _Shown(until_s=60.0, clock=lambda: next(seconds) / 10)
+    shown.tell(Progress("loading the model"))
+    for _ in range(200):
+        shown.waiting()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "1:00 left \N{MIDDLE DOT} loading the model",
+        "0:55 left \N{MIDDLE DOT} loading the model",
+    ]
 
 
 def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:

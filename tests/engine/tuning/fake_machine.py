@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.configuration import Configuration
-from engine.tuning.outcome import Outcome, TrialResult, TuningRecord
-from engine.tuning.timer import OutOfTimeError, VariantFailedError
-from engine.tuning.trials import Scope, Variant, Workload
-from engine.tuning.tuner import Tuner
+from engine.errors import EngineError
+from engine.tuning.machine import OutOfTimeError, Ran
+from engine.tuning.settings import Scope, Work
+from engine.tuning.tuner import Outcome, Progress, TrialResult, Tuner
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
-CPU = Scope(n_cores=4, n_logical=4, n_layers=31, has_gpu=False, has_flash_attention=True)
-SECONDS = {"prompt": 1 / 400, "near": 1 / 60, "deep": 1 / 50}
+CPU = Scope(
+    n_cores=4, n_logical=4, n_layers=31, has_gpu=False, has_flash_attention=True, can_draft=True
+)
+SECONDS = {"prompt": 1 / 400, "near": 1 / 60, "deep": 1 / 50, "reply": 1 / 55}
 """Of a token with the settings of the start."""
-LOAD_S = 1.5
+PROMPTS = tuple(f"prompt {n}" for n in range(24))
 
 Speed = Callable[[Configuration, str], float]
 """How many times as fast a configuration is as the start, by workload."""
@@ -32,86 +34,112 @@ class FakeMachine:
     """Runs take what `speed` says, times noise and a drift."""
 
     speed: Speed = as_ever
+    slowness: float = 1.0
+    """Times as long as on the usual machine that everything takes."""
     noise: float = 0.005
     """Standard deviation of a run's time, as a share."""
+    jump: float = 0.0
+    """Share by which runs are faster or slower for a while, until the next jump."""
     drift: float = 0.0
     """Share by which runs grow slower every minute."""
+    load_s: float = 1.5
+    n_others: float = 0.0
     failing: Mapping[str, Callable[[Configuration], bool]] = field(default_factory=dict)
     seed: int = 1
     now_s: float = 0.0
     n_runs: int = 0
-    n_deep_reads: int = 0
-    """How often an engine had to read a long chat."""
+    n_loads: int = 0
     is_interrupted_at: int | None = None
-    loaded: list[Variant] = field(default_factory=list)
-    held: dict[Variant, str] = field(default_factory=dict)
-    """What each engine read last."""
+    is_closed: bool = False
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
+        self._opened: dict[Configuration, int] = {}
+        self._jumps_at_s = 0.0
+        self._level = 1.0
 
     def clock(self) -> float:
         return self.now_s
 
-    def seconds(self, variant: Variant, workload: Workload, *, within_s: float) -> float:
+    def close(self) -> None:
+        self.is_closed = True
+
+    def run(
+        self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
+    ) -> Ran:
         self.n_runs += 1
         if self.n_runs == self.is_interrupted_at:
             raise KeyboardInterrupt
         for reason, fails in self.failing.items():
-            if fails(variant.configuration):
-                raise VariantFailedError(variant, reason)
-        began_s = self.now_s
-        if variant not in self.loaded:
-            self.loaded = [*self.loaded[-1:], variant]
-            self.now_s += LOAD_S
-        usual = SECONDS[workload.name] / self.speed(variant.configuration, workload.name)
-        factor = max(1 + self._rng.gauss(0, self.noise), 0.1) * (1 + self.drift * self.now_s / 60)
-        took = usual * factor
-        self.now_s += took * workload.n_tokens
-        if self.held.get(variant) != workload.name:
-            self.now_s += SECONDS["prompt"] * workload.n_held
-            self.n_deep_reads += workload.name == "deep"
-        self.held[variant] = workload.name
-        if self.now_s - began_s > within_s:
-            self.now_s = began_s + within_s
-            raise OutOfTimeError("it did not finish")
-        return took
+            if fails(configuration):
+                raise EngineError(reason)
+        if not self.n_loads:
+            self.n_loads += 1
+            self._pass(self.load_s * self.slowness, until_s)
+        n_held = self._opened.pop(configuration, 0)
+        self._opened[configuration] = work.n_held
+        self._pass(SECONDS["prompt"] * self.slowness * max(work.n_held - n_held, 0), until_s)
+        token_s = SECONDS[work.name] * self._factor() / self.speed(configuration, work.name)
+        n_tokens = work.n_tokens or max(2, round(work.seconds / token_s))
+        took_s = min(token_s * n_tokens, limit_s)
+        self._pass(took_s, until_s)
+        return Ran(took_s / n_tokens, self.n_others)
+
+    def _factor(self) -> float:
+        if self.now_s >= self._jumps_at_s:
+            self._jumps_at_s = self.now_s + self._rng.expovariate(1.0)
+            self._level = 1 + self._rng.uniform(-self.jump, self.jump)
+        noise = max(1 + self._rng.gauss(0, self.noise), 0.1)
+        return noise * self._level * self.slowness * (1 + self.drift * self.now_s / 60)
+
+    def _pass(self, seconds: float, until_s: float) -> None:
+        if self.now_s + seconds > until_s:
+            self.now_s = until_s
+            raise OutOfTimeError("the time is over")
+        self.now_s += seconds
+
+
+@dataclass
+class Told:
+    """What a tuner says and keeps."""
+
+    steps: list[Progress | TrialResult] = field(default_factory=list)
+    kept: list[Outcome] = field(default_factory=list)
+
+
+def made_tuner(
+    machine: FakeMachine,
+    told: Told | None = None,
+    *,
+    start: Configuration = START,
+    scope: Scope = CPU,
+    minutes: float = 60.0,
+) -> Tuner:
+    told = told or Told()
+    return Tuner(
+        start,
+        scope,
+        machine,
+        PROMPTS,
+        budget_s=60 * minutes,
+        until_s=machine.now_s + 60 * minutes,
+        tell=told.steps.append,
+        keep=told.kept.append,
+        clock=machine.clock,
+    )
 
 
 def tuned(
     machine: FakeMachine,
     *,
     start: Configuration = START,
-    facts: Scope = CPU,
-    record: TuningRecord | None = None,
+    scope: Scope = CPU,
     minutes: float = 60.0,
 ) -> Outcome:
     """What a tuner finds on a machine."""
-    tuner = made_tuner(machine, start=start, facts=facts, record=record, minutes=minutes)
-    for _ in tuner.run():
-        pass
-    return tuner.outcome()
+    return made_tuner(machine, start=start, scope=scope, minutes=minutes).run()
 
 
-def made_tuner(
-    machine: FakeMachine,
-    *,
-    start: Configuration = START,
-    facts: Scope = CPU,
-    record: TuningRecord | None = None,
-    minutes: float = 60.0,
-) -> Tuner:
-    return Tuner(
-        start,
-        facts,
-        machine,
-        TuningRecord() if record is None else record,
-        budget_s=60 * minutes,
-        keep=lambda _: None,
-        clock=machine.clock,
-    )
-
-
-def told(outcome: Outcome, setting: str, label: str) -> TrialResult:
+def result(outcome: Outcome, setting: str, label: str) -> TrialResult:
     """What was said of a candidate."""
     return next(each for each in outcome.compared if (each.setting, each.label) == (setting, label))

@@ -1,49 +1,102 @@
-"""Medians of paired ratios, and how far they can be trusted."""
+"""Medians of paired ratios, how far they can be trusted, and when they decide."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
-from engine.tuning.gain import PairedGain, agree, block_ratio, gain_of, joint_ratios
+from engine.tuning.gain import (
+    N_DECIDING,
+    N_FIRST,
+    N_MOST,
+    Block,
+    PairedGain,
+    agree,
+    gain_of,
+    joint_block,
+    take_block,
+)
+
+
+def blocks(ratios: Sequence[float]) -> list[Block]:
+    """Blocks without noise in which B is so many times as fast as A."""
+    return [(ratio, 1.0, 1.0, ratio) for ratio in ratios]
+
+
+def gain(ratios: Sequence[float]) -> PairedGain:
+    found = gain_of(blocks(ratios))
+    assert found is not None
+    return found
+
+
+def test_a_block_runs_a_b_b_a() -> None:
+    order: list[str] = []
+
+    def run(name: str, seconds: float) -> float:
+        order.append(name)
+        return seconds
+
+    assert take_block(lambda: run("a", 2.0), lambda: run("b", 1.0)) == (2.0, 1.0, 1.0, 2.0)
+    assert order == ["a", "b", "b", "a"]
 
 
 def test_a_block_cancels_a_steady_drift() -> None:
-    assert block_ratio((1.0, 1.1, 1.2, 1.3)) == pytest.approx(1.0)
-    assert block_ratio((2.0, 1.0, 1.0, 2.0)) == 2.0
-
-
-def test_six_ratios_reach_from_the_smallest_to_the_largest_and_nine_leave_both_out() -> None:
-    six = gain_of([1.2, 1.0, 1.1, 1.3, 1.05, 1.15])
-    assert six == PairedGain(1.125, 1.0, 1.3, 6)
-    nine = gain_of([1 + n / 10 for n in range(9)])
-    assert nine is not None
-    assert (nine.low, nine.high) == (1.1, 1.7)
+    found = gain_of([(1.0, 1.1, 1.2, 1.3)])
+    assert found is not None
+    assert found.median == pytest.approx(1.0)
+    assert found.noise == pytest.approx(0.18, abs=0.02)
     assert gain_of([]) is None
 
 
-@pytest.mark.parametrize("n", [6, 9, 12])
-def test_the_interval_holds_the_median_nineteen_times_of_twenty(n: int) -> None:
+def test_eight_ratios_reach_from_the_smallest_to_the_largest_and_sixteen_leave_out_two() -> None:
+    eight = gain([1 + n / 10 for n in range(8)])
+    assert (eight.low, eight.high, eight.n_blocks) == (1.0, 1.7, 8)
+    sixteen = gain([1 + n / 10 for n in range(16)])
+    assert (sixteen.low, sixteen.high) == (1.2, 2.3)
+
+
+@pytest.mark.parametrize("n", [8, 12, 16])
+def test_the_interval_holds_the_median_ninety_nine_times_of_a_hundred(n: int) -> None:
     rng = random.Random(n)
-    drawn = (gain_of([rng.lognormvariate(0, 0.3) for _ in range(n)]) for _ in range(4000))
-    n_held = sum(gain is not None and gain.low <= 1 <= gain.high for gain in drawn)
-    assert n_held / 4000 > 0.94
+    drawn = [gain([rng.lognormvariate(0, 0.3) for _ in range(n)]) for _ in range(4000)]
+    assert sum(each.low <= 1 <= each.high for each in drawn) / 4000 > 0.985
 
 
 def test_a_turn_weighs_each_workload_by_its_tokens() -> None:
-    blocks = {"near": [(1.0, 0.5, 0.5, 1.0)], "prompt": [(1.0, 1.0, 1.0, 1.0)] * 2}
-    assert joint_ratios(blocks, {"near": 1, "prompt": 1}) == [pytest.approx(4 / 3)]
-    assert joint_ratios(blocks, {"near": 1, "prompt": 0}) == [2.0]
-    assert joint_ratios({"near": [], "prompt": blocks["prompt"]}, {"near": 1, "prompt": 1}) == []
+    assert joint_block([(1, (1.0, 0.5, 0.5, 1.0)), (3, (1.0, 1.0, 1.0, 1.0))]) == (4, 3.5, 3.5, 4)
 
 
-def test_a_gain_is_clear_with_six_blocks_that_all_agree() -> None:
-    assert PairedGain(1.1, 1.02, 1.2, 6).is_clear(1.05)
-    assert not PairedGain(1.1, 1.02, 1.2, 5).is_clear(1.05)
-    assert not PairedGain(1.1, 0.99, 1.2, 6).is_clear(1.05)
-    assert not PairedGain(1.04, 1.02, 1.2, 6).is_clear(1.05)
+def test_a_gain_counts_where_every_block_shows_it() -> None:
+    assert gain([1.1] * N_DECIDING).is_faster
+    assert not gain([1.1] * (N_DECIDING - 1)).is_faster
+    assert not gain([1.1] * (N_DECIDING - 1) + [1.01]).is_faster
+    assert not gain([1.02] * N_MOST).is_faster
 
 
-def test_noise_is_how_far_two_equals_are_from_one() -> None:
-    assert PairedGain(1.0, 0.8, 1.1, 6).noise == pytest.approx(0.25)
-    assert agree(PairedGain(1.1, 1.0, 1.2, 6), PairedGain(1.3, 1.2, 1.4, 6))
-    assert not agree(PairedGain(1.1, 1.0, 1.15, 6), PairedGain(1.3, 1.2, 1.4, 6))
+def test_after_the_last_block_a_gain_counts_where_nearly_all_show_it() -> None:
+    assert gain([1.1] * (N_MOST - 2) + [0.9] * 2).is_faster
+    assert not gain([1.1] * (N_MOST - 3) + [0.9] * 3).is_faster
+
+
+def test_a_gain_below_the_noise_is_none() -> None:
+    noisy = gain_of([(1.4, 1.1, 1.0, 1.0)] * N_DECIDING)
+    assert noisy is not None
+    assert noisy.low > 1.1
+    assert noisy.noise == pytest.approx(0.25, abs=0.02)  # of 40 % and 10 % by turns
+    assert not noisy.is_faster
+    assert noisy.is_decided
+
+
+def test_it_is_decided_where_more_blocks_would_change_nothing() -> None:
+    assert not gain([0.9] * (N_FIRST - 1)).is_decided
+    assert gain([0.9] * N_FIRST).is_decided
+    assert not gain([0.9] * N_FIRST + [1.1]).is_decided
+    assert gain([0.9] * N_FIRST + [1.0] * (N_DECIDING - N_FIRST)).is_decided
+    assert not gain([1.1] * N_DECIDING + [0.9]).is_decided
+    assert gain([1.1, 0.9, 1.1, 1.1] * (N_MOST // 4)).is_decided
+
+
+def test_two_measurements_agree_where_their_intervals_meet() -> None:
+    one = PairedGain(1.1, 1.0, 1.2, 8, 0.0)
+    assert agree(one, PairedGain(1.3, 1.2, 1.4, 8, 0.0))
+    assert not agree(one, PairedGain(1.3, 1.25, 1.4, 8, 0.0))

@@ -1,0 +1,243 @@
+"""The process that times runs for `engine.tuning.machine`.
+
+`python -m engine.tuning.worker FD` takes the file descriptor of its end of a socket pair, and
+answers one order after the other. The weights are loaded once: contexts that differ in settings are
+opened over them.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import cycle, islice
+from multiprocessing.connection import Connection
+
+from engine.backends.base import Backend, Sequence
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.model import LoadedModel
+from engine.configuration import Configuration, SpeculationSettings
+from engine.errors import DecodeAborted, EngineError
+from engine.events import Finished
+from engine.generation.processor_load import ProcessorLoad
+from engine.load import LoadedSession, load_session
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.tuning.machine import Order, Ran, TooShortError
+
+TEXT = (
+    "The harbour town had three bakeries, and each of them claimed to be the oldest: the first by "
+    "the church, the second at the market, the third on the quay, where fishermen bought their "
+    "bread at four in the morning. One winter the mayor decided to settle the matter. He asked the "
+    "keeper of the archive, who found an old letter with the seal of a king from far away. "
+)
+LEAST_STEPS, MOST_STEPS = 2, 256
+LEAST_REPLY = 8
+"""Tokens under which a reply is too short to time: the model ended it."""
+N_CONTEXTS = 2
+
+
+class _Contexts:
+    """Contexts and sessions over weights that are loaded once; the ones used last stay open."""
+
+    def __init__(self) -> None:
+        self._log = NativeLog()
+        self._weights: dict[int, LoadedModel] = {}
+        """By layers on the GPU: nothing else that is tried needs another load."""
+        self._opened: dict[tuple[bool, Configuration], LlamaCppBackend | LoadedSession] = {}
+        self.n_loaded = 1
+
+    def backend(self, configuration: Configuration) -> LlamaCppBackend:
+        """A context for writing and reading."""
+        found = self._found(configuration, is_session=False)
+        if found is None:
+            weights = self._loaded(configuration)
+            found = LlamaCppBackend(configuration, self._log, model=weights)
+            self._opened[False, _key(configuration)] = found
+        assert isinstance(found, LlamaCppBackend)
+        return found
+
+    def session(self, configuration: Configuration) -> LoadedSession:
+        """A session for whole replies, with the drafts of the configuration."""
+        found = self._found(configuration, is_session=True)
+        if found is None:
+            found = load_session(configuration, weights=self._loaded(configuration))
+            self._opened[True, _key(configuration)] = found
+        assert isinstance(found, LoadedSession)
+        found.session.set_speculation(configuration.speculation)
+        return found
+
+    def _found(
+        self, configuration: Configuration, *, is_session: bool
+    ) -> LlamaCppBackend | LoadedSession | None:
+        key = is_session, _key(configuration)
+        found = self._opened.pop(key, None)
+        if found is not None:
+            self._opened[key] = found  # used last
+        else:
+            while len(self._opened) >= N_CONTEXTS:
+                self._close(next(iter(self._opened)))
+        return found
+
+    def _loaded(self, configuration: Configuration) -> LoadedModel:
+        weights = self._weights.pop(configuration.n_gpu_layers, None)
+        while weights is None and len(self._weights) >= self.n_loaded:
+            oldest = next(iter(self._weights))
+            for key in [key for key in self._opened if key[1].n_gpu_layers == oldest]:
+                self._close(key)
+            self._weights.pop(oldest).release()
+        if weights is None:
+            weights = LoadedModel(configuration, self._log)
+            weights.take()  # it stays while no context is open
+        self._weights[configuration.n_gpu_layers] = weights
+        return weights
+
+    def _close(self, key: tuple[bool, Configuration]) -> None:
+        opened = self._opened.pop(key)
+        if isinstance(opened, LlamaCppBackend):
+            opened.close()
+        else:
+            opened.session.close()
+
+
+def _key(configuration: Configuration) -> Configuration:
+    """A configuration without what changes while its context is open."""
+    return replace(
+        configuration, n_threads=None, n_threads_batch=None, speculation=SpeculationSettings()
+    )
+
+
+class Worker:
+    """Takes times for who holds the other end of a pipe."""
+
+    def __init__(self, connection: "Connection[Ran | EngineError, Order]") -> None:
+        self._connection = connection
+        self._contexts = _Contexts()
+        self._load = ProcessorLoad()
+
+    def serve(self) -> None:
+        """Answer orders until the pipe closes."""
+        while True:
+            try:
+                order = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)  # native threads must not outlive what they work for
+            self._contexts.n_loaded = order.n_loaded
+            answer: Ran | EngineError
+            try:
+                seconds = self._seconds(order)
+                shares = self._load.shares()
+                answer = Ran(seconds, None if shares is None else shares.others)
+            except EngineError as error:
+                answer = error
+            self._connection.send(answer)
+
+    def _seconds(self, order: Order) -> float:
+        """Open what is missing, then time the run."""
+        configuration, work = order.configuration, order.work
+        if work.name == "reply":
+            return _reply(self._contexts.session(configuration), order)
+        backend = self._contexts.backend(configuration)
+        n_threads = configuration.n_threads or 1
+        is_read = work.name == "prompt"
+        backend.set_threads((configuration.n_threads_batch or n_threads) if is_read else n_threads)
+        text = _tokens(backend, work.n_held + max(work.n_tokens, MOST_STEPS))
+        sequence = _held(backend, text[: work.n_held])
+        timed = _read if is_read else _write
+        return timed(backend, sequence, text[work.n_held :], order)
+
+
+def _tokens(backend: Backend, n: int) -> list[int]:
+    found = backend.vocabulary.tokenize(TEXT, add_special=False, parse_special=False)
+    return list(islice(cycle(found), n))
+
+
+def _held(backend: Backend, tokens: list[int]) -> Sequence:
+    """The sequence with these tokens in its cache, or a few more where they cannot be cut off."""
+    sequence, n = backend.open(), len(tokens)
+    n_held = len(sequence.tokens)
+    if n_held > n and sequence.can_crop(n):
+        sequence.crop(n)
+    elif n_held > n + n // 4:
+        sequence.crop(0)
+    _prefill(backend, sequence, tokens[len(sequence.tokens) :])
+    return sequence
+
+
+def _prefill(backend: Backend, sequence: Sequence, tokens: list[int]) -> None:
+    for start in range(0, len(tokens), backend.n_batch):
+        sequence.prefill(tokens[start : start + backend.n_batch])
+
+
+def _read(backend: Backend, sequence: Sequence, tokens: list[int], order: Order) -> float:
+    """Seconds for each token that is read."""
+    began_s = time.perf_counter()
+    with _limited(backend, order.limit_s):
+        _prefill(backend, sequence, tokens[: order.work.n_tokens])
+    return (time.perf_counter() - began_s) / order.work.n_tokens
+
+
+def _write(backend: Backend, sequence: Sequence, tokens: list[int], order: Order) -> float:
+    """Seconds for each token that is written, the first one apart, which wakes the threads."""
+    sequence.decode(tokens[0])
+    n_done, began_s = 0, time.perf_counter()
+    ends_s = began_s + order.work.seconds
+    with _limited(backend, order.limit_s):
+        for token in tokens[1:MOST_STEPS]:
+            n_done += 1  # one that is stopped counts whole: it takes at least as long
+            sequence.decode(token)
+            if n_done >= LEAST_STEPS and time.perf_counter() >= ends_s:
+                break
+    return (time.perf_counter() - began_s) / n_done
+
+
+def _reply(loaded: LoadedSession, order: Order) -> float:
+    """Seconds for each token of a greedy reply, the prompt apart."""
+    work, has_template = order.work, loaded.loaded.has_chat_template
+    request = GenerationRequest(
+        messages=(Message("user", work.prompt),) if has_template else (),
+        raw_prompt=None if has_template else work.prompt,
+        max_tokens=work.n_tokens,
+        seed=1,
+    )
+    cancellation = Cancellation()
+    timer = threading.Timer(order.limit_s, cancellation.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        *_, finished = loaded.session.generate(request, cancellation)
+    finally:
+        timer.cancel()
+    assert isinstance(finished, Finished)
+    stats = finished.stats
+    if stats.n_emitted < LEAST_REPLY and not cancellation.is_cancelled:
+        raise TooShortError(f"the reply ended after {stats.n_emitted} tokens")
+    return stats.decode_s / stats.n_emitted if stats.n_emitted else order.limit_s
+
+
+@contextmanager
+def _limited(backend: Backend, limit_s: float) -> Iterator[None]:
+    """A context in which decoding is stopped that takes longer; what was done until then counts."""
+    timer = threading.Timer(limit_s, backend.abort)
+    timer.daemon = True
+    timer.start()
+    try:
+        with suppress(DecodeAborted):
+            yield
+    finally:
+        timer.cancel()
+        timer.join()
+        backend.clear_abort()
+
+
+def main() -> None:
+    """Take times for who holds the other end of the descriptor that the command line names."""
+    faulthandler.enable()
+    Worker(Connection(int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

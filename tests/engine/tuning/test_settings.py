@@ -1,0 +1,94 @@
+"""What is tried with a configuration on a machine, and how long runs are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+)
+from engine.tuning.settings import GROUPS, Scope, Sizes, sizes_for, thread_counts
+from tests.engine.tuning.fake_machine import CPU, START
+
+SIZES = Sizes(run_s=0.5, n_prompt=256, n_deep=1024, n_reply=24)
+NOW = replace(START, n_threads=4, n_threads_batch=4)
+GPU = replace(CPU, has_gpu=True)
+
+
+def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
+    groups = [make(now, scope, SIZES) for make in GROUPS]
+    return {each.name: [trial.label for trial in each.trials] for each in groups if each.trials}
+
+
+def test_what_is_settled_soonest_comes_first() -> None:
+    assert list(tried(scope=GPU)) == [
+        "threads while writing", "threads while reading", "flash attention", "ubatch", "drafts",
+        "layers on the GPU", "cache type",
+    ]  # fmt: skip
+
+
+def test_nothing_is_tried_that_is_as_now() -> None:
+    for now, scope in ((NOW, CPU), (replace(NOW, n_gpu_layers=0), GPU)):
+        for make in GROUPS:
+            group = make(now, scope, SIZES)
+            assert all(trial.of(now) != now for trial in group.trials), group.name
+
+
+def test_flash_attention_stays_where_the_model_or_the_cache_needs_it() -> None:
+    assert tried()["flash attention"] == ["off"]
+    assert tried(replace(NOW, flash_attention="off"))["flash attention"] == ["on"]
+    assert "flash attention" not in tried(replace(NOW, type_v="q8_0"))
+    assert "flash attention" not in tried(scope=replace(CPU, has_flash_attention=False))
+
+
+def test_ubatches_are_those_that_the_prompt_fills() -> None:
+    assert tried()["ubatch"] == ["64 tokens", "128 tokens"]  # 256 is as the 512 of now
+    assert tried(replace(NOW, n_ubatch=64))["ubatch"] == ["128 tokens", "256 tokens"]
+    assert tried(replace(NOW, n_batch=128))["ubatch"] == ["64 tokens", "128 tokens"]
+
+
+def test_drafts_are_compared_with_what_drafts_now() -> None:
+    assert tried()["drafts"] == ["none", "lookup:fixed:3"]  # now is suffix:auto
+    settings = NOW.speculation
+    off = replace(NOW, speculation=replace(settings, predictor=PredictorName.OFF))
+    assert tried(off)["drafts"] == ["suffix:auto", "lookup:fixed:3"]
+    fixed = replace(settings, predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED)
+    assert tried(replace(NOW, speculation=fixed))["drafts"] == ["none", "suffix:auto"]
+    drafted = replace(NOW, draft=DraftConfiguration(Path("d.gguf"), 512))
+    assert tried(drafted)["drafts"][1] == "combined:auto"
+    assert "drafts" not in tried(scope=replace(CPU, can_draft=False))
+
+
+def test_layers_of_a_gpu_are_all_half_and_none() -> None:
+    assert "layers on the GPU" not in tried()
+    assert tried(scope=GPU)["layers on the GPU"] == ["15", "none"]
+    assert tried(replace(NOW, n_gpu_layers=31), GPU)["layers on the GPU"] == ["15", "none"]
+    assert tried(replace(NOW, n_gpu_layers=0), GPU)["layers on the GPU"] == ["all", "15"]
+
+
+@pytest.mark.parametrize(
+    ("n_cores", "n_logical", "counts"),
+    [
+        (1, 1, (1,)),
+        (2, 4, (1, 2, 3, 4)),
+        (8, 16, (2, 4, 6, 8, 16)),
+        (64, 64, (16, 32, 48, 64)),
+    ],
+)
+def test_many_cores_are_tried_by_shares(
+    n_cores: int, n_logical: int, counts: tuple[int, ...]
+) -> None:
+    assert thread_counts(replace(CPU, n_cores=n_cores, n_logical=n_logical)) == counts
+
+
+def test_sizes_follow_speed_time_and_context() -> None:
+    assert sizes_for(5000.0, 200.0, 180.0, 8192) == Sizes(0.25, 1024, 2048, 64)
+    assert sizes_for(10.0, 2.0, 180.0, 8192) == Sizes(0.25, 16, 512, 24)
+    assert sizes_for(5000.0, 200.0, 1440.0, 8192).run_s == 2.0
+    small = sizes_for(5000.0, 200.0, 180.0, 256)
+    assert small.n_deep <= 128
+    assert small.n_prompt <= 64
