@@ -3,8 +3,10 @@ SETUP := scripts/setup.py $(if $(filter-out file default undefined,$(origin PYTH
 BIN := .venv/bin
 
 KILLS ?= 200
+STEPS ?= 2000
+N ?= 500
 
-.PHONY: chat test test-all check docs package torture setup setup-dev starter test-models llama bench clean
+.PHONY: chat test test-all check docs package torture walk sessions setup setup-dev starter test-models llama bench clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
@@ -32,6 +34,13 @@ package: setup-dev ## build wheel and sdist, and try them in an empty environmen
 
 torture: setup-dev test-models ## kill kvchat KILLS times, damage what it keeps, look for loss
 	@PYTHONPATH=scripts $(BIN)/python -m torture --kills $(KILLS)
+
+walk: setup-dev ## use kvchat at random, STEPS times by SEED, and look for ends, losses and wrong counts
+	@PYTHONPATH=scripts:. $(BIN)/python -m walker $(if $(REPLAY),--replay $(REPLAY),--steps $(STEPS)) \
+	  $(if $(SEED),--seed $(SEED)) $(addprefix --model ,$(MODEL))
+
+sessions: setup-dev ## run N random sessions on the engine
+	@PYTHONPATH=scripts:. $(BIN)/python -m walker.sessions $(N) $(SEED)
 
 setup:
 	@$(PYTHON) $(SETUP)

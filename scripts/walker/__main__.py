@@ -28,7 +28,8 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}, {options.steps} steps", flush=True)
     with tempfile.TemporaryDirectory(prefix=f"kvchat-walk-{seed}-", dir=options.folder) as name:
-        walk = Walk(seed, Path(name), options.found, [path.resolve() for path in options.model])
+        models = [path.resolve() for path in options.model]
+        walk = Walk(seed, Path(name), options.found, models, most_found=options.most)
         n_found = walk.run(options.steps)
     print(", ".join(f"{screen} {n}" for screen, n in walk.tally.screens.most_common()))
     for signature, n in walk.signatures.most_common():
@@ -47,6 +48,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, action="append", default=[], help="GGUF, repeatable")
     parser.add_argument("--replay", type=Path, help="folder of something that was found")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between its operations")
+    parser.add_argument("--most", type=int, help="different faults after which it ends")
     parser.add_argument("--folder", type=Path, help="where homes are made")
     parser.add_argument(
         "--found", type=Path, default=Path(tempfile.gettempdir()) / "kvchat-found",

@@ -14,8 +14,9 @@ from engine.files import DRAFT_SUFFIX
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|exception was never retrieved|Exception ignored in"
-    r"|Fatal Python error"
+    r"|Fatal Python error(?!: Segmentation fault)"
 )
+"""A segmentation fault is left out: the walk makes them."""
 SEQUENCES = re.compile(
     r"\x1b(?:\[[<=>?]?[\d;:]*[ -/]*[@-~]|[\]_P^X][^\x07\x1b]*(?:\x07|\x1b\\)|.)", re.DOTALL
 )
@@ -25,10 +26,10 @@ SHOWN = 5000
 FAULTS = "faults"
 """The folder of kvchat's own reports of what it did not expect."""
 COUNTED = ("n_drafted", "n_verified", "n_examined", "n_accepted")
-FIGURE = r"(?P<{}>[\d,]+(?:/[\d,]+)?%?)"
-ACCEPT = re.compile(r"accept +" + FIGURE.format("reply"))
-VALIDATED = re.compile(r"validated +" + FIGURE.format("reply"))
-REFUTED = re.compile(r"refuted +" + FIGURE.format("reply"))
+ACCEPT, VALIDATED, REFUTED = (
+    re.compile(rf"\b{name} +(\S+)") for name in ("accept", "validated", "refuted")
+)
+"""A row of the speculation panel; the reply's figure comes first."""
 
 
 @dataclass
@@ -129,8 +130,8 @@ def wrong_figures(lines: Sequence[str]) -> list[str]:
     found = [pattern.search(text) for pattern in (ACCEPT, VALIDATED, REFUTED)]
     if not all(found):
         return []
-    rate, validated, refuted = (match["reply"].replace(",", "") for match in found if match)
-    if not (validated.isdecimal() and refuted.isdecimal()):
+    rate, validated, refuted = (match[1].replace(",", "") for match in found if match)
+    if not (rate[0].isdecimal() and validated.isdecimal() and refuted.isdecimal()):
         return []
     accepted, verified = int(validated), int(validated) + int(refuted)
     if "/" in rate:

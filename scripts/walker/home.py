@@ -142,13 +142,14 @@ class Home:
         """The variables of everything that runs in it."""
         kinds = ("CONFIG", "DATA", "STATE", "CACHE")
         scripts = Path(__file__).resolve().parents[1]
+        paths = (str(scripts), str(scripts.parent), os.environ.get("PYTHONPATH"))
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
         return {
             **kept,
             **{f"XDG_{kind}_HOME": str(self.folder / kind.lower()) for kind in kinds},
             JOURNAL: str(self.journal),
             "HOME": str(self.folder),
-            "PYTHONPATH": os.pathsep.join((str(scripts), str(scripts.parent))),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TERM": "xterm-256color",
             "COLORTERM": "truecolor",
@@ -204,7 +205,7 @@ class Home:
             "engine": {"n_ctx": rng.choice((256, 512, 1024, 2048)), "n_threads": 1},
             "cache": {
                 "enabled": rng.random() < 0.9, "warm": "8 MiB", "cold": "16 MiB",
-                "min_tokens": 8, "checkpoint_tokens": 64, "reserve": "0 MiB", "slots": n_slots,
+                "min_tokens": 8, "checkpoint_tokens": 64, "reserve": "1 MiB", "slots": n_slots,
                 "cells": rng.choice(("separate", "shared")),
             },
             "prompts": {"[/x] review": "be strict", "plain": "be kind"},

@@ -143,17 +143,17 @@ class Life:
         before = self._probe()
         self.terminal.write(b"\r")
         shown = self._probe()
-        if not (before.is_composing and before.n_written >= len(text)):
+        if not (before.is_composing and before.written.startswith(text)):
             return
         self._tally.n_asked += 1
-        if not shown.is_composing or shown.n_written or shown.n_waiting:
+        if not shown.is_composing or shown.written or shown.n_waiting:
             return
         deadline = time.monotonic() + SAVED_S
         while text not in self._saved.texts:
             self._saved.take(self._journal.new_lines())
             if time.monotonic() > deadline:
                 after = self._probe()
-                if after.n_written or after.n_waiting or not after.is_composing:
+                if after.written or after.n_waiting or not after.is_composing:
                     return
                 raise FoundError("loss", f"{text!r} was asked and is not saved")
             self.terminal.read(0.01)

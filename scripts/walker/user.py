@@ -51,7 +51,8 @@ class Shown:
     screen: str = ""
     focus: str = ""
     n_screens: int = 1
-    n_written: int = 0
+    written: str = ""
+    """How what stands in the composer begins."""
     n_waiting: int = 0
     is_replying: bool = False
     is_quiet: bool = True
@@ -138,6 +139,7 @@ class User:
         """Ask, and ask in another chat while the first is answered."""
         self.ask()
         self._press("ctrl+n")
+        self._hands.sync()
         self.ask()
 
     def fill_context(self) -> None:
@@ -180,8 +182,9 @@ class User:
         else:
             return False
         if self._rng.random() < 0.25:
-            self._press("ctrl+n")
-        if self.shown.n_written:
+            self._press("ctrl+n")  # what is typed before it is done goes to the chat before
+            self.shown = self._hands.sync()
+        if self.shown.written:
             self._hands.type("\x03" if self._rng.random() < 0.8 else "")
         return True
 

@@ -39,6 +39,8 @@ class Walk:
     models: Sequence[Path] = ()
     """Real models besides the tiny ones."""
     module: str = MODULE
+    most_found: int | None = None
+    """Different faults after which it ends."""
     tally: Tally = field(default_factory=Tally)
     signatures: Counter[str] = field(default_factory=Counter)
 
@@ -52,7 +54,7 @@ class Walk:
         try:
             home: Home | None = None
             saved = Saved()
-            while self.tally.n_steps < n_steps:
+            while self.tally.n_steps < n_steps and not self._has_enough:
                 if home is None or self.tally.n_lives % LIVES_OF_A_HOME == 0:
                     if home is not None:
                         shutil.rmtree(home.folder, ignore_errors=True)
@@ -66,6 +68,10 @@ class Walk:
             servers.close()
         print(self.tally.line(time.monotonic() - started), flush=True)
         return len(self.signatures)
+
+    @property
+    def _has_enough(self) -> bool:
+        return self.most_found is not None and len(self.signatures) >= self.most_found
 
     def _live(
         self, home: Home, saved: Saved, servers: Servers, rng: random.Random, n_steps: int,
@@ -146,7 +152,7 @@ class Walk:
         print(text.encode(errors="backslashreplace").decode(), flush=True)
 
 
-def replay(case: Path, *, pause_s: float = 0.0) -> bool:
+def replay(case: Path, *, pause_s: float = 0.0, module: str = MODULE) -> bool:
     """Repeat a life with a finding; True where something is found again."""
     told = json.loads((case / CASE).read_text())
     with tempfile.TemporaryDirectory(prefix="kvchat-replay-") as name:
@@ -159,7 +165,7 @@ def replay(case: Path, *, pause_s: float = 0.0) -> bool:
         servers = Servers()
         servers.start()
         arguments = [_moved(each, told["from"], str(home.folder)) for each in told["arguments"]]
-        life = Life(home, arguments, servers, Saved(), Tally(), folder / OPS)
+        life = Life(home, arguments, servers, Saved(), Tally(), folder / OPS, module)
         try:
             life.begin()
             for line in (case / OPS).read_text().splitlines():

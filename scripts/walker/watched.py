@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,13 +20,20 @@ from torture.plan import Journal
 
 import app.startup
 from app.application import KvchatApp
+from app.chat.reply import RunningReply
+from app.chat.spans import TokenSpan
 from app.cli.main import main
+from engine.events import TokensCommitted
 from walker import JOURNAL
 
 PROBE = "f35"
 PAINTED_S = 0.02
 """A screen paints what has changed sixty times a second."""
 PATIENCE_S = 12.0
+SHOWN = 80
+"""Characters of the composer that are told."""
+NOTED_S = 0.3
+"""Between two notes of what a reply's text is so far."""
 
 
 def watch() -> None:
@@ -36,6 +44,7 @@ def watch() -> None:
         return PromisingStore(path, journal, "none", patience_s=patience_s)
 
     setattr(app.startup, "ChatStore", promising_store)  # noqa: B010  a name of another module
+    _note_streams(journal)
     on_event = KvchatApp.on_event
     answers: set[asyncio.Task[None]] = set()
 
@@ -48,6 +57,22 @@ def watch() -> None:
             await on_event(self, event)
 
     KvchatApp.on_event = on_event_or_probe  # type: ignore[method-assign]
+
+
+def _note_streams(journal: Journal) -> None:
+    """Write down what a reply shows, so that it can be looked for after a kill."""
+    add = RunningReply.add
+    noted: dict[int, float] = {}
+
+    def add_and_note(self: RunningReply, event: TokensCommitted) -> list[TokenSpan]:
+        added = add(self, event)
+        now = time.monotonic()
+        if now - noted.get(self.message_id, 0.0) > NOTED_S:
+            noted[self.message_id] = now
+            journal.tell("streamed", id=self.message_id, text=self.text)
+        return added
+
+    RunningReply.add = add_and_note  # type: ignore[method-assign]
 
 
 async def _answer(application: KvchatApp) -> None:
@@ -68,7 +93,7 @@ async def _answer_screen(application: KvchatApp) -> None:
         "screen": type(screen).__name__,
         "focus": "" if focused is None else focused.id or type(focused).__name__,
         "n_screens": len(application.screen_stack),
-        "n_written": len(application.chat.composer.text),
+        "written": application.chat.composer.text[:SHOWN],
         "n_waiting": len(application.chat.drafts.pending.queue),
         "is_replying": application.controller.is_replying,
         "is_quiet": quiet > 0,
