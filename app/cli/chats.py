@@ -440,11 +440,13 @@ def _read(name: str) -> list[ChatTree]:
 
     try:
         path = Path(name).expanduser()
-        data = (
-            sys.stdin.buffer.read()
-            if name == STANDARD
-            else read_bytes(path, limit=MAX_CHAT_FILE_BYTES)
-        )
+        if name != STANDARD:
+            return read_chats(read_bytes(path, limit=MAX_CHAT_FILE_BYTES))
+        data = sys.stdin.buffer.read(MAX_CHAT_FILE_BYTES + 1)
+        if len(data) > MAX_CHAT_FILE_BYTES:
+            raise ChatFileError(
+                f"it has more than {fmt.short_nbytes(MAX_CHAT_FILE_BYTES)}: split it"
+            )
         return read_chats(data)
     except OSError as error:
         raise ChatFileError(f"{name} cannot be read: {error.strerror or error}") from error

@@ -25,6 +25,8 @@ _MODIFIERS = ("bold", "dim")
 QUIET_S = 0.7
 """What takes less is not talked about."""
 TELL_EVERY_S = 0.2
+MOST_INPUT = 1 << 23
+"""Characters that are read from standard input: several times what the largest contexts hold."""
 
 
 def say(*parts: Part, err: bool = False, nl: bool = True) -> None:
@@ -77,11 +79,34 @@ def prompt_text(prompt: str | None, usage: str) -> str:
     if prompt is None and sys.stdin.isatty():
         raise click.UsageError(f"no prompt: write {usage}, or pipe one in")
     try:
-        text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+        text = read_input() if prompt in (None, "-") else str(prompt)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"standard input is no text in {error.encoding}") from error
     if not text.strip():
         raise click.UsageError(f"the prompt is empty: write {usage}, or pipe one in")
+    return text
+
+
+def read_input() -> str:
+    """The text of standard input, which may be endless.
+
+    Raises:
+        UsageError: It has more than `MOST_INPUT` characters.
+        UnicodeDecodeError: It is no text.
+    """
+    return _bounded(sys.stdin.read(MOST_INPUT + 1))
+
+
+def read_line() -> str:
+    """A line of standard input, empty at its end; errors as those of `read_input`."""
+    return _bounded(sys.stdin.readline(MOST_INPUT + 1))
+
+
+def _bounded(text: str) -> str:
+    if len(text) > MOST_INPUT:
+        raise click.UsageError(
+            f"standard input has more than {MOST_INPUT:,} characters: no context holds as many"
+        )
     return text
 
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial, reduce, wraps
@@ -326,11 +325,12 @@ def token_ids(spelled: str) -> tuple[int, ...]:
     """
     text = spelled
     if _IDS.fullmatch(spelled) is None:
+        from app.cli.console import read_input
         from engine.files import RECORDS_BYTES, read_text
 
         try:
             is_input = spelled == "-"
-            text = sys.stdin.read() if is_input else read_text(Path(spelled), limit=RECORDS_BYTES)
+            text = read_input() if is_input else read_text(Path(spelled), limit=RECORDS_BYTES)
         except (OSError, UnicodeDecodeError) as error:
             raise click.UsageError(f"no token ids in {spelled}: {error}") from error
     words = text.replace("[", " ").replace("]", " ").replace(",", " ").split()

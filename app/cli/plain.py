@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app import format as fmt
-from app.cli.console import print_text, say
+from app.cli.console import print_text, read_line, say
 
 if TYPE_CHECKING:
     from engine.events import Event, Finished
@@ -125,7 +125,7 @@ def asked_lines() -> Iterator[str]:
         try:
             if is_terminal:
                 say("You:")
-            line = sys.stdin.readline()
+            line = read_line()
         except KeyboardInterrupt:
             say()
             continue
