@@ -14,11 +14,14 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import RenderableType
 from rich.segment import Segment
+from rich.text import Text
 from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
+from textual.dom import DOMNode
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.markup import escape
 from textual.notifications import SeverityLevel
@@ -35,7 +38,10 @@ from app.chat.snapshot import NO_MODEL
 from app.clipboard import read_harmless_pastes
 from app.commands import commands_of, every_action, key_sections
 from app.console import console
+from app.fault_reports import FaultReport, write_report
+from app.faults import Faults, outlive_faults
 from app.opening import ModelRequest
+from app.paths import faults_dir
 from app.render.charts import GraphSymbols
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
@@ -49,6 +55,8 @@ from engine.model.addresses import kept_server
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:
+    from textual.actions import ActionParseResult
+
     from app.screens.plan_session import PlanSession
     from engine.policy.pairs import Pair
 
@@ -113,7 +121,9 @@ class KvchatApp(App[None]):
         notices: Iterable[str] = (),
     ) -> None:
         super().__init__()
+        outlive_faults()
         self.error_console = console(stderr=True)
+        self.faults = Faults(self, self, faults_dir)
         self.controller = controller
         self.services = services
         self._model = model
@@ -122,7 +132,7 @@ class KvchatApp(App[None]):
         """Characters that every widget draws gauges with."""
         self.keymap: Mapping[str, str] = {}
         """The user's own keys by binding id."""
-        self.chat = ChatScreen(controller, services, lambda: self.commands(self.chat))
+        self.chat = ChatScreen(controller, services, lambda: self.commands(self.chat), self.faults)
         self._left_plan: PlanSession | None = None
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
@@ -137,7 +147,9 @@ class KvchatApp(App[None]):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def on_mount(self) -> None:
-        asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonExecutor())
+        loop.set_exception_handler(self._take_from_loop)
         self.call_after_refresh(self._begin)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -182,6 +194,58 @@ class KvchatApp(App[None]):
             grey = NO_COLOR if self.native_ansi_color else GREYS
             filters = [grey if isinstance(each, Monochrome | NoColor) else each for each in filters]
         return (*filters, HARMLESS_LINES)
+
+    # --- faults ---
+
+    def _handle_exception(self, error: Exception) -> None:
+        self.faults.take(error)
+
+    def _take_from_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report what a task of asyncio ended with that nobody waits for."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.faults.report(error)
+        else:
+            loop.default_exception_handler(context)
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """End, since the terminal can be read no more: Textual calls this then."""
+        del renderables
+        doing = "reading the terminal"
+        self.end_after(write_report(faults_dir(), RuntimeError(), doing=doing))
+
+    def tell_fault(self, error: Exception, report: FaultReport) -> None:
+        """Show a notice."""
+        what = str(error) if isinstance(error, EngineError) else "This failed; the chat goes on."
+        notice = f"{what} ({report.whereabouts})"
+        if self._has_begun:
+            self.notify(notice, severity="error")
+        else:
+            self._notices.append(notice)
+
+    def end_after(self, report: FaultReport) -> None:
+        """Save everything and end, with a sentence on standard error."""
+        if self._exit_renderables:
+            return
+        said = f"kvchat ended, since its screen could not be shown ({report.whereabouts})"
+        self.exit(return_code=1, message=Text(said))
+        for save in (self.chat.drafts.save, self.controller.begin_close):
+            try:
+                save()
+            except Exception as error:  # noqa: BLE001  what can be saved is saved
+                self.faults.report(error)
+
+    async def run_action(
+        self,
+        action: "str | ActionParseResult",
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        name = action if isinstance(action, str) else action[1]
+        self.faults.last_action = name.partition("(")[0]
+        return await super().run_action(action, default_namespace, namespaces)
+
+    # --- help, and the end ---
 
     def action_help_quit(self) -> None:
         """Show which key leaves: ctrl+c does not, since it is pressed by habit."""
@@ -521,8 +585,8 @@ def _own_first(theme: str) -> tuple[bool, str]:
     return not theme.startswith("kvchat"), theme
 
 
-def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
-    """Open the full-screen chat and come back when the user leaves it.
+def open_chat(request: ModelRequest, *, theme: str | None = None) -> int:
+    """Open the full-screen chat and come back when the user leaves it, with its exit code.
 
     Args:
         request: The model, and what was asked of how it is opened.
@@ -554,3 +618,4 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
         app.run()
     finally:
         opened.close()
+    return app.return_code or 0

@@ -91,6 +91,11 @@ def worker_log_path() -> Path:
     return state_dir() / "worker.log"
 
 
+def faults_dir() -> Path:
+    """The folder of reports of faults, a file for each place that failed."""
+    return state_dir() / "faults"
+
+
 def doctor_log_path() -> Path:
     """The log of the engine's process that `kvchat doctor` starts."""
     return state_dir() / "doctor.log"

@@ -66,3 +66,17 @@ def starter_path() -> Path:
 @pytest.fixture(scope="session")
 def gemma_path() -> Path:
     return real_model("gemma-3-270m-Q4_K_M.gguf")
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_is_outlived(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which the application outlived a fault; one that wants faults is marked."""
+    from app.paths import faults_dir
+
+    folder = faults_dir()
+    yield
+    reports = {path.name: path.read_text() for path in sorted(folder.glob("*.txt"))}
+    for name in reports:
+        (folder / name).unlink()
+    if reports and request.node.get_closest_marker("faults") is None:
+        pytest.fail("\n".join(reports.values()))

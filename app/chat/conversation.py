@@ -4,6 +4,7 @@ No Textual here: the screen calls `poll` once a frame and shows what the `ChatUp
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -80,6 +81,8 @@ class Conversation:
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._retry_lock_at = 0.0
+        self._events: deque[Event] = deque()
+        """What the engine said and was not handled yet."""
         self._reads_ahead = False
         """Whether the engine reads what a new chat begins with."""
         self._engine_note: Entry | None = None
@@ -439,7 +442,9 @@ class Conversation:
 
     def poll(self) -> ChatUpdate:
         """Handle what the engine said since the last call, and return what changed."""
-        for event in self.client.poll():
+        self._events.extend(self.client.poll())
+        while self._events:  # an event that cannot be handled takes none of the others along
+            event = self._events.popleft()
             if isinstance(event, OfReply) and event.reply_id == READ_AHEAD:
                 # The question tells what fails again.
                 self._reads_ahead &= not isinstance(event.event, Finished | Failed)

@@ -186,7 +186,7 @@ def cli(ctx: click.Context) -> None:
 @kv_options
 @backend_options
 @opens_model
-def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> None:
+def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
     """Open the full-screen chat on MODEL."""
     if asked.model is not None and named is not None:
         raise click.UsageError("give the model once: as MODEL, or with --model")
@@ -196,7 +196,7 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> None:
         gc.disable()  # what is imported is no garbage; `open_chat` begins to look for some
         from app.application import open_chat
 
-        open_chat(asked, theme=theme)
+        return open_chat(asked, theme=theme)
     except ModelFileError as error:
         raise type(error)(f"{error}{_command_hint(asked.model)}") from error
 

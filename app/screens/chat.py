@@ -24,6 +24,7 @@ from app.chat.snapshot import NO_MODEL, CockpitSnapshot, Phase
 from app.chat.spans import TokenSpan
 from app.chat.update import ChatUpdate
 from app.clipboard import copy
+from app.faults import Faults, Steps
 from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text
 from app.render.status import status_line
@@ -89,7 +90,9 @@ class ChatScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
-    def __init__(self, controller: Conversation, services: Services, commands: Commands) -> None:
+    def __init__(
+        self, controller: Conversation, services: Services, commands: Commands, faults: Faults
+    ) -> None:
         super().__init__()
         self.controller = controller
         self.services = services
@@ -122,6 +125,16 @@ class ChatScreen(Screen[None]):
         """Tokens of what is written, as the status line has them."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
+        self._frame = Steps(
+            faults,
+            (
+                self._poll,
+                self._ask_next,
+                self._paint_text,
+                self._save_and_sample,
+                self._present_if_due,
+            ),
+        )
         self.set_class(services.settings.settings.ui.sidebar, "-sidebar", update=False)
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
@@ -163,8 +176,8 @@ class ChatScreen(Screen[None]):
         self.composer.complete = self._complete
         self.choices.display = self.find.display = False
         self.show_sidebar(is_on=ui.sidebar)
-        self.set_interval(FRAME_S, self._tick)
-        self.call_after_refresh(self._tick)
+        self.set_interval(FRAME_S, self._frame.run)
+        self.call_after_refresh(self._frame.run)
 
     def on_unmount(self) -> None:
         self.drafts.save()
@@ -186,24 +199,31 @@ class ChatScreen(Screen[None]):
         """Whether text of the reply waits for the next frame."""
         return bool(self._unpainted)
 
-    def _tick(self) -> None:
+    def _poll(self) -> None:
         self.take(self.controller.poll())
+
+    def _ask_next(self) -> None:
         self.asking.ask_next()
         if self.drafts.n_tokens is None:
             self.asking.describe()
         if self.drafts.n_tokens != self._n_told:
             self._n_told = self.drafts.n_tokens
             self._tell_status(self._snapshot())
-        had_text = self.has_unpainted_text and self._text_pacer.is_due()
-        if had_text:
+
+    def _paint_text(self) -> None:
+        if self.has_unpainted_text and self._text_pacer.is_due():
             with self._text_pacer.work():
-                self.transcript.append(self._unpainted, self._unpainted_spans)
+                text, spans = self._unpainted, self._unpainted_spans
                 self._unpainted, self._unpainted_spans = "", []
+                self.transcript.append(text, spans)
+
+    def _save_and_sample(self) -> None:
         if self._memory_pacer.is_due():
             self._read_memory()
+
+    def _present_if_due(self) -> None:
         # Together with text, so that both are painted in one frame.
-        is_beside_text = had_text or not self._unpainted
-        if self._panel_pacer.is_due() and is_beside_text:
+        if self._panel_pacer.is_due() and not self.has_unpainted_text:
             self._panel_pacer.interval_s = (
                 PANEL_S if self.controller.client.is_busy else IDLE_PANEL_S
             )
