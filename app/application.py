@@ -49,6 +49,7 @@ from app.screens.dialogs import HelpScreen, Saving, report
 from app.startup import Services
 from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
+from engine.background import ThreadFault, set_fault_handler
 from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
 from engine.model.addresses import kept_server
@@ -150,6 +151,7 @@ class KvchatApp(App[None]):
         loop = asyncio.get_running_loop()
         loop.set_default_executor(DaemonExecutor())
         loop.set_exception_handler(self._take_from_loop)
+        set_fault_handler(self._take_from_thread)
         self.call_after_refresh(self._begin)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -208,6 +210,9 @@ class KvchatApp(App[None]):
         else:
             loop.default_exception_handler(context)
 
+    def _take_from_thread(self, fault: ThreadFault) -> None:
+        self.call_later(self.faults.take_thread, fault)
+
     def panic(self, *renderables: RenderableType) -> None:
         """End, since the terminal can be read no more: Textual calls this then."""
         del renderables
@@ -256,6 +261,7 @@ class KvchatApp(App[None]):
 
     def on_unmount(self) -> None:
         self.controller.close()
+        set_fault_handler(None)
 
     async def action_quit(self) -> None:
         """Save and leave; where saving takes a moment, the screen says so until it is done."""

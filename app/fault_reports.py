@@ -46,7 +46,9 @@ def reference_of(error: BaseException) -> str:
     return hashlib.sha256(named.encode(errors="replace")).hexdigest()[:6]
 
 
-def write_report(folder: Path, error: BaseException, *, doing: str) -> FaultReport:
+def write_report(
+    folder: Path, error: BaseException, *, doing: str, reference: str | None = None
+) -> FaultReport:
     """Say in a file what failed where; an earlier report of the same place is replaced.
 
     Messages of exceptions are left out: they may hold what was written in a chat, names of files
@@ -56,8 +58,9 @@ def write_report(folder: Path, error: BaseException, *, doing: str) -> FaultRepo
         folder: Where the reports are.
         error: What was raised.
         doing: What kvchat did then.
+        reference: The name that it was given already; None names its place.
     """
-    reference = reference_of(error)
+    reference = reference or reference_of(error)
     path = folder / f"{reference}.txt"
     text = "\n".join(_lines(error, reference, doing)) + "\n"
     try:

@@ -18,6 +18,7 @@ from textual._compositor import Compositor
 from textual._context import active_message_pump
 from textual.app import App
 from textual.dom import NoScreen
+from textual.events import Resize
 from textual.geometry import Region
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -28,6 +29,7 @@ from textual.widget import Widget
 from textual.worker import WorkerFailed
 
 from app.fault_reports import FaultReport, reference_of, write_report
+from engine.background import ThreadFault
 
 T = TypeVar("T")
 
@@ -98,6 +100,12 @@ class Faults:
     def report(self, error: Exception) -> FaultReport:
         """Report an exception after which nothing has to be switched off."""
         return self._reported(error, active_message_pump.get(None))
+
+    def take_thread(self, fault: ThreadFault) -> None:
+        """Report what ended a thread's work, under the name that its owner has for it too."""
+        doing = f"the thread {fault.thread}"
+        report = write_report(self._folder(), fault.error, doing=doing, reference=fault.reference)
+        self._shown.tell_fault(fault.error, report)
 
     def end_after(self, report: FaultReport) -> None:
         """End the application, since nothing can be shown any more."""
@@ -211,6 +219,9 @@ def outlive_faults() -> None:
     """Let every widget live on after a message that it failed at, from now on.
 
     Textual's own loop of messages ends with the first fault, and the widget is dead from then on.
+    Nor is a screen laid out for a size that the terminal no longer has: Textual 8.2.8 has one
+    message for the terminal's new size and for the screen's own that comes of it, and two sizes in
+    a queue with other messages between them follow each other without end.
     """
     if getattr(MessagePump._dispatch_message, "__wrapped__", None) is not None:
         return
@@ -218,6 +229,9 @@ def outlive_faults() -> None:
 
     @wraps(dispatch)
     async def dispatched(self: MessagePump, message: Message) -> None:
+        match message:
+            case Resize(size=size) if isinstance(self, Screen) and size != self.app.size:
+                return
         try:
             await dispatch(self, message)
         except Exception as error:  # whatever it is, the widget lives on

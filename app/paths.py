@@ -12,6 +12,22 @@ OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 """Where Ollama's service on Linux keeps models."""
 
 
+def typed_path(text: str) -> Path:
+    """The path that somebody typed; `~` is a home folder where there is one."""
+    try:
+        return Path(text.replace("\0", "\ufffd")).expanduser()
+    except RuntimeError:  # nobody is called so, or has no home
+        return Path(text.replace("\0", "\ufffd"))
+
+
+def current_folder() -> Path:
+    """The folder that kvchat was started in; the home folder where that one was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return typed_path("~")
+
+
 def config_dir() -> Path:
     """The folder of settings, presets and themes of the user."""
     return Path(platformdirs.user_config_dir(APP, appauthor=False))
@@ -143,7 +159,9 @@ def model_folders(configured: Sequence[Path]) -> tuple[Path, ...]:
         configured: The folders of the settings.
     """
     folders = [*_environment_folders(), *configured, models_dir(), *_shared_folders()]
-    return tuple(dict.fromkeys(Path(os.path.abspath(folder.expanduser())) for folder in folders))  # noqa: PTH100  links stay visible
+    here = current_folder()
+    whole = (os.path.normpath(here / typed_path(str(folder))) for folder in folders)
+    return tuple(dict.fromkeys(map(Path, whole)))  # links stay visible
 
 
 def _environment_folders() -> Iterator[Path]:
@@ -152,7 +170,7 @@ def _environment_folders() -> Iterator[Path]:
 
 def _shared_folders() -> Iterator[Path]:
     """Folders that other programs keep GGUF files in."""
-    home = Path.home()
+    home = typed_path("~")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     yield home / "models"
     yield from _lm_studio(home, cache)

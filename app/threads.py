@@ -10,6 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
+from engine.background import start_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,9 +33,8 @@ class DaemonExecutor(ThreadPoolExecutor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
         call = partial(_run, future, partial(fn, *args, **kwargs))
-        thread = threading.Thread(target=call, name="kvchat-call", daemon=True)
-        self._calls = {each for each in self._calls if each.is_alive()} | {thread}
-        thread.start()
+        self._calls = {each for each in self._calls if each.is_alive()}
+        self._calls.add(start_thread(call, name="kvchat-call"))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -79,3 +80,15 @@ def call_if_open(
 
     if screen.is_attached:
         screen.app.call_from_thread(call)
+
+
+def close_with(screen: Screen[T], result: T | None) -> None:
+    """Close a screen that may not be the one in front: its help or a question goes before it.
+
+    `Screen.dismiss` closes whatever is in front, and calls the one who waits for this one.
+    """
+    if not is_open(screen):
+        return
+    while screen.app.screen is not screen:
+        screen.app.pop_screen()
+    screen.dismiss(result)

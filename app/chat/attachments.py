@@ -6,13 +6,16 @@ composer shows one line for it. Files are named in the text and read when the me
 text stands behind the message then, an image where it is named.
 """
 
+import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import format as fmt
+from app.paths import typed_path
 from app.sanitize import visible
 from engine.errors import EngineError
 from engine.files import read_bytes
@@ -132,8 +135,8 @@ def read_files(text: str, folder: Path) -> list[Attachment]:
 def is_there(name: str, folder: Path) -> bool:
     """Whether a name is that of something in the file system."""
     try:
-        (folder / name).expanduser().lstat()
-    except (OSError, ValueError, RuntimeError):
+        typed_path(str(folder / name)).lstat()
+    except (OSError, ValueError):
         return False
     return True
 
@@ -145,7 +148,7 @@ def read_file(name: str, folder: Path) -> Attachment:
         AttachmentError: If it is binary, too large, cannot be read or lies elsewhere.
     """
     shown = visible(name)
-    path = (folder / name).expanduser()
+    path = typed_path(str(folder / name))
     try:
         inside = path.resolve(strict=True).is_relative_to(folder.resolve())
         mode = path.stat().st_mode
@@ -230,7 +233,7 @@ def as_written(message: str) -> str:
 def _is_there(image: Image) -> bool:
     """Whether the file of an image is still found by the name that it was attached by."""
     try:
-        return Path(image.name).expanduser().resolve() == image.path and image.path.is_file()
+        return typed_path(image.name).resolve() == image.path and image.path.is_file()
     except (OSError, ValueError, RuntimeError):
         return False
 
@@ -285,24 +288,24 @@ def _fenced(text: str) -> str:
 def file_names(folder: Path, limit: int = MAX_NAMES) -> list[str]:
     """Paths of the files below a folder, shallow ones first; a folder that cannot be read has none.
 
-    Links are left out: they may lead anywhere, or round in a circle.
+    Links are left out: they may lead anywhere, or round in a circle; so are names that are no
+    text, which no message could hold.
     """
-    found: list[str] = []
+    found: list[Path] = []
     waiting = [folder]
     while waiting and len(found) < limit:
         here = waiting.pop(0)
-        try:
-            entries = sorted(here.iterdir())
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.name.startswith(".") or entry.name in IGNORED or entry.is_symlink():
-                continue
-            if entry.is_dir():
-                waiting.append(entry)
-            else:
-                found.append(str(entry.relative_to(folder)))
-    return found[:limit]
+        with suppress(OSError), os.scandir(here) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if _is_offered(entry):
+                    path = here / entry.name
+                    (waiting if entry.is_dir() else found).append(path)
+    return [str(path.relative_to(folder)) for path in found[:limit]]
+
+
+def _is_offered(entry: os.DirEntry[str]) -> bool:
+    is_plain = entry.name.isprintable() and not entry.name.startswith(".")
+    return is_plain and entry.name not in IGNORED and not entry.is_symlink()
 
 
 def matching(names: Sequence[str], typed: str) -> list[str]:

@@ -35,11 +35,11 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
         ChatFileError: If the file exists and is not to be replaced, its folder does not, or it
             cannot be written.
     """
-    if not path.parent.exists():
-        raise ChatFileError(f"there is no folder {path.parent}: make it, or name another file")
-    if path.exists() and not replace:
-        raise ChatFileError(f"{path} exists: choose another name, or replace it with --force")
     try:
+        if not path.parent.exists():
+            raise ChatFileError(f"there is no folder {path.parent}: make it, or name another file")
+        if path.exists() and not replace:
+            raise ChatFileError(f"{path} exists: choose another name, or replace it with --force")
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)
     except OSError as error:
         raise ChatFileError(f"{path} cannot be written: {error.strerror or error}") from error

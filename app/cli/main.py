@@ -276,6 +276,12 @@ def _require_terminal(model: str | None) -> None:
     """
     if WEB_DRIVER in os.environ:
         return
+    if os.environ.get("TERM") == "dumb":
+        raise TerminalError(
+            "TERM=dumb says that this terminal moves no cursor, and the chat fills the screen: use "
+            '`kvchat run --plain "prompt"` here, or set TERM to what the terminal is, such as '
+            "xterm-256color"
+        )
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
     missing = [name for name, stream in streams.items() if not stream.isatty()]
     if not missing:

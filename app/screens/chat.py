@@ -240,7 +240,9 @@ class ChatScreen(Screen[None]):
         if update.is_rebuilt:
             self._rebuild()
         if self.shown.jump is not None:
-            self.transcript.jump_to(*self.shown.jump)
+            self.query_one(TabStrip).active = 0
+            if self.transcript.jump_to(*self.shown.jump):
+                self.transcript.focus()
             self.shown.jump = None
         self._unpainted += update.text
         self._unpainted_spans += update.spans
@@ -512,10 +514,12 @@ class ChatScreen(Screen[None]):
 
     def action_find(self) -> None:
         """Find in this chat."""
+        self.query_one(TabStrip).active = 0
         self.find.open()
 
     def find_text(self, text: str) -> None:
         """Find a text in this chat."""
+        self.query_one(TabStrip).active = 0
         self.find.open(text)
 
     def action_find_next(self, step: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Select, Static, TextArea
 
@@ -97,7 +98,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             yield Static("settings of this chat", classes="title", markup=False)
             yield Label("system prompt", classes="label")
             if self._prompts:
-                names = [(visible(name), name) for name in self._prompts]
+                names = [(Content(visible(name)), name) for name in self._prompts]
                 yield Select(names, prompt="take one of the library", compact=True, id="library")
             yield TextArea(
                 self._settings.system_prompt, id="system-prompt", tab_behavior="focus",

@@ -18,6 +18,7 @@ from textual.timer import Timer
 
 from app.cache import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
+from app.paths import typed_path
 from app.render.chat_list import ChatRow, chat_facts, chat_row, hit_row, kept_text, snippet_row
 from app.render.lines import Run
 from app.sanitize import visible
@@ -31,6 +32,7 @@ from app.widgets.composer import SearchBox
 from app.widgets.ink import InkLines
 from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
+from engine.files import is_file
 
 SEARCH_AFTER_S = 0.12
 """Pause in typing after which is searched."""
@@ -327,11 +329,11 @@ class ChatsScreen(ModalScreen[Opening | None]):
             ask_line(self, question, file_name(chat.title), partial(self._export, chat.id))
 
     def _export(self, chat_id: int, name: str) -> None:
-        path = Path(name).expanduser()
+        path = typed_path(name)
         write = partial(write_chat, self.app, self._store, chat_id, path)
         # Of the application, so that it goes on when the list is closed.
         begin = partial(self.app.run_worker, write, thread=True, group="export")
-        if path.exists():
+        if is_file(path):
             confirm(self, f"{path} exists. Replace it?", begin)
         else:
             begin()

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from app.bindings import Command, command_named, completions
 from app.chat.attachments import file_names, matching, mention
 from app.render.lines import Line, Run, clipped, spread
 from app.sanitize import visible
+from app.screens.dialogs import in_thread
 from app.widgets.composer import Composer
 from app.widgets.select_list import Row, SelectList
 from engine.validation import did_you_mean
@@ -162,6 +163,10 @@ class Completion:
         self._choices = []
         self._rows.display = False
 
+    def _take_names(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self.look()
+
     def _command_rows(self, typed: str) -> list[Row[int]]:
         found = completions([*self._commands()], typed)
         if not typed:
@@ -173,7 +178,9 @@ class Completion:
     def _file_rows(self, typed: str) -> list[Row[int]]:
         now = time.monotonic()
         if now - self._names_at > NAMES_AGE_S:
-            self._names, self._names_at = tuple(file_names(self.folder)), now
+            self._names_at = now  # a folder of another machine may not answer for a minute
+            look = partial(file_names, self.folder)
+            in_thread(self._rows.screen, "file names", look, self._take_names)
         found = matching(self._names, typed)[:MAX_ROWS]
         if found == [typed]:
             return []

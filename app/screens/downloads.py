@@ -24,9 +24,10 @@ from app.render.lines import Run, clipped, spread
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, ask_line, confirm, in_thread
-from app.threads import call_if_open
+from app.threads import call_if_open, close_with
 from app.widgets.select_list import Row
 from engine.errors import EngineError, InstallError
+from engine.files import is_file
 from engine.model.catalog import find_entry
 from engine.model.hub import (
     HubModel,
@@ -125,7 +126,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
         except EngineError as error:
             call_if_open(self, self._failed, f"{error.title}: {error}")
             return
-        call_if_open(self, self.dismiss, path)
+        call_if_open(self, close_with, self, path)
 
     def _failed(self, text: str) -> None:
         self._is_installing = False
@@ -147,14 +148,14 @@ class FirstRunScreen(ModalScreen[Path | None]):
         if path is None:
             self._say("Still no model in these folders.")
         else:
-            self.dismiss(path)
+            close_with(self, path)
 
     def action_open(self) -> None:
         ask_line(self, "Path of a GGUF file", "", self._open)
 
     def _open(self, text: str) -> None:
-        path = Path(text).expanduser()
-        if path.is_file():
+        path = paths.typed_path(text)
+        if is_file(path):
             self.dismiss(path)
         else:
             self._say(f"{path} is no file.")
@@ -254,7 +255,8 @@ class HubScreen(PickScreen[str]):
         )
 
         def load() -> None:
-            ask(self, DownloadScreen(model, folder, verdict), lambda path: self.dismiss(str(path)))
+            screen = DownloadScreen(model, folder, verdict)
+            ask(self, screen, lambda path: close_with(self, str(path)))
 
         confirm(self, visible(question), load)
 
@@ -302,11 +304,11 @@ class DownloadScreen(ModalScreen[Path | None]):
         try:
             path = download(self._model, self._folder, self._progress())
         except StoppedError:
-            call_if_open(self, self.dismiss, None)
+            call_if_open(self, close_with, self, None)
         except EngineError as error:
             call_if_open(self, self._fail, f"{error.title}: {error}")
         else:
-            call_if_open(self, self.dismiss, path)
+            call_if_open(self, close_with, self, path)
 
     def _progress(self) -> Progress:
         begun, painted, first = time.monotonic(), 0.0, -1

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.clipboard import copy
+from app.paths import current_folder, typed_path
 from app.render.lines import EMPTY, Line, Run, clipped
 from app.render.plan import refusal_lines
 from app.render.plan_lists import export_lines, place_line
@@ -20,6 +21,7 @@ from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
+from engine.files import is_file
 from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
 from engine.planning.values import step_round
@@ -112,13 +114,13 @@ class ExportScreen(ModalScreen[None]):
         if self._given() is None:
             return
         name = self._format.file_name(self._request)
-        ask_line(self, "Write it to", str(Path.cwd() / name), self._save)
+        ask_line(self, "Write it to", str(current_folder() / name), self._save)
 
     def action_install(self) -> None:
         found = self._given()
         if found is None or found.install_path is None:
             return
-        if self._format.merge is None and found.install_path.exists():
+        if self._format.merge is None and is_file(found.install_path):
             self._ask_over(found.install_path, lambda: self._install(found))
         else:
             self._install(found)
@@ -168,8 +170,8 @@ class ExportScreen(ModalScreen[None]):
     # --- writing ---
 
     def _save(self, name: str) -> None:
-        path = Path(name).expanduser()
-        if path.exists():
+        path = typed_path(name)
+        if is_file(path):
             self._ask_over(path, lambda: self._write(path))
         else:
             self._write(path)

@@ -104,4 +104,3 @@ class FindBar(Horizontal):
             self._line %= len(lines)
             self._transcript.show_line(lines[self._line])
         told.update(f"{count(self._at + 1)} of {counted(len(self._keys), 'message')}")
-        self._box.focus()

@@ -17,7 +17,7 @@ from app.render.lines import Line, Run, clipped
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, confirm, in_thread, report
-from app.threads import call_if_open
+from app.threads import call_if_open, close_with
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
 from engine.errors import EngineError
@@ -282,7 +282,7 @@ class ModelsScreen(PickScreen[str]):
         else:
             from app.screens.downloads import HubScreen  # with the first question to the hub
 
-            ask(self, HubScreen(key, purpose=self._purpose), self.dismiss)
+            ask(self, HubScreen(key, purpose=self._purpose), partial(close_with, self))
 
     def typed_row(self, text: str) -> Row[str] | None:
         """A row for what was typed where it names a repository of the hub or a file in one."""

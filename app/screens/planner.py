@@ -27,7 +27,7 @@ from app.screens.planner_lists import (
     save_as_preset,
     scan_models,
 )
-from app.threads import is_open
+from app.threads import close_with, is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
@@ -510,7 +510,7 @@ class PlannerScreen(Screen[Configuration | None]):
             self.dismiss(configuration)
         else:
             question = "By this plan it does not fit, and loading may fail. Load it all the same?"
-            confirm(self, question, lambda: self.dismiss(configuration))
+            confirm(self, question, lambda: close_with(self, configuration))
 
     def action_export(self) -> None:
         from app.screens.export import ExportScreen

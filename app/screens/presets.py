@@ -19,6 +19,7 @@ from app.render.plan_lists import preset_lines
 from app.sanitize import visible
 from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
 from app.screens.models import FilesScreen
+from app.threads import close_with
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
@@ -221,10 +222,10 @@ class PresetsScreen(Screen[Configuration | None]):
         entry = self._chosen()
         self.system_prompt = entry.preset.system_prompt if entry and entry.preset else ""
         if plan.fits or plan.setup.machine.vram_bytes:
-            self.dismiss(configuration)
+            close_with(self, configuration)
             return
         question = f"{plain(verdict_line(plan))}. Load it all the same?"
-        confirm(self, question, lambda: self.dismiss(configuration))
+        confirm(self, question, lambda: close_with(self, configuration))
 
     def action_export(self) -> None:
         self._with_plan(self._export)

@@ -19,6 +19,7 @@ from app.store.errors import (
 )
 from app.store.records import dump_tokens
 from app.store.search import rebuild
+from engine.background import PAUSES_S, ThreadFault, start_thread
 
 T = TypeVar("T")
 
@@ -57,8 +58,9 @@ class Writer:
         self._is_closed = False
         self.is_damaged = False
         """A write met damage in the file."""
-        self._thread = threading.Thread(target=self._work, name="chat-store", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(
+            self._work, name="chat-store", on_fault=self._report_fault, pauses_s=PAUSES_S
+        )
 
     def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run `job` in a transaction on the writer's thread and give what it returns.
@@ -198,6 +200,12 @@ class Writer:
         except sqlite3.Error as error:
             self.is_damaged = self.is_damaged or is_damage(error)
             raise store_error(error, self._path) from error
+        except UnicodeEncodeError as error:
+            half = f"U+{ord(error.object[error.start]):04X}"
+            raise StoreError(
+                f"A text has {half}, which is half a character, and cannot be saved in "
+                f"{self._path}: take it out"
+            ) from error
 
     def _begin(
         self, *, is_patient: bool = False, is_given_up: Callable[[], bool] = lambda: False
@@ -247,6 +255,16 @@ class Writer:
             self._transact(job)
         except StoreError as error:
             self._report(error)
+        except Exception as error:  # noqa: BLE001  the next jobs have to be done
+            self._report(self._fault(error))
+
+    def _fault(self, error: Exception) -> StoreError:
+        fault = StoreError(f"{self._path} could not be written: {type(error).__name__}")
+        fault.__cause__ = error
+        return fault
+
+    def _report_fault(self, fault: ThreadFault) -> None:
+        self._report(self._fault(fault.error))
 
     def _report(self, error: StoreError) -> None:
         if str(error) == self._last_failure:

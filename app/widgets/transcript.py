@@ -74,6 +74,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._marked_text = ""
         """What is marked wherever it stands, in small letters."""
         self._invitation = ""
+        self._goal: tuple[int, str] | None = None
+        """The message to jump to, and a text in it, as soon as the transcript is in sight."""
         self.is_read_only = False
         """Nothing can be asked here."""
         self.is_following = True
@@ -185,8 +187,10 @@ class Transcript(ScrollView, Ink, can_focus=True):
 
     def _lay_out_from(self, first: int) -> None:
         """Lay out the entries from the given one on, and keep the view where it was."""
-        if self._text_width <= 0:
+        if self._text_width <= 0:  # another tab is shown: `on_resize` does it then
             return
+        if first >= len(self._tops):
+            first = 0
         if first == 0:
             self._tops = []
             lines: list[Line] = self._heading()
@@ -241,6 +245,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         is_wrapped_anew, self._laid_width = self.size.width != self._laid_width, self.size.width
         if is_wrapped_anew and not self.is_following and 0 <= anchor < len(self._tops):
             self.scroll_to(y=self._tops[anchor], animate=False)
+        if self._goal is not None and self._text_width > 0:
+            self.jump_to(*self._goal)
 
     # --- painting ---
 
@@ -340,6 +346,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def jump_to(self, key: int, found: str = "") -> bool:
         """Select a message and bring it into sight; False if it is not one of those shown.
 
+        Where the transcript itself is not in sight, that is done as soon as it is.
+
         Args:
             key: Its id.
             found: A text in it, whose first line is scrolled to.
@@ -353,9 +361,11 @@ class Transcript(ScrollView, Ink, can_focus=True):
             self.forget_strips()
             self.show(self._all)
         self.selected = key
+        self._goal = None if self._text_width > 0 else (key, found)
+        if self._goal is not None:
+            return True
         line = self._line_of(index - self.n_hidden, found)
         self.scroll_to(y=max(line - 2, 0), animate=False)
-        self.focus()
         return True
 
     def _line_of(self, shown: int, found: str) -> int:

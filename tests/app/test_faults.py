@@ -22,6 +22,7 @@ from app.screens.chat import ChatScreen
 from app.screens.dialogs import AskLine, in_thread
 from app.store.chats import ChatStore
 from app.widgets.panels import Panel
+from engine.background import start_thread
 from tests.fakes_app import WIDE, answered, make_app, ready, wait_until
 from tests.fakes_client import Script
 from tests.waiting import PATIENCE_S
@@ -248,7 +249,9 @@ async def test_a_chat_that_cannot_be_laid_out_ends_after_everything_is_saved(
     said = capsys.readouterr().err
     assert str(reports()[0].name) in said.replace("\n", "")
     assert "Traceback" not in said
-    assert ChatStore(tmp_path / "chats.db").drafts()[None].text == "not sent yet"
+    app.controller.history.store.close()
+    drafts = ChatStore(tmp_path / "chats.db").drafts()
+    assert [draft.text for draft in drafts.values()] == ["not sent yet"]
 
 
 async def test_a_step_of_a_frame_that_always_fails_is_left_out_and_the_first_ends_the_chat() -> (
@@ -309,3 +312,13 @@ def test_a_report_that_cannot_be_written_is_no_second_fault(tmp_path: Path) -> N
     report = write_report(tmp_path / "file", raised(fail), doing="test")
     assert report.path is None
     assert report.reference in report.whereabouts
+
+
+async def test_a_fault_of_a_thread_is_a_notice_with_its_reference(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await ready(pilot)
+        start_thread(fail, name="of a test")
+        await wait_until(pilot, lambda: notices(app))
+        assert reports()[0].stem in notices(app)[0]
+        assert "of a test" in reports()[0].read_text()

@@ -215,9 +215,9 @@ async def test_a_tiny_window_says_what_it_needs(tmp_path: Path) -> None:
         screen = await ready(pilot)
         await pilot.pause()
         assert screen.query_one("#too-small").size.width > 0
-        assert screen.composer.size.width == 0
+        assert screen.transcript.size.width == 0
         await pilot.resize_terminal(*WIDE)
-        await wait_until(pilot, lambda: screen.composer.size.width)
+        await wait_until(pilot, lambda: screen.transcript.size.width)
         await wait_until(pilot, lambda: screen.composer.has_focus)
         await pilot.press(*"typed")
         assert screen.composer.text == "typed"
