@@ -85,27 +85,28 @@ def wrong_counts(database: Path, after: int) -> tuple[list[str], int]:
     problems = [
         f"message {key}: {problem}"
         for key, stats, tokens in rows
-        for problem in _wrong(json.loads(stats), len(tokens or b"") // 4)
+        for problem in wrong_stats(json.loads(stats), len(tokens or b"") // 4)
     ]
     return problems, max((row[0] for row in rows), default=after)
 
 
-def _wrong(stats: Mapping[str, object], n_tokens: int) -> Iterator[str]:
+def wrong_stats(stats: Mapping[str, object], n_tokens: int) -> Iterator[str]:
+    """Counts of one reply of so many tokens that cannot be true."""
     counts = {name: _count(stats, name) for name in COUNTED}
     drafted, verified, examined, accepted = counts.values()
     emitted, thinking = _count(stats, "n_emitted"), _count(stats, "n_thinking")
     if not drafted >= verified >= examined >= accepted >= 0 or accepted > emitted:
         yield f"counts are out of order: {counts}, {emitted} emitted"
-    if thinking > emitted:
-        yield f"{thinking} of thinking and {emitted} emitted"
+    if thinking > max(emitted, n_tokens):  # the engine may have written its end
+        yield f"{thinking} of thinking, {emitted} emitted, {n_tokens} kept"
     if _count(stats, "n_reused") > _count(stats, "n_prompt"):
         yield f"{stats['n_reused']} reused of {stats['n_prompt']}"
     sources, positions = stats.get("by_source"), stats.get("by_position")
     if isinstance(sources, dict) and sources:
         yield from _wrong_sums(counts, list(sources.values()), COUNTED)
-        if n_tokens and not n_tokens <= emitted <= n_tokens + 1:
-            yield f"{emitted} emitted, {n_tokens} kept"
-    if isinstance(positions, list) and positions:
+    if n_tokens and (emitted > n_tokens + 1 or not thinking and emitted < n_tokens):
+        yield f"{emitted} emitted, {n_tokens} kept"
+    if isinstance(positions, list | tuple) and positions:
         yield from _wrong_sums(counts, positions, ("n_examined", "n_accepted"))
 
 
