@@ -104,7 +104,7 @@ def wrong_stats(stats: Mapping[str, object], n_tokens: int) -> Iterator[str]:
     sources, positions = stats.get("by_source"), stats.get("by_position")
     if isinstance(sources, dict) and sources:
         yield from _wrong_sums(counts, list(sources.values()), COUNTED)
-    if n_tokens and (emitted > n_tokens + 1 or not thinking and emitted < n_tokens):
+    if n_tokens and (emitted > n_tokens + 1 or (not thinking and emitted < n_tokens)):
         yield f"{emitted} emitted, {n_tokens} kept"
     if isinstance(positions, list | tuple) and positions:
         yield from _wrong_sums(counts, positions, ("n_examined", "n_accepted"))

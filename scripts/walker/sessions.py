@@ -348,7 +348,7 @@ class RandomSession:
             if finished.token_ids != plain.token_ids[:n_said]:
                 yield f"{finished.token_ids} is no start of {plain.token_ids}"
         elif (finished.token_ids, finished.text) != (plain.token_ids, plain.text):
-            yield f"{finished.text!r} {finished.token_ids} and alone {plain.text!r} {plain.token_ids}"
+            yield f"{finished.text!r} {finished.token_ids}, alone {plain.text!r} {plain.token_ids}"
         elif finished.reason is not plain.reason:
             yield f"ended by {finished.reason}, alone by {plain.reason}"
 
