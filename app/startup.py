@@ -162,7 +162,7 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
         return None
     is_listed = any(path.is_relative_to(folder) for folder in folders)
     name = shlex.quote(model_name(path) if is_listed else str(path))
-    return f"kvchat tune {name} measures what this machine likes, in 3 minutes"
+    return f"kvchat tune {name} finds its fastest settings on this machine, in 3 minutes"
 
 
 def _speeds() -> Speeds:

@@ -13,6 +13,7 @@ from app.config import Settings
 from app.opening import ModelRequest, OpenedModel, choose_model, open_here
 from engine.configuration import SpeculationSettings
 from engine.errors import PresetError, PresetFileError
+from engine.generation.processor_load import ProcessorLoad, Shares
 from engine.memory.estimate import estimate
 from engine.memory.hardware import usable_cores, usable_devices
 from engine.memory.units import MIB
@@ -132,6 +133,7 @@ class Tuning:
         architecture = self._model.architecture
         return Scope(
             n_cores=n_cores,
+            n_begin=threads_beside(ProcessorLoad().restart(), n_cores),
             n_logical=n_logical,
             n_layers=architecture.n_layers + 1,
             has_gpu=any(device.kind == "gpu" for device in self._devices),
@@ -155,7 +157,8 @@ class Tuning:
             self._preset_path = save_preset(preset, paths.presets_dir(), replace_existing=True)
         except PresetError as error:
             self._problem = f"no preset was written: {error}"
-        self._keep_speed(outcome)
+        if not outcome.is_busy:
+            self._keep_speed(outcome)
 
     def _preset(self, outcome: Outcome) -> Preset:
         """The rules at the start with what was taken."""
@@ -212,6 +215,16 @@ def draft_prompts() -> tuple[str, ...]:
     return tuple(chain.from_iterable(zip(*sets, strict=False)))
 
 
+def threads_beside(seen: Shares | None, n_cores: int) -> int:
+    """Threads that a chat begins with beside what is seen to compute: half of the usual at least.
+
+    More than the cores that are free would wait for one another, and nothing would end in time.
+    """
+    if seen is None:
+        return n_cores
+    return min(max(int(seen.free(n_cores)), (n_cores + 1) // 2), n_cores)
+
+
 def _check_name(name: str) -> None:
     """Make sure that a preset can be written by that name, before anything is measured.
 
@@ -253,6 +266,7 @@ def as_json(tuned: Tuned) -> dict[str, object]:
         "spent_s": tuned.spent_s,
         "sizes": asdict(outcome.sizes),
         "n_others": outcome.n_others,
+        "is_busy": outcome.is_busy,
         "compared": [asdict(each) for each in outcome.compared],
         "changes": _plain(outcome.changes),
         "start_tps": dict(outcome.start_tps),

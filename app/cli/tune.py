@@ -22,8 +22,6 @@ MINUTES = 3.0
 STYLES = {"taken": "green", "faster": "green", "failed": "red", "no time": "yellow"}
 LINE_EVERY_S = 5.0
 """How often a line says where it is where there is no terminal to write over."""
-BUSY_CORES = 0.25
-"""Cores that others took from which that is said."""
 
 
 @click.command(name="tune")
@@ -175,15 +173,15 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
             parts = ", ".join(f"{name} {gain.median:.2f}" for name, gain in each.parts.items())
             cost = f" Its cost: {each.cost}." if each.cost else ""
             yield f"Taken: {each.setting} {each.label} ({parts}).{cost}"
-        elif each.verdict in ("failed", "faster") and each.reason:
+        elif each.verdict in ("failed", "faster", "not tried"):
             yield f"Not taken: {each.setting} {each.label}: {each.reason}."
     if not outcome.changes:
         yield "Nothing that was tried is clearly faster than the settings as they were."
     yield _speeds(outcome)
-    if outcome.n_others is not None and outcome.n_others >= BUSY_CORES:
+    if outcome.is_busy:
         yield (
             f"Other programs took {outcome.n_others:.1f} cores meanwhile: these speeds hold beside "
-            "them."
+            "them, and `kvchat plan` does not show them."
         )
     if tuned.preset is not None:
         yield (

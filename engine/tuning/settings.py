@@ -98,7 +98,9 @@ class Scope:
     """What is known of machine and model before anything is measured."""
 
     n_cores: int
-    """Physical cores, which is as many threads as kvchat takes by itself."""
+    """Physical cores."""
+    n_begin: int
+    """Threads that kvchat begins with by itself: one for each core that others leave."""
     n_logical: int
     """Threads that the processor runs at once."""
     n_layers: int

@@ -40,7 +40,7 @@ BUSY_SHARE = 0.25
 NAMES: tuple[WorkName, ...] = ("near", "prompt")
 """Work that is timed with the settings at the start, whatever follows."""
 
-Verdict = Literal["taken", "faster", "not faster", "failed", "no time"]
+Verdict = Literal["taken", "faster", "not faster", "failed", "not tried", "no time"]
 
 
 class TuningError(EngineError):
@@ -85,8 +85,10 @@ class Outcome:
     """Tokens a second with the settings of the start, by workload."""
     chosen_tps: Mapping[WorkName, float]
     """The same with what was taken; a workload that it leaves as it was counts on."""
-    n_others: float | None
-    """Cores that other programs took meanwhile, the median; None where that was not seen."""
+    n_others: float
+    """Cores that other programs took meanwhile, the median."""
+    is_busy: bool
+    """Whether that is so much that speeds say little about the machine."""
 
     @property
     def changes(self) -> dict[str, object]:
@@ -108,6 +110,8 @@ class _Series:
     blocks: dict[WorkName, list[Block]]
     reason: str = ""
     """Why it failed."""
+    refusal: str = ""
+    """Why it is not tried."""
 
     @property
     def gain(self) -> PairedGain | None:
@@ -118,7 +122,8 @@ class _Series:
     @property
     def is_over(self) -> bool:
         gain = self.gain
-        return bool(self.reason) or (gain is not None and gain.is_decided)
+        has_reason = bool(self.reason or self.refusal)
+        return has_reason or (gain is not None and gain.is_decided)
 
 
 class Tuner:
@@ -149,7 +154,7 @@ class Tuner:
         keep: Callable[[Outcome], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        n_threads = start.n_threads or scope.n_cores
+        n_threads = start.n_threads or scope.n_begin
         self._leaves_threads_open = start.n_threads is None
         # Threads that follow the machine would change while they are measured.
         self._best = replace(
@@ -190,7 +195,11 @@ class Tuner:
         self._keep(self.outcome)
         for make in GROUPS:
             group = make(self._best, self._scope, self._sizes)
-            series = [_Series(trial, {name: [] for name in group.works}) for trial in group.trials]
+            refusal = self._refusal(group)
+            series = [
+                _Series(trial, {name: [] for name in group.works}, refusal=refusal)
+                for trial in group.trials
+            ]
             self._within_time(partial(self._compare, group, series))
             if series:
                 self._conclude(group, series)
@@ -215,8 +224,17 @@ class Tuner:
             sizes=self._sizes,
             start_tps=_speeds(self._start_seconds),
             chosen_tps=_speeds(self._seconds),
-            n_others=median(self._others) if self._others else None,
+            n_others=self._n_others,
+            is_busy=self._is_busy,
         )
+
+    @property
+    def _n_others(self) -> float:
+        return median(self._others) if self._others else 0.0
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._n_others >= BUSY_SHARE * self._scope.n_logical
 
     @property
     def _left_s(self) -> float:
@@ -350,7 +368,7 @@ class Tuner:
             if each is not fastest:
                 assert fastest is not None
                 verdict, reason = "faster", f"{fastest.trial.label} is faster still"
-            elif group.never_taken or (reason := self._not_now(group)):
+            elif group.never_taken or (reason := self._refusal(group)):
                 verdict, reason = "faster", group.never_taken or reason
         parts = {name: gain_of(blocks) for name, blocks in each.blocks.items()}
         return TrialResult(
@@ -359,16 +377,13 @@ class Tuner:
             each.trial.changes, group.cost,
         )  # fmt: skip
 
-    def _not_now(self, group: SettingGroup) -> str:
-        """Why a number of threads is not written down: kvchat follows other programs by itself."""
-        n_others = median(self._others) if self._others else 0.0
-        if not self._leaves_threads_open or not group.name.startswith("threads"):
-            return ""
-        if n_others < BUSY_SHARE * self._scope.n_logical:
+    def _refusal(self, group: SettingGroup) -> str:
+        """Why no number of threads is tried or taken: kvchat follows other programs by itself."""
+        if not (self._leaves_threads_open and self._is_busy and group.name.startswith("threads")):
             return ""
         return (
-            f"other programs took {n_others:.1f} of {self._scope.n_logical} cores meanwhile, which "
-            "kvchat follows by itself; close them and tune again for a fixed number"
+            f"other programs took {self._n_others:.1f} of {self._scope.n_logical} cores meanwhile, "
+            "which kvchat follows by itself; close them and tune again for a fixed number"
         )
 
     def _go_on_with(self, fastest: _Series) -> None:
@@ -394,6 +409,8 @@ class Tuner:
 
 
 def _verdict(each: _Series, gain: PairedGain | None) -> tuple[Verdict, str]:
+    if each.refusal:
+        return "not tried", each.refusal
     if each.reason:
         return "failed", each.reason
     if gain is None:

@@ -15,8 +15,9 @@ from app.cli.tune import _Shown
 from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.startup import Services
-from app.tuning import default_name
+from app.tuning import default_name, threads_beside
 from engine.configuration import Configuration
+from engine.generation.processor_load import Shares
 from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
@@ -41,6 +42,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tune:
     monkeypatch.setattr("app.tuning.usable_cores", lambda: (4, 4))
+    monkeypatch.setattr("app.tuning.threads_beside", lambda *_: 4)
 
     def tuned(machine: FakeMachine, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("app.tuning.TimingProcess", lambda *_: machine)
@@ -206,10 +208,14 @@ def test_a_preset_that_cannot_be_written_loses_no_measurement(tune: Tune) -> Non
     assert "no preset was written" in found["problems"][0]
 
 
-def test_a_speed_measured_beside_other_programs_says_so(tune: Tune) -> None:
+def test_a_speed_measured_beside_other_programs_says_so_and_is_not_kept(
+    model: Path, tune: Tune
+) -> None:
     out = tune(FakeMachine(n_others=1.0), "tiny")[1]
     assert "Other programs took 1.0 cores meanwhile" in out
+    assert Speeds(paths.speeds_path()).of(model_identity(model)) is None
     assert "Other programs" not in tune(FakeMachine(), "tiny")[1]
+    assert Speeds(paths.speeds_path()).of(model_identity(model)) is not None
 
 
 def test_the_torch_backend_is_refused(tune: Tune) -> None:
@@ -254,15 +260,24 @@ def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:
     from app.startup import _first_hint
 
     folders = [model.parent]
-    assert "kvchat tune tiny measures" in str(_first_hint(model, folders))
+    assert "kvchat tune tiny finds" in str(_first_hint(model, folders))
     assert _first_hint(model, folders) is None
     other = drafting_model(model.with_name("other.gguf"), 2)
     speed = ModelSpeed(60.0, 50.0, 1024, 400.0, "", "2026-11-22")
     Speeds(paths.speeds_path()).keep(model_identity(other), speed)
     assert _first_hint(other, folders) is None
     elsewhere = drafting_model(model.parent.parent / "a folder" / "new.gguf", 3)
-    assert f"kvchat tune '{elsewhere}' measures" in str(_first_hint(elsewhere, folders))
+    assert f"kvchat tune '{elsewhere}' finds" in str(_first_hint(elsewhere, folders))
     assert Services.__dataclass_fields__["first_hint"].default(model) is None
+
+
+def test_it_begins_with_as_many_threads_as_others_leave_cores() -> None:
+    assert threads_beside(None, 2) == 2
+    assert threads_beside(Shares(2, 0.0, 0.0), 2) == 2
+    assert threads_beside(Shares(2, 0.0, 1.0), 2) == 1
+    assert threads_beside(Shares(2, 0.0, 9.0), 2) == 1
+    assert threads_beside(Shares(16, 0.0, 3.0), 8) == 8
+    assert threads_beside(Shares(16, 0.0, 15.0), 8) == 4
 
 
 def test_names_of_presets_are_possible_whatever_the_file_is_called() -> None:

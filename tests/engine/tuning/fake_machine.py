@@ -13,7 +13,13 @@ from engine.tuning.tuner import Outcome, Progress, TrialResult, Tuner
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
 CPU = Scope(
-    n_cores=4, n_logical=4, n_layers=31, has_gpu=False, has_flash_attention=True, can_draft=True
+    n_cores=4,
+    n_begin=4,
+    n_logical=4,
+    n_layers=31,
+    has_gpu=False,
+    has_flash_attention=True,
+    can_draft=True,
 )
 SECONDS = {"prompt": 1 / 400, "near": 1 / 60, "deep": 1 / 50, "reply": 1 / 55}
 """Of a token with the settings of the start."""

@@ -100,7 +100,7 @@ def test_a_large_model_settles_its_threads_in_a_minute_on_two_cores() -> None:
         )
         return 0.55 if n_threads == 1 else 1.0
 
-    two = replace(CPU, n_cores=2, n_logical=2)
+    two = replace(CPU, n_cores=2, n_begin=2, n_logical=2)
     outcome = tuned(FakeMachine(large, slowness=6.0, noise=0.03), scope=two, minutes=1)
     for setting in ("threads while writing", "threads while reading"):
         assert result(outcome, setting, "1 thread").verdict == "not faster"
@@ -200,18 +200,32 @@ def test_a_build_that_crashes_with_repacked_weights_is_measured_without() -> Non
     assert tuned(Crashing()).chosen_tps["near"] > 0
 
 
-def test_beside_other_programs_no_number_of_threads_is_taken_where_kvchat_chooses() -> None:
-    def starved(configuration: Configuration, workload: str) -> float:
-        return 1.0 if workload != "near" else 4.0 / (configuration.n_threads or 4)
+def starved(configuration: Configuration, workload: str) -> float:
+    """Beside other programs fewer threads are faster."""
+    return 1.0 if workload != "near" else 4.0 / (configuration.n_threads or 4)
 
+
+def test_beside_other_programs_threads_are_left_to_kvchat_where_it_chooses_them() -> None:
     outcome = tuned(FakeMachine(starved, n_others=2.0), minutes=3)
     one = result(outcome, "threads while writing", "1 thread")
-    assert one.verdict == "faster"
+    assert (one.verdict, one.gain) == ("not tried", None)
     assert "other programs took 2.0 of 4 cores" in one.reason
+    assert outcome.is_busy
     assert "n_threads" not in outcome.changes
     named = replace(START, n_threads=4, n_threads_batch=4)
     outcome = tuned(FakeMachine(starved, n_others=2.0), start=named, minutes=3)
     assert outcome.changes == {"n_threads": 1}
+
+
+def test_programs_that_come_while_threads_are_measured_leave_them_open_too() -> None:
+    class Joined(FakeMachine):
+        def clock(self) -> float:
+            self.n_others = 4.0 if self.now_s > 5 else 0.0
+            return super().clock()
+
+    one = result(tuned(Joined(starved), minutes=3), "threads while writing", "1 thread")
+    assert one.verdict == "faster"
+    assert "kvchat follows by itself" in one.reason
 
 
 def test_layers_go_to_a_gpu_where_that_is_faster_and_fits() -> None:
