@@ -3,9 +3,9 @@
 The chat, `run`, `compare` and `bench` all open a model in this way.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,8 @@ class ModelRequest:
     """Address of a server that makes the replies; `model` is its name there then."""
     mmproj: str | None = None
     """Path of a projector for images, or `off`."""
+    rules: Mapping[str, object] = field(default_factory=dict)
+    """Values that come before those of the preset, by the preset's own keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +94,18 @@ class ChosenModel:
 
     def configure(self, path: Path, settings: Settings) -> Configuration:
         """The configuration of a model under these rules; raises as `configure` does."""
-        from engine.memory.estimate import with_n_ctx
-
-        asked = self.request
-        if asked.n_ctx is None and self.rules is None and settings.engine.n_ctx != "auto":
-            asked = replace(asked, n_ctx=settings.engine.n_ctx)
-        configuration = configure(path, self.draft, self.rules, settings, asked)
-        if asked.n_ctx is not None:
-            configuration = with_n_ctx(configuration, asked.n_ctx)
-        return replace(configuration, kv_trace=asked.kv_trace)
+        configuration = configure(path, self.draft, self.rules, settings, self.request)
+        return replace(configuration, kv_trace=self.request.kv_trace)
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.
 
         What is wrong with kept plans, or old, follows on lines of its own.
         """
+        from app.planning import with_settings
         from engine.planning.cache_types import open_types, types_text
-        from engine.presets.preset import Preset
 
-        if open_types(_with_request(self.rules or Preset(name="default"), self.request)) is None:
+        if open_types(_with_request(with_settings(self.rules, settings), self.request)) is None:
             return None
         known = _known(configuration.model_path, settings)
         return "\n".join((types_text(configuration, known), *known.notes))
@@ -289,12 +284,12 @@ def configure(
     Raises:
         EngineError: If the model or the preset cannot be read, or they do not go together.
     """
+    from app.planning import with_settings
     from engine.memory.hardware import devices, usable_devices
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.planning.cache_types import open_types
-    from engine.planning.resolve import Machine, resolve, with_projector_beside
-    from engine.planning.values import thread_rules
+    from engine.planning.resolve import Machine, resolve
     from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:
@@ -303,40 +298,28 @@ def configure(
     found = usable_devices()
     if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
         found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
-    chosen = _with_request(rules or _usual_rules(settings), request or ModelRequest())
-    if "n_threads" not in chosen.model_fields_set:
-        chosen = chosen.model_copy(update=thread_rules(settings.engine.n_threads))
+    chosen = _with_request(with_settings(rules, settings), request or ModelRequest())
     known = _known(path, settings) if open_types(chosen) or chosen.goal else None
     model = read_model(path)
-    if settings.engine.projector == "auto":
-        chosen = with_projector_beside(chosen, model)
     configuration = resolve(chosen, model, Machine(found), draft=draft_model, known=known)
-    if rules is None:
-        speculation = settings.speculation.speculation()
-        if draft is not None:
-            speculation = replace(speculation, predictor=PredictorName.COMBINED)
-        configuration = replace(
-            configuration, speculation=speculation, sampling=settings.chat.sampling()
-        )
-    return replace(
-        configuration,
-        use_extra_buffers=configuration.use_extra_buffers and settings.engine.use_extra_buffers,
-    )
+    if rules is not None:
+        return configuration
+    speculation = settings.speculation.speculation()
+    if draft is not None:
+        speculation = replace(speculation, predictor=PredictorName.COMBINED)
+    return replace(configuration, speculation=speculation, sampling=settings.chat.sampling())
 
 
 def _with_request(rules: "Preset", request: ModelRequest) -> "Preset":
-    """The rules with what was asked; types are chosen for the context asked for."""
-    from engine.planning.cache_types import open_types, type_rules
+    """The rules with what was asked."""
+    from engine.planning.cache_types import type_rules
     from engine.planning.values import thread_rules
 
     asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
-    names = ("backend", "kv_cache", "compile", "decode_plan", "mmproj")
+    names = ("n_ctx", "backend", "kv_cache", "compile", "decode_plan", "mmproj")
     own = {name: getattr(request, name) for name in names}
     asked |= {name: value for name, value in own.items() if value is not None}
-    typed = rules.model_copy(update=asked)
-    if request.n_ctx is None or open_types(typed) is None:
-        return typed
-    return typed.model_copy(update={"n_ctx": request.n_ctx})
+    return rules.model_copy(update=asked | {**request.rules})
 
 
 def _known(path: Path, settings: Settings) -> "Known":
@@ -345,18 +328,6 @@ def _known(path: Path, settings: Settings) -> "Known":
     from engine.model.architecture import read_model
 
     return known_quality(read_model(path), settings.cache_policy)
-
-
-def _usual_rules(settings: Settings) -> "Preset":
-    """The rules without a preset: the settings say how many lines the context holds."""
-    from engine.presets.preset import Preset
-
-    cache = settings.cache
-    return Preset(
-        name="default",
-        n_slots=cache.slots,
-        kv_unified=cache.slots > 1 and cache.cells == "shared",
-    )
 
 
 def new_client(cache: "CacheSettings | None" = None, *, keeps_costs: bool = True) -> "WorkerClient":

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from app import paths
+from app.config import Settings
 from engine.backends import installed_build
 from engine.configuration import Configuration
 from engine.events import BufferSize
@@ -20,13 +21,15 @@ from engine.model.identity import identity_of
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.planner import ModelSources, Planner
-from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.resolve import AUTO_N_CTX, NO_PROJECTOR
 from engine.planning.space import with_pair
+from engine.planning.values import thread_rules
 from engine.policy.choice import Choice, Wish, choose, has_verdict
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
 from engine.policy.pairs import Pair
 from engine.policy.plans import PlanStore, SavedPlan
+from engine.presets.preset import Preset
 from engine.quality.records import Report
 
 MOST_OF_A_DEVICE = 100
@@ -49,6 +52,26 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
         quality=_quality,
         remembers=remembers,
     )
+
+
+def with_settings(rules: Preset | None, settings: Settings) -> Preset:
+    """A preset with what the settings say where it says nothing; without one they say all."""
+    engine, cache = settings.engine, settings.cache
+    if rules is None:
+        rules = Preset(
+            name="default",
+            n_ctx=engine.n_ctx,
+            n_slots=cache.slots,
+            kv_unified=cache.slots > 1 and cache.cells == "shared",
+        )
+    changed: dict[str, object] = {}
+    if "n_threads" not in rules.model_fields_set:
+        changed |= thread_rules(engine.n_threads)
+    if engine.projector == "off" and rules.mmproj is None:
+        changed["mmproj"] = NO_PROJECTOR
+    if not engine.use_extra_buffers:
+        changed["use_extra_buffers"] = False
+    return rules.model_copy(update=changed)
 
 
 def user_speeds() -> Speeds:

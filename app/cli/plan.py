@@ -141,20 +141,22 @@ def setup_of_options(
 def types_notes(plan: "Plan", options: Mapping[str, object]) -> tuple[str, ...]:
     """Why the cache has its types and what that rests on; empty where they were named."""
     from engine.planning.cache_types import open_types, types_text
-    from engine.presets.preset import Preset
 
-    rules = _preset(options) or Preset(name="default")
-    if open_types(rules.model_copy(update=_rules(options))) is None:
+    if open_types(_preset(options).model_copy(update=_rules(options))) is None:
         return ()
     return (types_text(plan.setup.configuration, plan.known),)
 
 
-def _preset(options: Mapping[str, object]) -> "Preset | None":
+def _preset(options: Mapping[str, object]) -> "Preset":
+    """The named preset, with what the settings say where it says nothing."""
+    from app.config import load_settings
     from app.paths import presets_dir
+    from app.planning import with_settings
     from engine.presets.library import find_preset
 
     name = options["preset"]
-    return None if name is None else find_preset(str(name), presets_dir())
+    rules = None if name is None else find_preset(str(name), presets_dir())
+    return with_settings(rules, load_settings().settings)
 
 
 def _rules(options: Mapping[str, object]) -> dict[str, object]:

@@ -63,6 +63,8 @@ OF_A_MODEL_HERE = (
     "verification", "bonus_token", "strict",
 )  # fmt: skip
 """What a server was started with, and no request can say."""
+RULES = ("type_k", "type_v", "dtype", "lora", "n_gpu_layers")
+"""What is typed by the preset's own keys, and settled with everything else."""
 PLAIN_OWNER = "chat"
 """Whose the lines of a plain chat are: each prompt is held against the one before."""
 PARALLEL = 4
@@ -271,7 +273,9 @@ def command(
     if is_plain:
         refuse_typed("--plain is a chat by lines", OF_ONE_TEXT.__contains__)
     prompt = question.read(is_asked_now=files is None and not is_plain)
-    opened = open_model(asked, load_settings().settings)
+    rules = {name: typed.pop(name) for name in RULES}
+    rules = {name: value for name, value in rules.items() if value not in (None, ())}
+    opened = open_model(replace(asked, rules=rules), load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
     if outputs.written_path is not None and question.seed is None:
@@ -375,8 +379,8 @@ def _messages(system: str, text: str) -> "tuple[Message, ...]":
 def _overridden(
     configuration: "Configuration", typed: dict[str, object], outputs: Outputs
 ) -> "Configuration":
-    """The configuration with what was typed in place of what was resolved."""
-    from engine.configuration import Adapter, ControllerName
+    """The configuration with what was typed of drafts and sampling, which cost no memory."""
+    from engine.configuration import ControllerName
     from engine.speculation.registry import with_predictor
 
     if configuration.server is not None:
@@ -388,17 +392,12 @@ def _overridden(
     speculation = configuration.speculation
     if "predictor" in given:
         speculation = with_predictor(speculation, str(given.pop("predictor")))
-    if lora := given.pop("lora", ()):
-        given["adapters"] = tuple(map(Adapter.read, lora))
-    if given.get("n_gpu_layers") == "all":
-        given["n_gpu_layers"] = -1
     if "controller" in given:
         given["controller"] = ControllerName(str(given["controller"]))
     return replace(
         configuration,
         speculation=replace(speculation, **_of(speculation, given)),
         sampling=replace(sampling, **_of(sampling, given)),
-        **_of(configuration, given),
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.planning import user_planner
+from app.config import load_settings
+from app.planning import user_planner, with_settings
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import command_lines, heading_line, plan_lines, warning_section
@@ -91,7 +92,7 @@ class PlanSession:
                 machine=now.machine,
                 margin_bytes=now.margin_bytes,
             )
-        return setup_of(asked, self.planner)
+        return setup_of(asked, self.planner, with_settings(None, load_settings().settings))
 
     def resume(self, left: "PlanSession") -> None:
         """Take over what was compared, searched and read when the planner was left."""

@@ -11,8 +11,8 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 
 from app import paths
-from app.config import model_folders
-from app.planning import user_planner
+from app.config import load_settings, model_folders
+from app.planning import user_planner, with_settings
 from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_lists import preset_lines
@@ -190,7 +190,8 @@ class PresetsScreen(Screen[Configuration | None]):
         if model is None and named is None:
             model = self._model
         asked = PlanRequest(model=None if model is None else str(model))
-        return self._planner.plan(setup_of(asked, self._planner, entry.preset))
+        rules = with_settings(entry.preset, load_settings().settings)
+        return self._planner.plan(setup_of(asked, self._planner, rules))
 
     def _has_model(self, entry: PresetEntry) -> bool:
         """Whether it is known which model here a preset is for; that of a server is none."""

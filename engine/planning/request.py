@@ -17,7 +17,7 @@ from engine.model.architecture import Model, architecture_of
 from engine.model.library import UnknownNameError, find_model
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
-from engine.planning.resolve import LEAST_N_CTX, Machine, resolve, with_projector_beside
+from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, Machine, resolve
 from engine.planning.workers import with_workers
 from engine.policy.known import Known
 from engine.presets.library import preset_of
@@ -70,7 +70,6 @@ def setup_of(
         machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
     target: Target = "llama-server" if machine.workers else request.target
     model, devices = planner.model(model_path), planner.devices(machine)
-    rules = with_projector_beside(rules, model)
     configuration = _resolved(
         rules,
         model,
@@ -102,6 +101,7 @@ def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()
             "n_ctx": now.n_ctx if "n_ctx" in kept else "auto",
             "n_gpu_layers": "auto",
             "n_cpu_moe": 0,
+            "mmproj": NO_PROJECTOR if now.mmproj_path is None else str(now.mmproj_path),
             "margin_gib": setup.margin_bytes / GIB,
         }
     )

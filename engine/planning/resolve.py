@@ -115,7 +115,7 @@ def resolve(
     Layers on the GPU are settled first, beside a context of 8192 tokens or what training allows;
     then the context: `auto` is the smallest of training, 8192 and what fits; `max` all that fits up
     to training. Experts leave the GPU before layers. `draft` is the model that the preset or the
-    user names.
+    user names. Without a projector in the preset it is the one that lies beside the model.
 
     Cache types that are `auto` are the quickest measured ones that keep the gates and the budget
     (`engine.policy.choice`), at a context of 8192 tokens or the one that is named. Where the model
@@ -126,7 +126,8 @@ def resolve(
     Raises:
         PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
     """
-    rules, known = preset or Preset(name="default"), known or Known()
+    rules = _with_projector_beside(preset or Preset(name="default"), model)
+    known = known or Known()
     start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
     devices, target = machine.devices, machine.target
     wanted = open_types(rules)
@@ -245,7 +246,7 @@ def _projector_path(rules: Preset) -> Path | None:
     return None if rules.mmproj in (None, NO_PROJECTOR) else Path(rules.mmproj).expanduser()
 
 
-def with_projector_beside(rules: Preset, model: Model) -> Preset:
+def _with_projector_beside(rules: Preset, model: Model) -> Preset:
     """The rules with the projector that lies beside a model's file, where they name none."""
     is_here = model.file.origin is None  # others have a bare name, which is no place to look at
     if rules.mmproj is not None or rules.backend != "llama.cpp" or not is_here:
@@ -255,9 +256,13 @@ def with_projector_beside(rules: Preset, model: Model) -> Preset:
 
 
 def _companions(rules: Preset, draft: Model | None) -> Companions:
-    path = _projector_path(rules)
-    is_there = path is not None and is_file(path)  # else loading says what is missing
-    return Companions(draft, read_gguf(path) if path is not None and is_there else None)
+    projector = _projector_path(rules)
+    paths = [each.path for each in map(Adapter.read, rules.lora)]
+    return Companions(  # of a file that is not there, loading says that
+        draft,
+        read_gguf(projector) if projector is not None and is_file(projector) else None,
+        tuple(read_gguf(path) for path in paths if is_file(path)),
+    )
 
 
 def _draft(rules: Preset, path: Path) -> DraftConfiguration:
@@ -383,6 +388,8 @@ def settled_by_goal(
         if isinstance(rules.n_ctx, int):
             return with_n_ctx(start, rules.n_ctx)
         chosen = found(LEAST_N_CTX).configuration
+    if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
+        chosen = with_n_ctx(chosen, rules.n_ctx)
     chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
     if goal is not Goal.SPEED:
         return chosen

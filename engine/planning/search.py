@@ -79,7 +79,6 @@ def search(
         check_headers(model.file, draft.file)
     limits, known = limits or Limits(), known or Known()
     start = _start(model, base, draft)
-    n_slots = start.n_slots if target == "llama-server" else 1
     pairs = _pairs(model, start, devices, limits, known)
     if goal is Goal.SPEED and limits.pairs is None:
         pairs = known.quickest_first(pairs)
@@ -92,8 +91,8 @@ def search(
         micro_batches=_micro_batches(start, limits),
         drafts=_drafts(draft, limits),
         margin_bytes=margin_bytes,
-        n_ctx_range=_n_ctx_range(model, goal, limits, n_slots),
-        n_slots=n_slots,
+        n_ctx_range=_n_ctx_range(model, goal, limits, start.n_slots),
+        n_slots=start.n_slots,
         pair_costs=known.costs(pairs),
     )
     shared, best = best_shared(space, model, goal, limits.offload)

@@ -1,0 +1,158 @@
+"""Plan, export, fit, run and chat answer with one configuration for one preset."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app import paths
+from app.cli import main
+from app.config import Settings, load_settings
+from app.opening import ModelRequest, choose_model, open_model
+from app.planning import with_settings
+from engine.configuration import Configuration
+from engine.memory import hardware
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+from engine.planning.cache_types import type_rules
+from engine.planning.planner import Planner
+from engine.planning.request import PlanRequest, setup_of
+from engine.presets.library import find_preset, made_preset, save_preset
+from engine.presets.programs.llama_server import arguments
+from tests.gguf_files import header, write
+from tests.made_models import made_model
+
+CARD = Device("GPU 0", "gpu", 6 * GIB, 5 * GIB)
+ADAPTER_ROWS = 2 * GIB // 2048 // 4
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
+VALUES = {
+    "block_count": 32, "context_length": 131072, "embedding_length": 2048,
+    "feed_forward_length": 8192, "attention.head_count": 32, "attention.head_count_kv": 8,
+}  # fmt: skip
+PRESETS: Mapping[str, Mapping[str, object]] = {
+    "nothing": {},
+    "a goal": {"goal": "balanced"},
+    "a goal with slots": {"goal": "balanced", "n_ctx": 32768, "n_slots": 4},
+    "slots": {"n_slots": 4, "n_ctx": "max"},
+    "types": {"type_k": "q8_0", "type_v": "q8_0", "n_ctx": "max"},
+    "open types": {"type_k": "auto", "type_v": "auto", "kv_budget_gib": 1},
+    "another card": {"vram_gib": 3, "n_ctx": 16384},
+    "an adapter": {"lora": ["adapter.gguf"]},
+    "half of the layers": {"n_gpu_layers": 16, "n_ctx": 100_000},
+    "experts": {"goal": "context", "vram_gib": 2, "kv_unified": True, "n_slots": 2},
+}
+
+
+@pytest.fixture
+def model(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model of 5.6 GiB on a machine with one small card, beside an adapter of 2 GiB."""
+    monkeypatch.setattr(hardware, "find_gpus", lambda: (CARD,))
+    monkeypatch.setattr(hardware, "find_cpu", lambda: CPU)
+    monkeypatch.setattr(hardware, "has_gpu_backend", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    made_model(tmp_path / "model.gguf", "llama", VALUES)
+    keys = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
+    tensors = [("blk.31.attn_q.weight.lora_a", (2048, ADAPTER_ROWS), 0, 0)]
+    write(tmp_path / "adapter.gguf", header(keys, tensors), data_bytes=2048 * ADAPTER_ROWS * 4)
+    for name, rules in PRESETS.items():
+        save_preset(made_preset({"name": name, **rules}), paths.presets_dir())
+    return str(tmp_path / "model.gguf")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main.run([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def planned(model: str, rules: str | None, settings: Settings) -> Configuration:
+    preset = None if rules is None else find_preset(rules, paths.presets_dir())
+    return setup_of(PlanRequest(model), Planner(), with_settings(preset, settings)).configuration
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_one_preset_is_one_configuration_wherever_it_is_asked_for(
+    name: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load_settings().settings
+    request = ModelRequest(model, preset=name)
+    opened = open_model(request, settings).configuration
+    chat = choose_model(request, ()).configure(Path(model), settings)
+    assert opened == chat == planned(model, name, settings)
+    assert printed(capsys, "plan", model, "--preset", name)["args"] == arguments(opened)
+    exported = printed(capsys, "export", model, "--preset", name)["args"]
+    assert exported == arguments(opened)
+
+
+def test_the_settings_count_in_a_plan_as_in_a_chat(model: str) -> None:
+    said = {
+        "cache": {"slots": 4, "cells": "shared"},
+        "engine": {"n_threads": 3, "n_ctx": 4096, "use_extra_buffers": False},
+    }
+    settings = Settings.model_validate(said)
+    opened = open_model(ModelRequest(model), settings).configuration
+    assert planned(model, None, settings) == opened
+    assert (opened.n_slots, opened.kv_unified, opened.n_ctx) == (4, True, 4096)
+    assert (opened.n_threads, opened.use_extra_buffers) == (3, False)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"n_ctx": 32768},
+        {"type_k": "q8_0", "type_v": "q8_0", "n_ctx": 65536},
+        {"n_gpu_layers": 7},
+        {"lora": ("adapter.gguf:0.5",), "n_ctx": 16384},
+    ],
+)
+def test_what_is_typed_is_settled_with_the_rest(model: str, typed: dict[str, object]) -> None:
+    settings = load_settings().settings
+    n_ctx = typed.get("n_ctx")
+    rules = {key: value for key, value in typed.items() if key != "n_ctx"}
+    assert n_ctx is None or isinstance(n_ctx, int)
+    opened = open_model(ModelRequest(model, n_ctx=n_ctx, rules=rules), settings).configuration
+    setup = setup_of(PlanRequest(model, rules=typed), Planner(), with_settings(None, settings))
+    assert setup.configuration == opened
+
+
+def test_adapters_take_their_room_before_layers_and_context_do(model: str) -> None:
+    settings = load_settings().settings
+    without, with_adapter = (
+        open_model(ModelRequest(model, preset=name), settings).configuration
+        for name in ("nothing", "an adapter")
+    )
+    assert 0 < with_adapter.n_gpu_layers < 33
+    planner = Planner()
+    setup = setup_of(PlanRequest(model), planner, find_preset("an adapter", paths.presets_dir()))
+    assert planner.plan(setup).fits
+    assert without.n_gpu_layers > with_adapter.n_gpu_layers
+
+
+@pytest.mark.parametrize("target", ["kvchat", "llama-server"])
+def test_a_context_of_a_goal_is_that_of_all_slots(
+    target: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--slots", "4", "--min-context", "8192", "--max-context", "8192")
+    found = printed(capsys, "fit", model, *words, "--target", target)
+    configuration = found["configuration"]
+    assert isinstance(configuration, dict)
+    assert configuration["n_ctx"] == 4 * 8192
+    rules = made_preset({"name": "x", "goal": "balanced", "n_ctx": 32768, "n_slots": 4})
+    same = setup_of(PlanRequest(model, target=target), Planner(), rules).configuration  # type: ignore[arg-type]  # one of both
+    assert (same.n_ctx, same.n_gpu_layers) == (32768, configuration["n_gpu_layers"])
+
+
+def test_types_and_attention_that_do_not_go_together_are_refused_before_a_load(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_preset(made_preset({"name": "plain", "flash_attention": "off"}), paths.presets_dir())
+    words = ("-m", model, "--preset", "plain", "--max-tokens", "1", "hi")
+    said = []
+    for types in (("--kv", "q8_0"), ("--type-k", "q8_0", "--type-v", "q8_0")):
+        assert main.run(["run", *types, *words]) == 1
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert "flash" in said[0]
+    assert type_rules("q8_0", None) == {"type_k": "q8_0", "type_v": "q8_0"}
