@@ -205,4 +205,5 @@ def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
     if configuration.backend == "torch":  # whose buffers are the tensors that stay
         beside.append(TermKind.COMPUTE)
     overhead = sum(device.term(kind).nbytes for device in planned.devices for kind in beside)
-    return PlannedBytes(buffers=total - overhead, overhead=overhead)
+    reclaimable = sum(device.reclaimable_bytes for device in planned.devices)
+    return PlannedBytes(total - overhead, overhead, reclaimable)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from engine.cache.report import CacheReport
 from engine.configuration import Configuration
+from engine.memory.buffers import BufferSize as BufferSize
 
 
 class TokenKind(StrEnum):
@@ -39,18 +40,6 @@ class FinishReason(StrEnum):
     CONTEXT = "context"
     """Every cell of the context is used."""
     CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSize:
-    """One buffer as llama.cpp reported it."""
-
-    device: str
-    kind: str
-    """`model`, `KV`, `compute`, `output` or `RS`."""
-    nbytes: int
-    owner: str = "target"
-    """`target`, `draft` or `projector`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,8 @@ class PlannedBytes:
     """Of llama.cpp: what it tells when it has loaded is compared with this."""
     overhead: int
     """Of the process and the drivers beside them; the planner's sums hold it too."""
+    reclaimable: int = 0
+    """Mapped pages beside both that the system may take back: their weights were repacked."""
 
 
 @dataclass(frozen=True, slots=True)

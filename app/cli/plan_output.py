@@ -143,8 +143,12 @@ def print_comparison(plan: Plan, path: Path) -> None:
             width,
         )
     )
-    if any(buffer.device.endswith("_Mapped") for buffer in log.buffers):
-        say("Weights in main memory are measured as the part of the file that is mapped.")
+    reclaimable = sum(device.reclaimable_bytes for device in plan.estimate.devices)
+    if reclaimable and any(buffer.is_mapped for buffer in log.buffers):
+        say(
+            f"Left out on both sides: {nbytes(reclaimable)} of mapped file whose weights were "
+            "copied, which the log counts and the system may take back."
+        )
 
 
 def comparison_json(plan: Plan, path: Path) -> list[dict[str, str | int]]:

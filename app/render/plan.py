@@ -386,6 +386,7 @@ def device_lines(
         *rows,
         *_shared_lines(device, symbols),
         _left_line(device, symbols),
+        *([_mapped_line(device)] if device.reclaimable_bytes else []),
     ]
 
 
@@ -445,6 +446,14 @@ def _shared_lines(device: DeviceEstimate, symbols: GraphSymbols) -> list[Line]:
     size = f"{fmt.nbytes(device.shared_bytes):>{SIZE_WIDTH}}  "
     name = Run(f" {'on GPU':<{NAME_WIDTH - 2}}")
     return [(mark(SHARED, symbols), name, Run(size, "strong"), Run("one memory for both", "muted"))]
+
+
+def _mapped_line(device: DeviceEstimate) -> Line:
+    """What a program such as `top` shows beyond the sum, and why it needs no memory."""
+    nbytes = fmt.nbytes(device.reclaimable_bytes)
+    name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
+    text = f"  of {fmt.nbytes(device.mapped_bytes)} mapped: copied, so not counted; top shows it"
+    return (name, Run(text, "muted"))
 
 
 def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:

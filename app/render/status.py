@@ -236,14 +236,23 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
         snapshot: What to show.
         width: Cells inside the frame.
     """
+    reclaimable = _reclaimable(snapshot)
     measured = sum(buffer.nbytes for buffer in snapshot.buffers) if snapshot.buffers else None
+    stays = None if measured is None else measured - reclaimable
+    of_file = f"  {fmt.nbytes(reclaimable)} of it reclaimable" if reclaimable else ""
     lines = [
         row("planned", *_planned(snapshot.planned)),
-        row("measured", _size(measured), *_difference(snapshot.planned, measured)),
-        row("process", _size(snapshot.process_bytes)),
-        _by_kind(snapshot.buffers, width),
+        row("measured", _size(stays), *_difference(snapshot.planned, stays)),
+        row("process", _size(snapshot.process_bytes), Run(of_file, "muted")),
+        _by_kind(snapshot.buffers, reclaimable, width),
     ]
     return [clipped(runs, width) for runs in lines]
+
+
+def _reclaimable(snapshot: CockpitSnapshot) -> int:
+    """Mapped pages that the system may take back: no plan counts them as needed."""
+    is_mapped = any(buffer.is_mapped for buffer in snapshot.buffers)
+    return snapshot.planned.reclaimable if snapshot.planned and is_mapped else 0
 
 
 def server_lines(snapshot: CockpitSnapshot, panel: str, width: int) -> list[Line]:
@@ -275,9 +284,10 @@ def _difference(planned: PlannedBytes | None, measured: int | None) -> list[Run]
     return [Run(f"  plan {off:+.1%}", "muted" if abs(off) < 0.05 else "warn")]
 
 
-def _by_kind(buffers: tuple[BufferSize, ...], width: int) -> Line:
+def _by_kind(buffers: tuple[BufferSize, ...], reclaimable: int, width: int) -> Line:
     """Sizes by kind, largest first; those of a draft model as one. The longest that fits."""
-    named = sorted((b.kind if b.owner == "target" else b.owner, b.nbytes) for b in buffers)
+    named = [(b.kind if b.owner == "target" else b.owner, b.nbytes) for b in buffers]
+    named = sorted([*named, ("model", -reclaimable)] if reclaimable else named)
     sums = [(name, sum(n for _, n in group)) for name, group in groupby(named, lambda b: b[0])]
     ordered = sorted(sums, key=lambda item: -item[1])
     told = [(name, nbytes) for name, nbytes in ordered if nbytes]

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
 from engine.configuration import Configuration
 from engine.errors import WorkerError
+from engine.memory.buffers import BufferSize
 from engine.memory.estimate import Estimate, cache_shape, estimate, n_outputs
 from engine.memory.terms import DeviceEstimate, Source, Target, Term, TermKind
 from engine.model.architecture import Model
@@ -34,19 +35,6 @@ ROUNDING_BYTES = 16 * 1024
 ENDED = "llama.cpp's dry run was ended"
 Request = dict[str, Any]
 Found = Mapping[tuple[str, TermKind], int]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredBuffer:
-    """One buffer that llama.cpp would allocate."""
-
-    device: str
-    """As llama.cpp names it: `CPU`, `CUDA0`, `CUDA_Host`; empty for a cache of unknown place."""
-    kind: str
-    """`model`, `KV`, `RS`, `compute` or `output`."""
-    nbytes: int
-    owner: str = "target"
-    """`target` or `draft`."""
 
 
 class DryRun:
@@ -74,7 +62,7 @@ class DryRun:
 
     def measure(
         self, configuration: Configuration, target: Target = "kvchat"
-    ) -> tuple[MeasuredBuffer, ...]:
+    ) -> tuple[BufferSize, ...]:
         """What llama.cpp would allocate for cache and graph of the model and of its draft.
 
         Raises:
@@ -92,7 +80,7 @@ class DryRun:
             return found
         return found + self._buffers(request_of(alone, target, alone.n_slots), "draft")
 
-    def _buffers(self, request: Request, owner: str) -> tuple[MeasuredBuffer, ...]:
+    def _buffers(self, request: Request, owner: str) -> tuple[BufferSize, ...]:
         with self._lock:
             answer = self._ask(json.dumps(request))
         if self._is_closed:  # while it was asked
@@ -101,7 +89,7 @@ class DryRun:
             raise WorkerError(str(answer["error"]))
         buffers = answer["buffers"]
         assert isinstance(buffers, list)
-        return tuple(MeasuredBuffer(**buffer, owner=owner) for buffer in buffers)
+        return tuple(BufferSize(**buffer, owner=owner) for buffer in buffers)
 
     def close(self) -> None:
         """End the process for good, that of a question under way too."""
@@ -196,7 +184,7 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
 
 
 def with_measured(
-    planned: Estimate, buffers: tuple[MeasuredBuffer, ...], draft: Model | None = None
+    planned: Estimate, buffers: tuple[BufferSize, ...], draft: Model | None = None
 ) -> Estimate:
     """An estimate of what llama.cpp laid out; where it says nothing, formulas stay.
 
@@ -221,11 +209,11 @@ def with_measured(
     return replace(planned, devices=tuple(map(_with_draft, own, beside)))
 
 
-def device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> str | None:
+def device_of(buffer: BufferSize, devices: Sequence[DeviceEstimate]) -> str | None:
     """The name of the device that a buffer lies on.
 
-    A cache that comes without one lies where only one device has any. Everything of the host,
-    pinned and repacked buffers too, lies on the CPU.
+    A dry run names none for a cache: it lies where only one device has any. Everything of the
+    host, pinned and repacked buffers too, lies on the CPU.
     """
     if not buffer.device:
         kinds = (TermKind.KV, TermKind.STATE)
@@ -249,7 +237,7 @@ def _with_draft(device: DeviceEstimate, draft: DeviceEstimate) -> DeviceEstimate
 
 
 def _measured_devices(
-    devices: tuple[DeviceEstimate, ...], buffers: list[MeasuredBuffer]
+    devices: tuple[DeviceEstimate, ...], buffers: list[BufferSize]
 ) -> tuple[DeviceEstimate, ...]:
     found: dict[tuple[str, TermKind], int] = defaultdict(int)
     shared: dict[TermKind, int] = defaultdict(int)
@@ -276,7 +264,9 @@ def _measured_device(device: DeviceEstimate, found: Found) -> DeviceEstimate:
     for kind in dict.fromkeys(KINDS.values()):
         nbytes = found.get((device.device.name, kind))
         if nbytes is not None:
-            terms[kind] = _measured_term(terms.get(kind), nbytes)
+            # A dry run lays the file out in memory of its own, even where a load maps it.
+            doubled = device.mapped[kind].doubled if kind in device.mapped else 0
+            terms[kind] = _measured_term(terms.get(kind), nbytes - doubled)
     return replace(device, terms=terms)
 
 

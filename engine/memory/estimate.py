@@ -14,6 +14,7 @@ from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_bytes
+from engine.memory.mapping import mapped_weights
 from engine.memory.placement import Placement, cached_bytes, place
 from engine.memory.refusals import check_not_aborted
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
@@ -211,20 +212,24 @@ def _add_model(
     target: Target,
 ) -> Placement:
     architecture = model.architecture
-    weights = weights_of(
-        model.file,
-        configuration.tensor_overrides,
-        configuration.n_cpu_moe,
-        with_head=has_head(model.architecture, configuration, target),
-    )
+    with_head = has_head(architecture, configuration, target)
+    overrides, n_cpu_moe = configuration.tensor_overrides, configuration.n_cpu_moe
+    weights = weights_of(model.file, overrides, n_cpu_moe, with_head=with_head)
     where = place(weights, configuration, ledger.gpus, ledger.cpu)
+    lies = mapped_weights(
+        model.file, configuration, where, ledger.gpus, ledger.cpu, with_head=with_head
+    )
+    ledger.add_mapped(lies)
     check_not_aborted(model, shape, where)
     for device, nbytes in where.weight_bytes.items():
         note = "tensor table"
-        if device == ledger.cpu and where.is_repacked:
-            note = f"{note}, tied embeddings twice: a CPU with {device.instructions} repacks them"
-        if nbytes:
-            ledger.add(device, TermKind.WEIGHTS, nbytes, Source.EXACT, note)
+        if device == ledger.cpu and lies.repacked:
+            copies = format_bytes(lies.repacked)
+            note = f"{note}, {copies} repacked for a CPU with {device.instructions}"
+            note += ", tied embeddings twice" * where.is_repacked
+        stays = nbytes - lies.doubled if device == ledger.cpu else nbytes
+        if stays:
+            ledger.add(device, TermKind.WEIGHTS, stays, Source.EXACT, note)
     _add_memory(ledger, architecture, configuration, shape, where)
     add_graph(ledger, model, configuration, shape, where, rows)
     return where

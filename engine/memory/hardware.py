@@ -49,9 +49,14 @@ GPU_LIBRARIES = tuple(
 
 
 def is_repacked(tensor: TensorInfo, instructions: Instructions) -> bool:
-    """Whether a matrix is rearranged for a processor with these instructions."""
+    """Whether a matrix, or the matrices of experts, are rearranged for these instructions."""
     multiple = ROW_MULTIPLES[instructions].get(tensor.type.name)
-    return multiple is not None and len(tensor.shape) == 2 and tensor.shape[1] % multiple == 0
+    n_dimensions = 3 if "exps" in tensor.name else 2
+    return (
+        multiple is not None
+        and len(tensor.shape) == n_dimensions
+        and tensor.shape[1] % multiple == 0
+    )
 
 
 @dataclass(frozen=True, slots=True)

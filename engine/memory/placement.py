@@ -61,7 +61,19 @@ def place(
     """
     used = _used_gpus(configuration, gpus)
     bounds = tuple(_bounds(configuration, used))
-    return _place(weights, configuration.n_gpu_layers, used, bounds, gpus, cpu)
+    copies = repacks(configuration, gpus, cpu)
+    return _place(weights, configuration.n_gpu_layers, used, bounds, gpus, cpu, repacks=copies)
+
+
+def repacks(configuration: Configuration, gpus: tuple[Device, ...], cpu: Device) -> bool:
+    """Whether llama.cpp repacks weights for the processor.
+
+    Beside a GPU with pinned memory it does not (`make_cpu_buft_list`); Apple's have none, nor
+    workers.
+    """
+    own = [gpu for gpu in gpus if not gpu.worker]
+    has_pinned = any(not gpu.is_unified for gpu in own) or (own and cpu.instructions != "arm")
+    return configuration.use_extra_buffers and not has_pinned
 
 
 def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
@@ -128,6 +140,8 @@ def _place(
     bounds: tuple[float, ...],
     gpus: tuple[Device, ...],
     cpu: Device,
+    *,
+    repacks: bool,
 ) -> Placement:
     n_layers = len(weights.layer_bytes)
     n_offloaded = n_layers + 1 if n_wanted < 0 else min(n_wanted, n_layers + 1)
@@ -142,24 +156,13 @@ def _place(
         held[device] += nbytes
     output = devices[n_layers]
     held[output] += weights.output_bytes
-    is_repacked = output == cpu and _is_repacked(weights, gpus, cpu)
+    is_repacked = output == cpu and repacks and cpu.instructions in weights.repacked_by
     if output.kind == "gpu" or is_repacked:
         held[output] += weights.tied_bytes
     for name, nbytes in weights.moved_bytes:
         held[device_named(name, gpus, cpu)] += nbytes
     spans = tuple(_spans(devices[:n_layers]))
     return Placement(tuple(devices[:n_layers]), output, dict(held), used, spans, is_repacked)
-
-
-def _is_repacked(weights: Weights, gpus: tuple[Device, ...], cpu: Device) -> bool:
-    """Whether the output layer is repacked on the CPU.
-
-    Beside a GPU with pinned memory it is not (`make_cpu_buft_list`); Apple's have none, nor
-    workers.
-    """
-    own = [gpu for gpu in gpus if not gpu.worker]
-    has_pinned = any(not gpu.is_unified for gpu in own) or (own and cpu.instructions != "arm")
-    return cpu.instructions in weights.repacked_by and not has_pinned
 
 
 def _spans(devices: list[Device]) -> Iterator[tuple[int, int, Device]]:

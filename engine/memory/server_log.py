@@ -7,14 +7,15 @@ prints before it loads and when it ends, and both as rows of `--log-jsonl`.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 
 from engine.errors import EngineError
 from engine.files import open_file
-from engine.memory.dry_run import KINDS, MeasuredBuffer, device_of
+from engine.memory.buffers import BufferSize
+from engine.memory.dry_run import KINDS, device_of
 from engine.memory.estimate import Estimate, n_outputs
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import MIB
@@ -103,7 +104,7 @@ class DeviceMemory:
 class ServerLog:
     """The last run that a log tells of."""
 
-    buffers: tuple[MeasuredBuffer, ...]
+    buffers: tuple[BufferSize, ...]
     """Exact to 0.005 MiB; none where the log has the breakdown alone."""
     devices: tuple[DeviceMemory, ...]
     settings: dict[str, str] = field(default_factory=dict)
@@ -174,20 +175,40 @@ def compare_log(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
     """
     if not log.buffers:
         return _by_rows(planned, log)
-    measured: dict[tuple[str, TermKind], int] = defaultdict(int)
-    for buffer in log.buffers:
-        device = device_of(buffer, planned.devices)
-        kind = OWNERS.get(buffer.owner) or KINDS[buffer.kind]
-        measured[device or buffer.device, kind] += buffer.nbytes
+    measured = measured_bytes(log.buffers, planned.devices)
     names = dict.fromkeys([*(d.device.name for d in planned.devices), *(n for n, _ in measured)])
     by_name = {device.device.name: device for device in planned.devices}
     found = (
-        Compared(name, kind.value, _planned(by_name.get(name), kind), measured[name, kind])
+        Compared(name, kind.value, _planned(by_name.get(name), kind), measured.get((name, kind), 0))
         for name in names
         for kind in TermKind
         if kind is not TermKind.OVERHEAD
     )
     return tuple(row for row in found if row.planned_bytes or row.measured_bytes)
+
+
+def measured_bytes(
+    buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
+) -> dict[tuple[str, TermKind], int]:
+    """What buffers hold of each device and part, counted as a plan counts it.
+
+    Mapped pages whose weights lie elsewhere too are left out, as they are in the plan's weights:
+    the system may take them back. A device that the plan has not keeps llama.cpp's name.
+    """
+    found: dict[tuple[str, TermKind], int] = defaultdict(int)
+    mapped = set()
+    for buffer in buffers:
+        kind = OWNERS.get(buffer.owner) or KINDS.get(buffer.kind)
+        if kind is not None:
+            name = device_of(buffer, devices) or buffer.device
+            found[name, kind] += buffer.nbytes
+            if buffer.is_mapped:
+                mapped.add((name, kind))
+    for device in devices:
+        for kind, weights in device.mapped.items():
+            if (device.device.name, kind) in mapped:
+                found[device.device.name, kind] -= weights.reclaimable
+    return dict(found)
 
 
 def settings_that_differ(planned: Estimate, log: ServerLog) -> tuple[str, ...]:
@@ -234,8 +255,8 @@ class _Run:
     """
 
     def __init__(self) -> None:
-        self._kept: list[MeasuredBuffer] = []
-        self._graphs: dict[tuple[int, str], MeasuredBuffer] = {}
+        self._kept: list[BufferSize] = []
+        self._graphs: dict[tuple[int, str], BufferSize] = {}
         self._n_contexts = 0
         self._owner = "target"
         self._rows: dict[str, DeviceMemory] = {}
@@ -282,7 +303,7 @@ class _Run:
         owner = "projector" if PROJECTOR.search(match["function"]) else self._owner
         kind, nbytes = match["kind"] or "model", round(float(match["mib"]) * MIB)
         kind = "RS" if kind.startswith("DSV4") else kind
-        buffer = MeasuredBuffer(match["device"], kind, nbytes, owner)
+        buffer = BufferSize(match["device"], kind, nbytes, owner)
         if kind == "compute":
             self._graphs[self._n_contexts, f"{owner} {buffer.device}"] = buffer
         else:
@@ -313,7 +334,7 @@ def _by_rows(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
     measured: dict[tuple[str, str], int] = defaultdict(int)
     for row in log.devices:
         name = "CPU" if row.name == "Host" else row.name
-        device = device_of(MeasuredBuffer(name, "model", 0), planned.devices) or row.name
+        device = device_of(BufferSize(name, "model", 0), planned.devices) or row.name
         measured[device, "weights"] += row.model_bytes
         measured[device, "kv + state"] += row.context_bytes
         measured[device, "compute"] += row.compute_bytes

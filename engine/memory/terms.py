@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from engine.configuration import Target as Target
 from engine.memory.hardware import Device
+from engine.memory.mapping import MappedWeights
 from engine.memory.units import GIB, MIB
 
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
@@ -82,10 +83,22 @@ class DeviceEstimate:
     terms: dict[TermKind, Term] = field(default_factory=dict)
     shared_bytes: int = 0
     """What GPUs hold of this memory because theirs is a part of it; not in `total_bytes`."""
+    mapped: dict[TermKind, MappedWeights] = field(default_factory=dict)
+    """How the weights of the model, and of its draft, lie in main memory."""
 
     @property
     def total_bytes(self) -> int:
         return sum(term.nbytes for term in self.terms.values())
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Pages of model files that stay mapped."""
+        return sum(weights.mapped for weights in self.mapped.values())
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """Mapped pages that the system may take back, beyond `total_bytes`: `top` shows them."""
+        return sum(weights.reclaimable for weights in self.mapped.values())
 
     @property
     def left_bytes(self) -> int:
@@ -110,6 +123,7 @@ class Ledger:
         self.gpus = tuple(device for device in devices if device.kind == "gpu")
         self.cpu = next(device for device in devices if device.kind == "cpu")
         self._terms: dict[Device, dict[TermKind, Term]] = defaultdict(dict)
+        self._mapped: dict[TermKind, MappedWeights] = {}
         self._part: TermKind | None = None
 
     def part(self, kind: TermKind | None) -> None:
@@ -137,6 +151,10 @@ class Ledger:
         spread = None if low == high else (low, high)
         self._terms[device][kind] = Term(nbytes, source, note, spread)
 
+    def add_mapped(self, weights: MappedWeights) -> None:
+        """Say how the weights in main memory lie there."""
+        self._mapped[self._part or TermKind.WEIGHTS] = weights
+
     def add_overhead(self, target: Target) -> None:
         """Add what each process and GPU context takes beyond llama.cpp's buffers."""
         self.add(
@@ -159,6 +177,8 @@ class Ledger:
         found = [DeviceEstimate(device, self._terms[device]) for device in self.all]
         shared = sum(each.total_bytes for each in found if each.device.is_unified)
         return tuple(
-            replace(each, shared_bytes=shared) if each.device == self.cpu else each
+            replace(each, shared_bytes=shared, mapped=self._mapped)
+            if each.device == self.cpu
+            else each
             for each in found
         )

@@ -6,6 +6,7 @@ Parts as in llama.cpp 0c1e57098 (`llm_tensor_info_for`, `src/llama-arch.cpp`); o
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -100,21 +101,15 @@ def weights_of(
         PresetError: the pattern of an override is no regular expression.
         ModelFileError: the header names no number of layers.
     """
-    n_blocks, n_trunk = layer_counts(HeaderKeys(file))
-    loaded = LOADED_OF_NEXTN.get(file.architecture)
+    n_blocks, _ = layer_counts(HeaderKeys(file))
     rules = override_rules(overrides, n_cpu_moe)
     layers = [0] * n_blocks
     moved: dict[str, int] = defaultdict(int)
     inputs = outputs = 0
-    embedding_output = _output_as_embeddings(file)
-    for tensor in file.tensors:
+    embedding_output = output_as_embeddings(file)
+    for tensor in loaded_tensors(file, with_head=with_head):
         index = layer_of(tensor.name, n_blocks)
-        is_head = index is not None and index >= n_trunk
-        if is_head and not with_head and not (loaded and loaded.search(tensor.name)):
-            continue
-        if UNUSED in tensor.name:
-            continue
-        nbytes = _padded(tensor)
+        nbytes = padded(tensor)
         device = overridden(tensor.name, rules)
         if device is not None:
             moved[device] += nbytes
@@ -125,8 +120,8 @@ def weights_of(
             inputs += nbytes * (tensor is embedding_output)
         else:
             inputs += nbytes
-    embeddings = _tied_embeddings(file)
-    tied = 0 if embeddings is None else _padded(embeddings)
+    embeddings = tied_embeddings(file)
+    tied = 0 if embeddings is None else padded(embeddings)
     if file.architecture in OUTPUT_FIRST:
         outputs, embeddings, tied = outputs + tied, None, 0
     return Weights(
@@ -137,6 +132,19 @@ def weights_of(
         tuple(sorted(moved.items())),
         frozenset(name for name in ROW_MULTIPLES if embeddings and is_repacked(embeddings, name)),
     )
+
+
+def loaded_tensors(file: GgufFile, *, with_head: bool) -> Iterator[TensorInfo]:
+    """The tensors that llama.cpp loads, those of a next-token head only where it is used."""
+    n_blocks, n_trunk = layer_counts(HeaderKeys(file))
+    loaded = LOADED_OF_NEXTN.get(file.architecture)
+    for tensor in file.tensors:
+        index = layer_of(tensor.name, n_blocks)
+        is_head = index is not None and index >= n_trunk
+        if is_head and not with_head and not (loaded and loaded.search(tensor.name)):
+            continue
+        if UNUSED not in tensor.name:
+            yield tensor
 
 
 def expert_pattern(n_cpu_moe: int) -> str | None:
@@ -212,14 +220,15 @@ def moved_tensors(
     return tuple((name, device) for name, device in found.items() if device is not None)
 
 
-def _tied_embeddings(file: GgufFile) -> TensorInfo | None:
+def tied_embeddings(file: GgufFile) -> TensorInfo | None:
+    """The embeddings that are the output layer too; None where it has weights of its own."""
     if file.architecture in HEADLESS or file.architecture in EMBEDDING_IS_OUTPUT:
         return None
     tensors = {tensor.name: tensor for tensor in file.tensors}
     return None if "output.weight" in tensors else tensors.get("token_embd.weight")
 
 
-def _output_as_embeddings(file: GgufFile) -> TensorInfo | None:
+def output_as_embeddings(file: GgufFile) -> TensorInfo | None:
     """The output layer of which CodeShell makes its embeddings where a file has none."""
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if file.architecture != "codeshell" or "token_embd.weight" in tensors:
@@ -227,5 +236,6 @@ def _output_as_embeddings(file: GgufFile) -> TensorInfo | None:
     return tensors.get("output.weight")
 
 
-def _padded(tensor: TensorInfo) -> int:
+def padded(tensor: TensorInfo) -> int:
+    """The bytes that a tensor takes in a buffer."""
     return -(-tensor.nbytes // PADDING) * PADDING

@@ -83,6 +83,8 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
         "note": {name: term.note for name, term in terms.items() if term.note},
         "total_bytes": device.total_bytes,
         "shared_bytes": device.shared_bytes,
+        "mapped_bytes": device.mapped_bytes,
+        "reclaimable_bytes": device.reclaimable_bytes,
         "left_bytes": device.left_bytes,
         "fits": plan.device_verdict(device) is Verdict.FITS,
         "verdict": str(plan.device_verdict(device)),
@@ -209,6 +211,8 @@ def _devices(estimate: Estimate) -> list[dict[str, object]]:
             "total_memory_bytes": device.device.total_bytes,
             "free_memory_bytes": device.device.free_bytes,
             "total_bytes": device.total_bytes,
+            "mapped_bytes": device.mapped_bytes,
+            "reclaimable_bytes": device.reclaimable_bytes,
             "left_bytes": device.left_bytes,
             "terms": {
                 str(kind): {"bytes": term.nbytes, "source": str(term.source)}

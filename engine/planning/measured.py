@@ -6,13 +6,13 @@ from pathlib import Path
 
 from engine.events import BufferSize
 from engine.memory.calibration import Calibration, calibrate, write_calibrations
-from engine.memory.dry_run import KINDS, DryRun, with_measured
+from engine.memory.dry_run import DryRun, with_measured
 from engine.memory.gpus import nvidia_processes
-from engine.memory.server_log import read_server_log
+from engine.memory.server_log import measured_bytes, read_server_log
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import format_bytes
 from engine.model.architecture import read_model
-from engine.planning.planner import Plan, Planner, device_index
+from engine.planning.planner import Plan, Planner
 
 
 def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
@@ -52,17 +52,12 @@ LoadedBytes = Mapping[str, Mapping[TermKind, int]]
 def loaded_bytes(
     buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
 ) -> dict[str, dict[TermKind, int]]:
-    """The sums of the buffers that llama.cpp reported for the devices of a plan."""
-    cpu = next(d.device.name for d in devices if d.device.kind == "cpu")
-    gpus = [d.device.name for d in devices if d.device.kind == "gpu"]
+    """What llama.cpp has allocated on the devices of a plan, counted as the plan counts it."""
+    names = {each.device.name for each in devices}
     found: dict[str, dict[TermKind, int]] = {}
-    for buffer in buffers:
-        index = device_index(buffer)
-        if buffer.kind not in KINDS or (index is not None and index >= len(gpus)):
-            continue
-        terms = found.setdefault(cpu if index is None else gpus[index], {})
-        kind = KINDS[buffer.kind]
-        terms[kind] = terms.get(kind, 0) + buffer.nbytes
+    for (name, kind), nbytes in measured_bytes(buffers, devices).items():
+        if name in names:
+            found.setdefault(name, {})[kind] = nbytes
     return found
 
 

@@ -1,6 +1,6 @@
 """A plan: a configuration with its cost, the largest context that fits, and its arguments."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -344,9 +344,9 @@ class Planner:
         """The devices of a machine; raises as `devices_of` does."""
         if machine not in self._devices:
             found = with_unique_names(machine.devices())
-            if machine.ram_bytes is None:
-                found = with_loaded_freed(found, self._loaded, has_own_gpus=machine.has_own_gpus)
-            self._devices[machine] = found
+            own = {"gpu"} if machine.has_own_gpus else set()
+            own |= {"cpu"} if machine.ram_bytes is None else set()
+            self._devices[machine] = with_loaded_freed(found, self._loaded, own)
         return self._devices[machine]
 
 
@@ -362,21 +362,21 @@ def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 def with_loaded_freed(
-    found: tuple[Device, ...], loaded: Iterable[BufferSize], *, has_own_gpus: bool
+    found: tuple[Device, ...], loaded: Iterable[BufferSize], own: Set[str]
 ) -> tuple[Device, ...]:
-    """The devices with what the engine has allocated now counted as free.
+    """The devices with what the engine has allocated on this machine's own counted as free.
 
-    Weights in main memory are pages of the file: they count as free already.
+    Weights that are pages of the file count as free already.
     """
     freed: dict[int | None, int] = {}
     for buffer in loaded:
-        index = device_index(buffer)
-        if index is not None or buffer.kind != "model":
+        if not buffer.is_mapped:
+            index = device_index(buffer)
             freed[index] = freed.get(index, 0) + buffer.nbytes
     devices = []
     for number, device in enumerate(found):
         index = None if device.kind == "cpu" else number
-        extra = freed.get(index, 0) if index is None or has_own_gpus else 0
+        extra = freed.get(index, 0) if device.kind in own else 0
         free = min(device.free_bytes + extra, device.total_bytes)
         devices.append(replace(device, free_bytes=free))
     return tuple(devices)

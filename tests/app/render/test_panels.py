@@ -204,6 +204,21 @@ def test_planned_stands_beside_measured_and_the_process_apart() -> None:
     assert rows[2] == "process      310 MiB"
 
 
+def test_pages_of_repacked_weights_are_reclaimable_and_no_fault_of_the_plan() -> None:
+    buffers = (
+        BufferSize("CPU_Mapped", "model", 92 * MIB),
+        BufferSize("CPU_REPACK", "model", 50 * MIB),
+        BufferSize("CPU", "KV", 180 * MIB),
+    )
+    repacked = replace(
+        BUSY, buffers=buffers, planned=PlannedBytes(272 * MIB, 0, 50 * MIB), process_bytes=362 * MIB
+    )
+    rows = [plain(line) for line in memory_lines(repacked, 60)]
+    assert rows[1] == "measured     272 MiB  as planned"
+    assert rows[2] == "process      362 MiB  50 MiB of it reclaimable"
+    assert "model 92" in rows[3]
+
+
 def test_a_prefill_shows_how_far_it_is() -> None:
     reading = CockpitSnapshot(phase=Phase.PREFILL, prefill=PromptProgress(300, 1200, 0))
     assert "300/1,200" in text(throughput_lines(reading, 44))

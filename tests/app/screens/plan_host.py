@@ -16,7 +16,8 @@ from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import WorkerError
-from engine.memory.dry_run import DryRun, MeasuredBuffer
+from engine.events import BufferSize
+from engine.memory.dry_run import DryRun
 from engine.memory.terms import Target
 from engine.planning.knobs import KNOBS
 from tests.fakes_app import wait_until
@@ -53,7 +54,7 @@ class SilentDryRun(DryRun):
 
     def measure(
         self, configuration: Configuration, target: Target = "kvchat"
-    ) -> tuple[MeasuredBuffer, ...]:
+    ) -> tuple[BufferSize, ...]:
         raise WorkerError("not in this test")
 
     def close(self) -> None:

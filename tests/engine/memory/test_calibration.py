@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
+from engine.events import BufferSize
 from engine.memory.calibration import (
     Calibration,
     CalibrationError,
@@ -16,7 +17,6 @@ from engine.memory.calibration import (
     read_calibrations,
     write_calibrations,
 )
-from engine.memory.dry_run import MeasuredBuffer
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.server_log import DeviceMemory, ServerLog
@@ -38,9 +38,9 @@ def log_of(*, free: int, compute: int = 100 * MIB, beside: int = 0) -> ServerLog
     """A log of a card with 24 GiB where the target holds 1 GiB."""
     own = 1024 * MIB - compute
     row = DeviceMemory("CUDA0", "RTX 3090", own, 0, compute, 24 * GIB, free, is_loaded=True)
-    buffers = [MeasuredBuffer("CUDA0", "model", own), MeasuredBuffer("CUDA0", "compute", compute)]
+    buffers = [BufferSize("CUDA0", "model", own), BufferSize("CUDA0", "compute", compute)]
     if beside:
-        buffers.append(MeasuredBuffer("CUDA0", "model", beside, "draft"))
+        buffers.append(BufferSize("CUDA0", "model", beside, "draft"))
     return ServerLog(tuple(buffers), (row,), {"n_ctx": "2048"})
 
 
@@ -70,7 +70,7 @@ def test_other_programs_on_the_card_teach_nothing(planned: Estimate, free: int) 
 
 def test_a_log_without_a_card_teaches_nothing(planned: Estimate) -> None:
     with pytest.raises(CalibrationError, match="Ctrl"):
-        calibrate(ServerLog((MeasuredBuffer("CPU", "model", 5),), ()), planned)
+        calibrate(ServerLog((BufferSize("CPU", "model", 5),), ()), planned)
 
 
 def test_makers_are_no_part_of_a_cards_name() -> None:

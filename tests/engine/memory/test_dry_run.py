@@ -11,7 +11,8 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration, TensorOverride
 from engine.errors import WorkerError
-from engine.memory.dry_run import MAX_TOKENS, DryRun, MeasuredBuffer, request_of, with_measured
+from engine.events import BufferSize
+from engine.memory.dry_run import MAX_TOKENS, DryRun, request_of, with_measured
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import Source, TermKind
@@ -96,7 +97,7 @@ def with_tensors(
     return gguf_files.write(path, gguf_files.header(values, tensors), data_bytes=offset)
 
 
-def kinds_of(buffers: tuple[MeasuredBuffer, ...], owner: str) -> dict[str, int]:
+def kinds_of(buffers: tuple[BufferSize, ...], owner: str) -> dict[str, int]:
     return {b.kind: b.nbytes for b in buffers if b.owner == owner and b.nbytes}
 
 
@@ -247,7 +248,7 @@ def test_a_crash_of_llama_cpp_is_told_as_one_and_the_next_question_is_answered(
     with DryRun(("sh", "-c", script)) as runner:
         with pytest.raises(WorkerError, match=r"stopped on this configuration .* .signal 6."):
             runner.measure(configuration)
-        assert runner.measure(configuration) == (MeasuredBuffer("CPU", "compute", 5),)
+        assert runner.measure(configuration) == (BufferSize("CPU", "compute", 5),)
 
 
 @pytest.mark.model
@@ -288,10 +289,10 @@ def test_graphs_lie_on_the_device_of_their_number_and_the_rest_on_the_cpu(
     starter_path: Path,
 ) -> None:
     buffers = (
-        MeasuredBuffer("CUDA0", "compute", 11 * MIB),
-        MeasuredBuffer("CUDA1", "compute", 12 * MIB),
-        MeasuredBuffer("CUDA_Host", "compute", 3 * MIB),
-        MeasuredBuffer("CUDA_Host", "output", 1 * MIB),
+        BufferSize("CUDA0", "compute", 11 * MIB),
+        BufferSize("CUDA1", "compute", 12 * MIB),
+        BufferSize("CUDA_Host", "compute", 3 * MIB),
+        BufferSize("CUDA_Host", "output", 1 * MIB),
     )
     found = with_measured(planned(starter_path, *CARDS), buffers).devices
     assert [device.term(TermKind.COMPUTE).nbytes // MIB for device in found] == [11, 12, 4]
@@ -301,8 +302,8 @@ def test_graphs_lie_on_the_device_of_their_number_and_the_rest_on_the_cpu(
 def test_weights_are_those_of_the_dry_run_where_it_tells_them(starter_path: Path) -> None:
     before = planned(starter_path)
     exact = before.devices[0].term(TermKind.WEIGHTS)
-    same = (MeasuredBuffer("CPU", "model", exact.nbytes),)
-    twice = (*same, MeasuredBuffer("CPU_REPACK", "model", 30 * MIB))
+    same = (BufferSize("CPU", "model", exact.nbytes),)
+    twice = (*same, BufferSize("CPU_REPACK", "model", 30 * MIB))
     assert with_measured(before, same).devices[0].term(TermKind.WEIGHTS) == exact
     found = with_measured(before, twice).devices[0].term(TermKind.WEIGHTS)
     assert (found.nbytes, found.source) == (exact.nbytes + 30 * MIB, Source.MEASURED)
@@ -312,8 +313,8 @@ def test_weights_are_those_of_the_dry_run_where_it_tells_them(starter_path: Path
 
 def test_a_cache_over_two_cards_is_shared_as_the_formula_says(starter_path: Path) -> None:
     before = planned(starter_path, *CARDS)
-    same = with_measured(before, (MeasuredBuffer("", "KV", 45 * MIB),))
-    double = with_measured(before, (MeasuredBuffer("", "KV", 90 * MIB),))
+    same = with_measured(before, (BufferSize("", "KV", 45 * MIB),))
+    double = with_measured(before, (BufferSize("", "KV", 90 * MIB),))
     for old, kept, new in zip(before.devices, same.devices, double.devices, strict=True):
         assert kept.term(TermKind.KV) == old.term(TermKind.KV)
         assert new.term(TermKind.KV).nbytes == 2 * old.term(TermKind.KV).nbytes
@@ -321,13 +322,13 @@ def test_a_cache_over_two_cards_is_shared_as_the_formula_says(starter_path: Path
 
 
 def test_a_cache_on_one_device_is_what_was_measured(starter_path: Path) -> None:
-    found = with_measured(planned(starter_path, CARDS[0]), (MeasuredBuffer("", "KV", 99 * MIB),))
+    found = with_measured(planned(starter_path, CARDS[0]), (BufferSize("", "KV", 99 * MIB),))
     assert found.devices[0].term(TermKind.KV).nbytes == 99 * MIB
     assert found.devices[0].term(TermKind.KV).source is Source.MEASURED
 
 
 def test_state_that_the_formula_does_not_know_of_is_not_lost(starter_path: Path) -> None:
-    found = with_measured(planned(starter_path, *CARDS), (MeasuredBuffer("", "RS", 90 * MIB),))
+    found = with_measured(planned(starter_path, *CARDS), (BufferSize("", "RS", 90 * MIB),))
     sizes = [device.term(TermKind.STATE).nbytes for device in found.devices]
     assert sum(sizes) == pytest.approx(90 * MIB, abs=3)
     assert min(sizes) > 0
@@ -337,9 +338,9 @@ def test_a_drafts_cache_and_graph_are_counted_with_its_weights(starter_path: Pat
     draft = DraftConfiguration(starter_path, n_ctx=1024)
     before = planned(starter_path, draft=draft)
     buffers = (
-        MeasuredBuffer("CPU", "compute", 7 * MIB, "draft"),
-        MeasuredBuffer("", "KV", 30 * MIB, "draft"),
-        MeasuredBuffer("CPU", "compute", 21 * MIB),
+        BufferSize("CPU", "compute", 7 * MIB, "draft"),
+        BufferSize("", "KV", 30 * MIB, "draft"),
+        BufferSize("CPU", "compute", 21 * MIB),
     )
     model = read_model(starter_path)
     [device] = with_measured(before, buffers, model).devices
@@ -354,7 +355,7 @@ def test_a_drafts_cache_and_graph_are_counted_with_its_weights(starter_path: Pat
 @pytest.mark.parametrize("name", ["CUDA7", "RPC9"])
 def test_a_device_that_was_not_planned_for_changes_nothing(starter_path: Path, name: str) -> None:
     before = planned(starter_path, CARDS[0])
-    assert with_measured(before, (MeasuredBuffer(name, "compute", 5),)) == before
+    assert with_measured(before, (BufferSize(name, "compute", 5),)) == before
 
 
 def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_path: Path) -> None:

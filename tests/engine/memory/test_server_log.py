@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.memory.dry_run import MeasuredBuffer
+from engine.events import BufferSize
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.server_log import (
@@ -74,7 +74,7 @@ def test_a_draft_model_is_told_apart_from_its_target() -> None:
 
 def test_lines_of_old_builds_are_understood() -> None:
     log = parse_server_log(OF_EARLY_2024.splitlines(keepends=True))
-    assert MeasuredBuffer("CUDA0", "model", round(4155.99 * MIB)) in log.buffers
+    assert BufferSize("CUDA0", "model", round(4155.99 * MIB)) in log.buffers
     assert {b.kind for b in log.buffers} == {"model", "KV", "output", "compute"}
     assert len(log.buffers) == 6
     assert log.settings["n_ctx"] == "8192"
@@ -83,7 +83,7 @@ def test_lines_of_old_builds_are_understood() -> None:
 def test_a_graph_that_is_laid_out_again_counts_once() -> None:
     line = "sched_reserve:      CUDA0 compute buffer size =   {} MiB\n"
     log = parse_server_log([line.format("300.00"), line.format("120.00")])
-    assert log.buffers == (MeasuredBuffer("CUDA0", "compute", 120 * MIB),)
+    assert log.buffers == (BufferSize("CUDA0", "compute", 120 * MIB),)
 
 
 def test_two_contexts_of_one_model_add_up() -> None:
@@ -124,12 +124,12 @@ def test_state_of_compressors_is_state() -> None:
     log = parse_server_log(
         ["llama_dsv4_comp_state:      CUDA0 DSV4 CSA state buffer size =     2.00 MiB\n"]
     )
-    assert log.buffers == (MeasuredBuffer("CUDA0", "RS", 2 * MIB),)
+    assert log.buffers == (BufferSize("CUDA0", "RS", 2 * MIB),)
 
 
 def test_a_projector_is_told_apart() -> None:
     log = parse_server_log(["alloc_compute_meta:      CUDA0 compute buffer size =   50.00 MiB\n"])
-    assert log.buffers == (MeasuredBuffer("CUDA0", "compute", 50 * MIB, "projector"),)
+    assert log.buffers == (BufferSize("CUDA0", "compute", 50 * MIB, "projector"),)
 
 
 def test_colours_and_broken_lines_do_no_harm() -> None:
@@ -143,7 +143,7 @@ def test_colours_and_broken_lines_do_no_harm() -> None:
             "\x1b[32mI \x1b[0mllama_kv_cache:      CUDA0 KV buffer size =     8.00 MiB\x1b[0m\n",
         ]
     )
-    assert log.buffers == (MeasuredBuffer("CUDA0", "KV", 8 * MIB),)
+    assert log.buffers == (BufferSize("CUDA0", "KV", 8 * MIB),)
     assert log.devices == ()
 
 

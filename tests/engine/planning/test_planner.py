@@ -135,12 +135,16 @@ def test_memory_of_what_is_loaded_counts_as_free(
         BufferSize("CUDA0", "model", 3 * GIB),
         BufferSize("CUDA0", "KV", 2 * GIB),
         BufferSize("CPU_Mapped", "model", 1 * GIB),
+        BufferSize("CPU_REPACK", "model", 200 * MIB),
         BufferSize("CPU", "compute", 100 * MIB),
     )
-    found_gpu, found_cpu = Planner(loaded=loaded).devices(PlannedMachine())
+    planner = Planner(loaded=loaded)
+    found_gpu, found_cpu = planner.devices(PlannedMachine())
     assert found_gpu.free_bytes == 6 * GIB
-    # Weights in main memory are pages of the file, and free already.
-    assert found_cpu.free_bytes == 4 * GIB + 100 * MIB
+    # Mapped weights are pages of the file, and free already; repacked ones are not.
+    assert found_cpu.free_bytes == 4 * GIB + 300 * MIB
+    typed_ram, _ = planner.devices(PlannedMachine(ram_bytes=64 * GIB))
+    assert typed_ram.free_bytes == 6 * GIB, "a size of main memory makes no card smaller"
 
 
 def test_two_equal_cards_are_two_devices(
