@@ -228,6 +228,8 @@ class RoundFinished:
     """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
     is_redecoded: bool = False
     """Whether such a row was decoded again alone, which `strict` asks for."""
+    first_token_s: float | None = None
+    """From the request to the first committed token, in the round that brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +347,10 @@ class GenerationStats:
     n_verified: int = 0
     n_examined: int = 0
     n_accepted: int = 0
+    """Drafted tokens that are part of the reply: never more than `n_emitted`."""
     n_emitted: int = 0
+    """Tokens that the model said, the one that ended its turn included: one more than `token_ids`
+    has then."""
     by_source: dict[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
     """By index in the draft, up to the last that was examined."""
@@ -355,6 +360,9 @@ class GenerationStats:
     n_redecoded: int = 0
     """Rows that were decoded again alone, which `strict` asks for."""
     prefill_s: float = 0.0
+    """Time of reading the prompt."""
+    exactness_s: float = 0.0
+    """Time of finding out which batches round as single tokens do, which `strict` asks for."""
     first_token_s: float | None = None
     """From the request to the first committed token."""
     decode_s: float = 0.0
@@ -364,6 +372,7 @@ class GenerationStats:
     thinking_s: float = 0.0
     """Time of those, from the first token on."""
     decode_tps: float | None = None
+    """`n_emitted` over `decode_s`."""
     plain_step_s: float | None = None
     plain_spread: float | None = None
     """How far eight of ten plain steps were from `plain_step_s`, as a share of it."""

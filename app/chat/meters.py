@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
+from app.chat.reply import joined_stats
 from app.chat.snapshot import (
     CockpitSnapshot,
     Phase,
@@ -24,6 +25,7 @@ from engine.events import (
     Event,
     Failed,
     Finished,
+    GenerationStats,
     Loaded,
     PromptProgress,
     PromptReady,
@@ -62,19 +64,28 @@ class _Bin:
 class ReplyMeter:
     """The figures of one reply, while it is made and behind that."""
 
-    def __init__(self, clock: Callable[[], float], cache: CacheChanged | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        cache: CacheChanged | None = None,
+        before: GenerationStats | None = None,
+    ) -> None:
         """Of a reply that was asked for now.
 
         Args:
             clock: Time in seconds.
             cache: What the panels show of the context until this reply says more.
+            before: The statistics of its first part, where it goes on behind one.
         """
         self.is_running = True
         self.tally = Tally()
+        """Of this part."""
+        self._before = before
         self._clock = clock
         self._asked_at = clock()
         self._phase = Phase.PREFILL
-        self._first_token_s: float | None = None
+        self._first_token_s = before.first_token_s if before else None
+        self._has_begun = False
         self._prefill: PromptProgress | None = None
         self._prefill_s: float | None = None
         self._decode_tps: float | None = None
@@ -120,7 +131,7 @@ class ReplyMeter:
         return replace(
             shown,
             phase=self.phase_beside(engine.phase),
-            reply=self.tally,
+            reply=self.tally if self._before is None else tally_of(self._before) + self.tally,
             acceptance_history=tuple(self._acceptance),
             tps_history=tuple(self._tps),
             verdicts=tuple(self._verdicts),
@@ -144,27 +155,39 @@ class ReplyMeter:
             case TokensCommitted():
                 self._committed(event)
             case RoundFinished():
-                self._bin.n_verified += event.n_verified
-                self._bin.n_accepted += event.n_accepted
-                self._verdicts.extend(event.verdicts)
-                self._unsettled.append(event)
+                self._finished_round(event)
             case CacheChanged():  # ends a round
                 self._cache = event
                 self._close_bin()
             case Finished(stats=stats):
-                self._end(tally_of(stats))
-                self._decode_tps, self._first_token_s = stats.decode_tps, stats.first_token_s
-                self._prefill_s = stats.prefill_s or None
+                self._finished(stats)
             case Failed() | WorkerStopped():
                 self._end()
             case _:
                 pass
 
+    def _finished_round(self, event: RoundFinished) -> None:
+        self._bin.n_verified += event.n_verified
+        self._bin.n_accepted += event.n_accepted
+        self._verdicts.extend(event.verdicts)
+        if event.first_token_s is not None and self._before is None:
+            self._first_token_s = event.first_token_s
+        self._unsettled.append(event)
+
+    def _finished(self, stats: GenerationStats) -> None:
+        self._end(tally_of(stats))
+        if self._before is not None:
+            stats = joined_stats(self._before, stats)
+        self._decode_tps, self._first_token_s = stats.decode_tps, stats.first_token_s
+        self._prefill_s = stats.prefill_s or None
+
     def _committed(self, event: TokensCommitted) -> None:
         now = self._clock()
-        if self._first_token_s is None:
-            self._first_token_s = now - self._asked_at
+        if not self._has_begun:
+            self._has_begun = True
             self._bin.start = now
+            if self._first_token_s is None:
+                self._first_token_s = now - self._asked_at
         n_tokens = len(event.tokens) + event.n_unnamed
         self._recent.append((now, n_tokens))
         self._bin.n_emitted += n_tokens
@@ -199,7 +222,7 @@ class ReplyMeter:
 
     def _close_bin(self) -> None:
         now, done = self._clock(), self._bin
-        if not self.is_running or self._first_token_s is None or now - done.start < BIN_S:
+        if not self.is_running or not self._has_begun or now - done.start < BIN_S:
             return
         self._acceptance.append(share(done.n_accepted, done.n_verified))
         self._tps.append(share(done.n_emitted, now - done.start))
@@ -264,9 +287,9 @@ class Meters:
         )
         self.set_speculation(configuration.speculation)
 
-    def start_reply(self, number: int = 0) -> None:
-        """Count for a reply that was asked for."""
-        self._replies[number] = ReplyMeter(self._clock, self._last.cache)
+    def start_reply(self, number: int = 0, before: GenerationStats | None = None) -> None:
+        """Count for a reply that was asked for, which may go on behind one with statistics."""
+        self._replies[number] = ReplyMeter(self._clock, self._last.cache, before)
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Show other settings of speculation."""

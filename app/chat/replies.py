@@ -255,7 +255,7 @@ class Replies:
     def _begin(self, history: ChatHistory, reply: RunningReply) -> None:
         self.refused = None
         self.running[reply.message_id] = reply
-        self._meters.start_reply(reply.message_id)
+        self._meters.start_reply(reply.message_id, reply.stats_before)
         self._updates.is_rebuilt = True
         request = GenerationRequest(
             messages=history.request_messages(reply.message.parent_id),

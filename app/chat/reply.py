@@ -39,6 +39,7 @@ def joined_stats(before: GenerationStats, after: GenerationStats) -> GenerationS
         n_near_ties=before.n_near_ties + after.n_near_ties,
         n_redecoded=before.n_redecoded + after.n_redecoded,
         prefill_s=before.prefill_s + after.prefill_s,
+        exactness_s=before.exactness_s + after.exactness_s,
         first_token_s=before.first_token_s,
         decode_s=decode_s,
         decode_tps=n_emitted / decode_s if decode_s > 0 else None,
@@ -141,9 +142,14 @@ class RunningReply:
         """Take the ids of its start for those of another text, which the user has changed."""
         self._token_ids = None
 
+    @property
+    def stats_before(self) -> GenerationStats | None:
+        """The statistics of the part that was there before."""
+        return stats_of(self.resumed) if self.resumed is not None else None
+
     def _whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
         """The statistics of the reply together with the part that was there before."""
-        before = stats_of(self.resumed) if self.resumed is not None else None
+        before = self.stats_before
         if before is None or of_this_part is None:
             return of_this_part or before
         return joined_stats(before, of_this_part)

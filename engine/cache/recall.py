@@ -137,7 +137,7 @@ class Recall:
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
-                n_computed=len(tokens) - recalled.n_reused,
+                n_computed=slot.n_wanted - recalled.n_reused,
                 saved_s=self._saved_s(recalled, restore_s),
             )
         return replace(recalled, restore_s=restore_s)

@@ -466,11 +466,14 @@ class ReplyLoop:
     ) -> Iterator[Event]:
         """Count a round that was planned with `length` tokens, and tell it."""
         stats, step, n_verified = reply.stats, self._plain_step, len(done.draft.tokens)
+        # Drafted tokens behind the reply's end were right for nobody.
+        n_emitted = len(done.committed.tokens)
+        n_accepted = min(done.verdict.n_accepted, n_emitted)
         if done.is_alone:
             stats.saved.add(
                 step,
                 n_verified=n_verified,
-                n_emitted=len(done.committed.tokens),
+                n_emitted=n_emitted,
                 draft_s=done.draft_s,
                 elapsed_s=done.elapsed_s,
                 switching=self._shared.costs.rows.switching,
@@ -478,9 +481,9 @@ class ReplyLoop:
         finished = RoundFinished(
             n_drafted=done.draft.n_drafted,
             n_verified=n_verified,
-            n_examined=done.verdict.n_examined,
-            n_accepted=done.verdict.n_accepted,
-            n_emitted=len(done.committed.tokens),
+            n_examined=min(done.verdict.n_examined, n_emitted),
+            n_accepted=n_accepted,
+            n_emitted=n_emitted,
             source=done.draft.source,
             length=max(length, n_verified),
             next_length=0 if drafter is None else drafter.length,
@@ -492,9 +495,10 @@ class ReplyLoop:
             plain_spread=step.spread,
             saved_s=stats.saved.seconds,
             saved_error_s=stats.saved.error_s,
-            verdicts=tuple(index < done.verdict.n_accepted for index in range(n_verified)),
+            verdicts=tuple(index < n_accepted for index in range(n_verified)),
             n_near_ties=done.verdict.n_near_ties,
             is_redecoded=done.verdict.is_redecoded,
+            first_token_s=None if stats.n_rounds else stats.first_token_s,
         )
         stats.add(finished)
         yield done.committed
@@ -505,7 +509,7 @@ class ReplyLoop:
     def _most_exact(self, reply: Reply) -> int | None:
         """The longest draft that rounds as plain steps where `strict` asks for it, else None.
 
-        What measuring takes is counted to the prompt: no round caused it.
+        What measuring takes is counted apart: no round caused it.
         """
         is_asked = self._wanted.strict and compares(self._wanted.verification, reply.sampler)
         if not is_asked or not self._backend.can_crop:
@@ -513,7 +517,7 @@ class ReplyLoop:
         n_held = len(reply.sequence.tokens)
         n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
         self._shared.exactness.measure(reply.sequence, reply.tokens, n_rows)
-        reply.stats.prefill_s += reply.watch.split()
+        reply.stats.exactness_s += reply.watch.split()
         return self._shared.exactness.most_drafted(n_held)
 
     def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:

@@ -15,8 +15,8 @@ class TimeSaved:
 
     A round that verified a draft is compared with the plain steps that its tokens would have taken.
     Any other one lost what it spent on guesses and, right behind a batch, on switching back; that
-    it was slow itself is the machine's doing and no draft's. Rounds before the plain step and its
-    spread are known are not counted.
+    it was slow itself is the machine's doing and no draft's. Rounds from before the plain step and
+    its spread are known are compared as soon as they are.
 
     Rounds between two plain steps share an error of the plain step, those of different stretches do
     not. No round decides alone: what the one that won or lost most did is a part of the error.
@@ -27,6 +27,8 @@ class TimeSaved:
         self._decode_s = self._won_s = self._most_s = 0.0
         self._error_s = self._stretch_error_s = 0.0
         self._is_behind_draft = False
+        self._waiting: list[tuple[int, int, float, float, float]] = []
+        """Rounds that nothing could be compared with yet."""
 
     @property
     def seconds(self) -> float | None:
@@ -66,19 +68,33 @@ class TimeSaved:
         self._n_emitted += n_emitted
         self._decode_s += elapsed_s
         was_behind_draft, self._is_behind_draft = self._is_behind_draft, n_verified > 0
+        switching *= was_behind_draft
+        self._waiting.append((n_verified, n_emitted, draft_s, elapsed_s, switching))
+        if step.seconds is not None and step.spread is not None:
+            for counts in self._waiting:
+                self._compare(step.seconds, step.spread, *counts)
+            self._waiting.clear()
+
+    def _compare(
+        self,
+        plain_step_s: float,
+        spread: float,
+        n_verified: int,
+        n_emitted: int,
+        draft_s: float,
+        elapsed_s: float,
+        switching: float,
+    ) -> None:
         if not n_verified:
             self._error_s = hypot(self._error_s, self._stretch_error_s)
             self._stretch_error_s = 0.0
-        if step.seconds is None or step.spread is None:
+            self._won_s -= draft_s + switching * plain_step_s
             return
-        if not n_verified:
-            self._won_s -= draft_s + (switching * step.seconds if was_behind_draft else 0.0)
-            return
-        plain_s = n_emitted * step.seconds
+        plain_s = n_emitted * plain_step_s
         self._n_counted += 1
         self._won_s += plain_s - elapsed_s
         self._most_s = max(self._most_s, abs(plain_s - elapsed_s))
-        self._stretch_error_s += plain_s * step.spread
+        self._stretch_error_s += plain_s * spread
 
 
 def most_saved_s(n_emitted: int, n_rounds: int, decode_s: float) -> float:
@@ -101,6 +117,7 @@ class ReplyStats:
     n_emitted: int = 0
     n_near_ties: int = 0
     n_redecoded: int = 0
+    exactness_s: float = 0.0
     first_token_s: float | None = None
     decode_s: float = 0.0
     n_thinking: int = 0

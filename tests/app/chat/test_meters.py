@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from app.chat.meters import BIN_S, N_NOTES, Meters
-from app.chat.snapshot import Phase
+from app.chat.reply import joined_stats
+from app.chat.snapshot import Phase, tally_of
 from app.format import NO_VALUE, share
 from app.render.cache import cache_lines
 from app.render.lines import plain
@@ -170,6 +171,42 @@ def test_the_first_token_is_timed_from_the_question(meters: Meters, clock: Clock
     clock.now += 0.3
     meters.feed(tokens(1))
     assert meters.snapshot().first_token_s == pytest.approx(0.3)
+
+
+def test_a_reply_that_goes_on_has_one_account(clock: Clock) -> None:
+    meters = Meters(clock)
+    first = GenerationStats(
+        n_rounds=4, n_verified=5, n_accepted=1, n_emitted=5, decode_s=2.0, first_token_s=14.5,
+        saved_s=-0.5, saved_error_s=0.1, decode_tps=2.5, prefill_s=1.0,
+    )  # fmt: skip
+    second = GenerationStats(
+        n_rounds=2, n_verified=7, n_accepted=3, n_emitted=5, decode_s=1.0, first_token_s=3.0,
+        saved_s=0.2, saved_error_s=0.1, decode_tps=5.0, prefill_s=2.0,
+    )  # fmt: skip
+    meters.start_reply(7, first)
+    meters.feed(tokens(1), 7)
+    meters.feed(a_round(saved_s=0.1), 7)
+    shown = meters.snapshot(7)
+    assert (shown.reply.n_verified, shown.reply.n_accepted) == (7, 2)
+    assert shown.reply.saved_s == pytest.approx(-0.4)
+    assert shown.first_token_s == 14.5
+    assert shown.session.n_verified == 2
+    meters.feed(Finished(FinishReason.END, "", (), "v", 1, second), 7)
+    shown, whole = meters.snapshot(), joined_stats(first, second)
+    assert shown.reply == tally_of(whole)
+    assert (shown.decode_tps, shown.first_token_s) == (whole.decode_tps, whole.first_token_s)
+    assert shown.prefill_s == whole.prefill_s == 3.0
+    assert shown.session.n_emitted == 5
+
+
+def test_the_first_token_is_timed_by_the_engine_as_soon_as_it_says_so(
+    meters: Meters, clock: Clock
+) -> None:
+    meters.start_reply()
+    clock.now += 15.5
+    meters.feed(tokens(1))
+    meters.feed(replace(a_round(), first_token_s=14.5))
+    assert meters.snapshot().first_token_s == 14.5
 
 
 def test_histories_have_a_column_for_each_half_second(meters: Meters, clock: Clock) -> None:

@@ -264,6 +264,27 @@ def test_an_end_token_inside_a_draft_ends_the_reply(settings: SpeculationSetting
         assert LETTERS.eos not in reply.token_ids
 
 
+@pytest.mark.parametrize("settings", [LOOKUP, DRAFT], ids=["lookup", "draft"])
+def test_what_was_drafted_behind_the_end_of_a_reply_is_accepted_by_nobody(
+    settings: SpeculationSettings,
+) -> None:
+    whole = finished(run(make_session(settings), request())).text
+    n_cut = 0
+    for at in range(2, len(whole) - 1):
+        events = run(make_session(settings), request(stop=(whole[at : at + 1],)))
+        stats = finished(events).stats
+        tokens = [
+            token
+            for event in events
+            if isinstance(event, TokensCommitted)
+            for token in event.tokens
+        ]
+        assert stats.n_accepted == sum(token.kind is TokenKind.DRAFT for token in tokens)
+        assert sum(each.n_accepted for each in stats.by_position) == stats.n_accepted
+        n_cut += tokens[-1].kind is TokenKind.DRAFT
+    assert n_cut or settings is LOOKUP, "no reply ended inside a draft"
+
+
 def test_a_stop_string_ends_the_reply_and_is_not_part_of_it() -> None:
     whole = finished(run(make_session(OFF), request())).text
     stop = whole[10:13]

@@ -56,6 +56,28 @@ def plain_step(*seconds: float) -> PlainStep:
     return step
 
 
+def test_rounds_from_before_the_plain_step_was_known_are_compared_when_it_is() -> None:
+    stats, step = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0), PlainStep()
+    draft = played("aaa", n_accepted=3, elapsed_s=0.2)
+    for each in (draft, played("", elapsed_s=0.1), played("", elapsed_s=0.1)):
+        stats.add(each)
+        stats.saved.add(
+            step,
+            n_verified=each.n_verified,
+            n_emitted=each.n_emitted,
+            draft_s=0.0,
+            elapsed_s=each.elapsed_s,
+        )
+        assert stats.summary(step).saved_s is None
+        if not each.n_verified:
+            step.add(each.elapsed_s)
+    for _ in range(2):
+        stats.add(played("", elapsed_s=0.1))
+        stats.saved.add(step, n_verified=0, n_emitted=1, draft_s=0.0, elapsed_s=0.1)
+        step.add(0.1)
+    assert stats.summary(step).saved_s == pytest.approx(0.2)
+
+
 QUIET = plain_step()
 NOISY = plain_step(0.1, 0.06, 0.15, 0.1, 0.05, 0.16, 0.1)
 
