@@ -147,7 +147,7 @@ def _at_servers(request: LaboratoryRequest, server: str) -> ServerLaboratory:
     asked = ServedTexts(request.texts, request.haystack, request.n_ctx, request.n_most)
     name = request.configuration.model_path
     servers = Servers((server, *request.other_servers), str(name) if name.name else "")
-    return open_server_laboratory(servers, asked, request.earlier, request.rows_path)
+    return open_server_laboratory(servers, asked, request.earlier)
 
 
 class Contexts:

@@ -23,7 +23,7 @@ Misdeed = Literal[
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
     "gives up", "echoes key", "slow", "too long", "mixes up", "busy", "no address", "names key",
     "1xx", "header drip", "body drip", "unfinished line", "empty objects", "empty texts",
-    "usage beside choices",
+    "usage beside choices", "slow counters",
 ]  # fmt: skip
 DRIPS: Mapping[str, tuple[bytes, bytes]] = {
     "1xx": (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
@@ -38,6 +38,8 @@ DRIPS: Mapping[str, tuple[bytes, bytes]] = {
 """What is sent first, and then again and again: no time is without a byte, and nothing comes."""
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
+FINE = ("none", "usage beside choices", "slow counters")
+"""Misdeeds that leave replies whole."""
 CHUNK = b"x" * (1 << 16)
 OTHER = 0.001
 
@@ -59,6 +61,8 @@ class LanguageServer:
     """Connections that the client ended before the reply was whole."""
     n_replying: int = 0
     """Replies that `mixes up` is making now."""
+    is_at_work: bool = False
+    """What a llama-server says of its slot."""
     sees_images: bool = False
     metrics: str = ""
     shares: tuple[float, ...] = (0.6, 0.2, 0.1)
@@ -145,6 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             "build_info": told.key if told.misdeed == "names key" else "b1-test",
             "chat_template": "x",
             "endpoint_slots": True,
+            "endpoint_metrics": bool(told.metrics),
             "modalities": {"vision": told.sees_images},
             "media_marker": "<here>",
         }
@@ -152,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             "llama-server": {
                 "/props": props,
                 "/health": {"status": "ok"},
-                "/slots": [{"id": 0, "speculative": True, "is_processing": False}],
+                "/slots": [{"id": 0, "speculative": True, "is_processing": told.is_at_work}],
             },
             "Ollama": {"/api/version": {"version": "0.12.0"}, "/api/ps": {"models": []}},
             "vLLM": {"/version": {"version": "0.32.0"}},
@@ -165,6 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(json.dumps({"object": "list", "data": [entry]}).encode())
         elif self.path in own[told.kind]:
             self._answer(json.dumps(own[told.kind][self.path]).encode())
+        elif self.path == "/metrics" and told.misdeed == "slow counters":
+            told.is_released.wait(30)
         elif self.path == "/metrics" and told.metrics:
             self._answer(told.metrics.encode())
         else:
@@ -311,7 +318,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for number, word in enumerate(WORDS):
             self._event(self._said(word, number))
-            if number == 2 and misdeed not in ("none", "usage beside choices"):
+            if number == 2 and misdeed not in FINE:
                 self._misbehave(misdeed)
                 return
         for last in self._ends():

@@ -26,6 +26,7 @@ STOPPED = (
     "* was stopped before its last text: the same command goes on with it; where it named a file "
     "by --json, with --resume in its place"
 )
+STOPPED_AT_SERVERS = "* was stopped before its last text: servers are measured anew"
 NO_TYPES = (
     "Servers do not tell which cache they have: what two of them differ by is known to who started "
     "them. The same one named twice shows what is noise."
@@ -143,7 +144,7 @@ def _served_lines(report: Report) -> tuple[str, ...]:
         f"most {subject.n_ctx:,} at once; {', '.join(settings)}",
         "loss and KL are nats; KL is at least what is shown, for the tokens that a server does not "
         "tell of count as one",
-        *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
+        *([] if all(row.is_complete for row in report.measurements) else [STOPPED_AT_SERVERS]),
     )
 
 

@@ -5,14 +5,14 @@ what a type costs there.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from engine.backends.server.facts import ServerFacts, ask_facts
+from engine.backends.server.facts import Program, ServerFacts, ask_facts
 from engine.backends.server.http import Http, Limits
 from engine.backends.server.logprobs import (
     LIKELIEST,
@@ -41,7 +41,10 @@ from engine.quality.texts import Document, Text, clean_name, digest_of, document
 N_STEP = 16
 """Rows between two looks at whether to stop."""
 SERVED_CTX = 2048
-"""Longest text where nothing else is said: what vLLM tells of it is an answer of 3 MB."""
+"""Longest text where nothing else is said."""
+MOST_CTX: Mapping[Program, int] = {"vLLM": 5000, "SGLang": 800}
+"""Longest text that one answer of less than `MAX_BODY` bytes tells of: a row is 1.5 kB at vLLM and
+9 kB at SGLang."""
 SPARE = 8
 """Tokens of a context that texts leave free."""
 IDENTITY_BYTES = 16
@@ -96,6 +99,7 @@ class Servers:
             ServerError: a server does not tell.
         """
         known = [each.n_ctx - SPARE for each in self.facts if each.n_ctx]
+        known += [MOST_CTX[each.program] for each in self.facts if each.program in MOST_CTX]
         n_ctx = min([asked.n_ctx or SERVED_CTX, *known])
         found = [self._documents_at(model, asked, n_ctx) for model in self.models]
         for name, documents in zip(self.names[1:], found[1:], strict=True):
@@ -241,15 +245,17 @@ class ServerLaboratory:
 
 
 def open_server_laboratory(
-    servers: Servers, asked: ServedTexts, earlier: Report | None, rows: Path | None
+    servers: Servers, asked: ServedTexts, earlier: Report | None
 ) -> ServerLaboratory:
     """A measurement that is ready to run; closing it ends the connections.
+
+    One that was stopped begins anew: a server may have been started with another cache since, and
+    does not say so.
 
     Args:
         servers: Who is compared; closed where that cannot be.
         asked: What is read to them.
-        earlier: A report to go on with.
-        rows: Where rows are kept until the measurement is complete.
+        earlier: A report that is shown again where it is complete.
 
     Raises:
         QualityError: no text is long enough, vocabularies differ, or the earlier report is of
@@ -259,10 +265,12 @@ def open_server_laboratory(
     try:
         documents = servers.documents(asked)
         subject = servers.subject(documents)
-        report = earlier or empty_report(subject, documents)
-        check_same_subject(report.subject, subject)
-        store = RowStore(rows, subject.digest)
-        store.read()
+        report = empty_report(subject, documents)
+        if earlier is not None:
+            check_same_subject(earlier.subject, subject)
+            is_complete = all(row.is_complete for row in earlier.measurements)
+            report = earlier if earlier.measurements and is_complete else report
+        store = RowStore(None, subject.digest)
     except EngineError:
         servers.close()
         raise

@@ -1,10 +1,19 @@
 """Prometheus texts of servers become lines of the panels, with what they are counted over."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from engine.backends.server import session as session_module
 from engine.backends.server.counters import read_samples
+from engine.backends.server.http import Limits
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
-from engine.events import ServerTold
-from tests.hostile_language_server import serving
+from engine.events import Event, ServerTold
+from engine.requests import Cancellation, GenerationRequest
+from tests.hostile_language_server import LanguageServer, serving
+from tests.waiting import wait_until
 
 VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -67,3 +76,70 @@ def test_what_is_not_told_is_said() -> None:
         session.close()
     assert "does not tell of drafts" in text_of(told, "speculation")
     assert "network included" in text_of(told, "throughput")
+
+
+@contextmanager
+def watching(server: LanguageServer) -> Iterator[tuple[ServerSession, list[str]]]:
+    """A session, and what its panels are told."""
+    told: list[str] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, ServerTold):
+            told.append(text_of(event, "cache") + " " + text_of(event, "throughput"))
+
+    session = ServerSession(Configuration.at_server(server.url), tell=tell)
+    session.watch()
+    try:
+        yield session, told
+    finally:
+        session.close()
+
+
+def test_what_a_server_does_is_shown_as_it_changes_without_a_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "LOOK_S", 0.01)
+    with serving("llama-server") as server, watching(server) as (_, told):
+        wait_until(lambda: bool(told) and "slots: 0 of 1 busy" in told[-1])
+        server.is_at_work = True
+        wait_until(lambda: "slots: 1 of 1 busy" in told[-1])
+        server.is_at_work = False
+        wait_until(lambda: "slots: 0 of 1 busy" in told[-1])
+
+
+def test_a_server_that_does_nothing_is_left_alone_and_the_panel_says_as_of_when(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(session_module, "IDLE_S", 0.05)
+    with serving("llama-server") as server, watching(server) as (session, told):
+        wait_until(lambda: bool(told) and "as of" in told[-1])
+        monkeypatch.setattr(session_module, "IDLE_S", 60.0)
+        session.begin(GenerationRequest(raw_prompt="Hello"), Cancellation())
+        while session.step():
+            pass
+        wait_until(lambda: "as of" not in told[-1])
+
+
+def test_counters_that_are_slow_hold_up_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "LOOK_LIMITS", Limits(answer_s=60.0))
+    with serving("llama-server") as server:
+        server.metrics = "llamacpp:requests_processing 1\n"
+        server.misdeed = "slow counters"
+        with watching(server) as (session, told):
+            generation = session.begin(GenerationRequest(raw_prompt="Hello"), Cancellation())
+            while session.step():
+                pass
+            session.keep()
+            assert generation.fault is None
+            assert not told, "the counters did not come yet"
+
+
+def test_one_reply_is_no_plural_and_shares_are_no_more_than_all() -> None:
+    with serving("SGLang") as server:
+        server.metrics = SGLANG.replace("0.5", "1e308")
+        session = ServerSession(Configuration.at_server(server.url))
+        told = session.look()
+        session.close()
+    assert "server: 1 reply under way" in text_of(told, "throughput")
+    assert "100% of its KV cache" in text_of(told, "cache")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.backends.server.laboratory import MOST_CTX
 from engine.backends.server.logprobs import ToldRow, compared_rows
 from engine.configuration import Configuration
 from engine.errors import ServerError
@@ -84,10 +85,9 @@ def test_a_server_beside_itself_differs_by_nothing(
     assert other.scores.nll_delta.value == 0.0
 
 
-def test_a_stopped_measurement_goes_on_where_it_was(
+def test_a_stopped_measurement_has_no_rows_of_a_server_that_was_started_otherwise_since(
     pair: tuple[LanguageServer, LanguageServer], tmp_path: Path
 ) -> None:
-    whole = measured(request_of(*pair))
     request = request_of(*pair, rows=tmp_path / "rows")
     laboratory = open_laboratory(request)
     for event in laboratory.run():
@@ -97,10 +97,9 @@ def test_a_stopped_measurement_goes_on_where_it_was(
             assert not event.is_complete
             earlier = event.report
     laboratory.close()
-    before = len(pair[1].asked)
+    pair[1].shares = (0.9, 0.05, 0.01)
     gone_on = measured(replace(request, earlier=earlier))
-    n_asked = sum("n_probs" in body for _, _, body in pair[1].asked[before:])
-    assert n_asked == whole.n_tokens - 16
+    whole = measured(request_of(*pair))
     assert [each.scores for each in gone_on.measurements] == [
         each.scores for each in whole.measurements
     ]
@@ -114,10 +113,10 @@ def test_servers_with_other_vocabularies_are_not_compared(
         open_laboratory(request_of(*pair))
 
 
-def test_a_server_that_breaks_off_is_told_and_its_rows_are_kept(
-    pair: tuple[LanguageServer, LanguageServer], tmp_path: Path
+def test_a_server_that_breaks_off_is_told_and_can_be_measured_again(
+    pair: tuple[LanguageServer, LanguageServer],
 ) -> None:
-    request = request_of(*pair, rows=tmp_path / "rows")
+    request = request_of(*pair)
     laboratory = open_laboratory(request)
     run = laboratory.run()
     next(run)
@@ -126,10 +125,14 @@ def test_a_server_that_breaks_off_is_told_and_its_rows_are_kept(
         list(run)
     laboratory.close()
     pair[1].misdeed = "none"
-    before = len(pair[1].asked)
-    measured(request)
-    n_asked = sum("n_probs" in body for _, _, body in pair[1].asked[before:])
-    assert n_asked == N_ROWS - 16
+    assert measured(request).n_tokens == N_ROWS
+
+
+def test_a_text_is_no_longer_than_one_answer_of_a_server_can_tell_of(
+    pair: tuple[LanguageServer, LanguageServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOST_CTX, "llama-server", 50)
+    assert measured(request_of(*pair)).subject.n_ctx == 50
 
 
 def test_what_is_told_of_two_lists_is_a_lower_bound() -> None:
