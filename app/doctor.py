@@ -13,6 +13,7 @@ from typing import Literal
 
 from app import paths
 from app.config import load_settings
+from app.store.database import problem_of
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.errors import WorkerError
 from engine.events import WorkerStopped
@@ -93,6 +94,7 @@ def check_folders(entries: Sequence[ModelEntry]) -> Iterator[Check]:
     yield _folders()
     yield _space(paths.data_dir())
     yield _settings()
+    yield _chats()
     yield _models(entries)
 
 
@@ -131,6 +133,14 @@ def _settings() -> Check:
         return Check("settings", "note", problem, "correct the file; defaults stand in until then")
     path = paths.settings_path()
     return Check("settings", "ok", str(path) if path.exists() else "no file, all defaults")
+
+
+def _chats() -> Check:
+    path = paths.database_path()
+    problem = problem_of(path)
+    if problem is not None:
+        return Check("chats", "fail", problem, "see docs/chats.md for copies and damaged files")
+    return Check("chats", "ok", f"{path} can be opened" if path.exists() else "none yet")
 
 
 def _models(entries: Sequence[ModelEntry]) -> Check:

@@ -159,29 +159,42 @@ def read_line(model: type[LineType], text: str, line: int) -> LineType:
 
 
 def chat_values(chat: Chat, ids: Mapping[int, int]) -> dict[str, object]:
-    """The fields of a chat.
+    """The fields of a chat, but those that say what a reader takes by itself.
+
+    A field that a later version adds so keeps no chat without it from an older kvchat.
 
     Args:
         chat: The chat.
         ids: Ids in the file by those of the messages that are in it.
     """
     values = {name: getattr(chat, name) for name in CHAT_FIELDS}
-    return values | {
-        "sampling": asdict(chat.sampling),
-        "head": ids.get(chat.head_id or 0),
-        "kept_from": ids.get(chat.kept_from or 0),
+    usual = asdict(SamplingSettings())
+    sampling = {
+        name: value for name, value in asdict(chat.sampling).items() if value != usual[name]
     }
+    heads = {"head": ids.get(chat.head_id or 0), "kept_from": ids.get(chat.kept_from or 0)}
+    return _without_defaults(ChatLine, values | heads | {"sampling": sampling})
 
 
 def message_values(message: StoredMessage, ids: Mapping[int, int]) -> dict[str, object]:
-    """The fields of `MessageLine`."""
-    return {
+    """The fields of `MessageLine`, but those that say what a reader takes by itself."""
+    values: dict[str, object] = {
         "id": ids[message.id],
         "parent": ids.get(message.parent_id or 0),
         "role": message.role,
         "created_at": message.created_at,
         "model_name": message.model_name,
         "finish_reason": message.finish_reason,
+    }
+    return _without_defaults(MessageLine, values)
+
+
+def _without_defaults(model: type[Line], values: Mapping[str, object]) -> dict[str, object]:
+    fields = model.model_fields
+    return {
+        name: value
+        for name, value in values.items()
+        if fields[name].is_required() or value != fields[name].default
     }
 
 
@@ -208,7 +221,7 @@ def jsonl_of(trees: Iterable[ChatTree]) -> Iterator[str]:
         yield _line(head | chat_values(tree.chat, ids))
         for message in tree.messages:
             stored = {name: getattr(message, name) for name in STORED}
-            yield _line(message_values(message, ids) | stored)
+            yield _line(message_values(message, ids) | _without_defaults(_Message, stored))
 
 
 def read_jsonl(text: str) -> list[ChatTree]:

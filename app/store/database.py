@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.store.errors import StoreError, is_damage, store_error
 from app.store.records import TEXT
-from app.store.schema import upgrade
+from app.store.schema import STEPS, check_version, upgrade, version_of
 from engine import files
 from engine.files import FileLock
 
@@ -117,14 +117,14 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
         StoreError: If the file cannot be opened, or a newer kvchat made it.
     """
     try:
-        return _open_checked(path, is_whole=_was_left_whole(path, holder)), None
+        return _open_checked(path, is_whole=_was_left_whole(path, holder))
     except sqlite3.Error as error:
         if not is_damage(error):
             raise store_error(error, path) from error
         kept = _move_aside(path, holder)
     connection = None
     try:
-        connection = _open_checked(path, is_whole=False)
+        connection, _ = _open_checked(path, is_whole=False)
         n_chats, n_messages = salvage(kept, connection)
     except sqlite3.Error as error:
         if connection is not None:
@@ -179,7 +179,7 @@ def _stamp(path: Path) -> bytes:
     return f"{state.st_size} {state.st_mtime_ns}".encode()
 
 
-def _open_checked(path: Path, *, is_whole: bool) -> sqlite3.Connection:
+def _open_checked(path: Path, *, is_whole: bool) -> tuple[sqlite3.Connection, str | None]:
     _create_private(path)
     try:
         return _checked(connect(path), path, is_whole=is_whole)
@@ -188,17 +188,41 @@ def _open_checked(path: Path, *, is_whole: bool) -> sqlite3.Connection:
         raise _damage(str(error)) from error
 
 
-def _checked(connection: sqlite3.Connection, path: Path, *, is_whole: bool) -> sqlite3.Connection:
+def _checked(
+    connection: sqlite3.Connection, path: Path, *, is_whole: bool
+) -> tuple[sqlite3.Connection, str | None]:
     try:
         if not is_whole:
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 raise _damage(verdict)
+        notice = _copy_before_upgrade(connection, path)
         upgrade(connection, path)
     except (sqlite3.Error, UnicodeDecodeError, StoreError):
         connection.close()
         raise
-    return connection
+    return connection, notice
+
+
+def _copy_before_upgrade(connection: sqlite3.Connection, path: Path) -> str | None:
+    """A copy that the kvchat before can open, and the notice that names it."""
+    version = version_of(connection)
+    if not 0 < version < len(STEPS):
+        return None
+    copy = _free_name(path, f"version-{version}")
+    _create_private(copy)
+    try:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    except sqlite3.Error as error:
+        copy.unlink(missing_ok=True)
+        raise StoreError(
+            f"{path} is of an older kvchat, and the copy that is made before it is changed cannot "
+            f"be written ({error}): make room in {path.parent}"
+        ) from error
+    return (
+        f"the chats were brought from database version {version} to {len(STEPS)}; {copy} holds "
+        "them as they were, for an older kvchat"
+    )
 
 
 def _damage(verdict: str) -> sqlite3.DatabaseError:
@@ -225,7 +249,7 @@ def _move_aside(path: Path, holder: int) -> Path:
         raise StoreError(
             f"{path} is damaged and another kvchat has it open: end that one and start again"
         )
-    kept = _free_name(path)
+    kept = _free_name(path, "broken")
     for suffix in ("", "-wal", "-shm"):
         part = path.with_name(path.name + suffix)
         if part.exists():
@@ -234,9 +258,25 @@ def _move_aside(path: Path, holder: int) -> Path:
     return kept
 
 
-def _free_name(path: Path) -> Path:
-    names = (f"{path.name}.broken{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
-    return next(kept for name in names if not (kept := path.with_name(name)).exists())
+def _free_name(path: Path, suffix: str) -> Path:
+    names = (f"{path.name}.{suffix}{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
+    return next(free for name in names if not (free := path.with_name(name)).exists())
+
+
+def problem_of(path: Path) -> str | None:
+    """What keeps the database from being opened, None where nothing does; changes nothing."""
+    if not path.exists():
+        return None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            check_version(connection, path)
+            verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        finally:
+            connection.close()
+    except (sqlite3.Error, UnicodeDecodeError, StoreError) as error:
+        return str(error)
+    return None if verdict == "ok" else f"{path} is damaged ({verdict})"
 
 
 def _lock_path(path: Path) -> Path:

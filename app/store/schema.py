@@ -156,14 +156,24 @@ def version_of(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _take_steps(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
-    # Read again under the lock: a second kvchat may have done the upgrade meanwhile.
+def check_version(connection: sqlite3.Connection, path: Path, n_known: int = len(STEPS)) -> int:
+    """The version of the database.
+
+    Raises:
+        StoreError: A newer kvchat made the file.
+    """
     version = version_of(connection)
-    if version > len(steps):
+    if version > n_known:
         raise StoreError(
             f"{path} was made by a newer kvchat (database version {version}, this one knows "
-            f"{len(steps)}): update kvchat, or move the file away to start with an empty list"
+            f"{n_known}): update kvchat, or move the file away to start with an empty list"
         )
+    return version
+
+
+def _take_steps(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
+    # Read again under the lock: a second kvchat may have done the upgrade meanwhile.
+    version = check_version(connection, path, len(steps))
     for step in steps[version:]:
         for statement in statements_of(step):
             connection.execute(statement)

@@ -19,8 +19,8 @@ def test_doctor_reports_every_area_and_ends_with_0(
     done = spawned("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert list(checks) == [
-        "terminal", "colours", "characters", "folders", "disk", "settings", "models", "llama.cpp",
-        "gpu", "trial decode",
+        "terminal", "colours", "characters", "folders", "disk", "settings", "chats", "models",
+        "llama.cpp", "gpu", "trial decode",
     ]  # fmt: skip
     assert done.returncode == 0
     assert starter_path.stem in checks["trial decode"]["detail"]

@@ -1,3 +1,4 @@
+import hashlib
 import sqlite3
 import subprocess
 import sys
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.store.chats import ChatStore
+from app.store.database import problem_of
+from app.store.errors import StoreError
 from app.store.schema import STEPS, statements_of, upgrade, version_of
 
 ADD_COLUMN = "ALTER TABLE chats ADD COLUMN note TEXT; CREATE INDEX chats_by_note ON chats(note)"
@@ -23,7 +26,7 @@ def test_a_file_of_every_earlier_version_opens_and_works(path: Path, n_steps: in
     database_of(path, STEPS[:n_steps]).close()
     with ChatStore(path) as store:
         assert store.list_chats() == []
-        assert store.notices == ()
+        assert len(store.notices) == (0 < n_steps < len(STEPS))
         assert store._writer.run(version_of) == len(STEPS)
 
 
@@ -137,3 +140,71 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     columns = [row[1] for row in database.execute("PRAGMA table_info(chats)")]
     assert "note" not in columns
     database.close()
+
+
+DIGESTS = (
+    "3d607c651592", "02b913cda907", "e969b1f64b20", "8877390f900f", "aae3d2248724",
+    "30ec1e0dc3ba", "5f0f32493ee9",
+)  # fmt: skip
+
+
+def test_no_step_changes_once_chats_were_made_with_it() -> None:
+    made = [hashlib.sha256(step.encode()).hexdigest()[:12] for step in STEPS]
+    assert made[: len(DIGESTS)] == list(DIGESTS)
+    assert len(made) == len(DIGESTS), "enter the new step's digest here"
+
+
+@pytest.mark.parametrize("n_steps", range(1, len(STEPS)))
+def test_chats_of_every_earlier_version_are_copied_before_they_are_changed(
+    path: Path, n_steps: int
+) -> None:
+    path.parent.mkdir()
+    database = database_of(path, STEPS[:n_steps])
+    database.execute(
+        "INSERT INTO chats (id, title, created_at, updated_at, system_prompt, sampling)"
+        " VALUES (1, 'old', 1.0, 2.0, '', '{}')"
+    )
+    database.execute(
+        "INSERT INTO messages (id, chat_id, role, content, created_at)"
+        " VALUES (1, 1, 'user', 'q', 1.0)"
+    )
+    database.close()
+    copy = path.with_name(f"{path.name}.version-{n_steps}")
+    with ChatStore(path) as store:
+        assert [chat.title for chat in store.list_chats()] == ["old"]
+        [notice] = store.notices
+        assert str(copy) in notice
+    old = sqlite3.connect(copy)
+    assert version_of(old) == n_steps
+    assert old.execute("SELECT title, content FROM chats, messages").fetchall() == [("old", "q")]
+    old.close()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with ChatStore(path) as store:
+        assert store.notices == ()
+
+
+def test_chats_that_cannot_be_copied_are_not_changed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir()
+    database_of(path, STEPS[:3]).close()
+    path.with_name(f"{path.name}.version-3").mkdir()
+    monkeypatch.setattr("app.store.database._free_name", lambda *_: path.parent / "no" / "copy")
+    with pytest.raises(StoreError, match=r"cannot be made|make room"), ChatStore(path):
+        pass
+    database = sqlite3.connect(path)
+    assert version_of(database) == 3
+    database.close()
+
+
+def test_what_keeps_the_chats_from_being_opened_is_found_without_changing_them(path: Path) -> None:
+    path.parent.mkdir()
+    assert problem_of(path) is None
+    database = database_of(path, STEPS[:2])
+    assert problem_of(path) is None
+    assert version_of(database) == 2
+    database.execute("PRAGMA user_version = 99")
+    assert "newer kvchat" in str(problem_of(path))
+    database.close()
+    path.write_bytes(b"no database" * 1000)
+    assert "not a database" in str(problem_of(path))
