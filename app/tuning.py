@@ -204,7 +204,10 @@ def _found(outcome: Outcome) -> str:
         for each in outcome.compared
         if each.verdict == "taken" and each.gain is not None
     ]
-    return ", ".join(taken) or "the settings as they were, nothing tried was faster"
+    if taken:
+        return ", ".join(taken)
+    is_tried = any(each.verdict == "not faster" for each in outcome.compared)
+    return f"the settings as they were{', nothing tried was faster' if is_tried else ''}"
 
 
 def draft_prompts() -> tuple[str, ...]:

@@ -173,10 +173,14 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
             parts = ", ".join(f"{name} {gain.median:.2f}" for name, gain in each.parts.items())
             cost = f" Its cost: {each.cost}." if each.cost else ""
             yield f"Taken: {each.setting} {each.label} ({parts}).{cost}"
-        elif each.verdict in ("failed", "faster", "not tried"):
+        elif each.verdict in ("failed", "faster"):
             yield f"Not taken: {each.setting} {each.label}: {each.reason}."
+    for reason in dict.fromkeys(
+        each.reason for each in outcome.compared if each.verdict == "not tried"
+    ):
+        yield f"Threads were not tried: {reason}."
     if not outcome.changes:
-        yield "Nothing that was tried is clearly faster than the settings as they were."
+        yield "Nothing was found that is clearly faster than the settings as they were."
     yield _speeds(outcome)
     if outcome.is_busy:
         yield (

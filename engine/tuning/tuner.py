@@ -37,7 +37,7 @@ STALL_S = 1.0
 """How much longer than that a run may take, should the machine have stalled."""
 BUSY_SHARE = 0.25
 """Share of the cores from which other programs that take it decide about threads."""
-NAMES: tuple[WorkName, ...] = ("near", "prompt")
+START_WORKS: tuple[WorkName, ...] = ("near", "prompt")
 """Work that is timed with the settings at the start, whatever follows."""
 
 Verdict = Literal["taken", "faster", "not faster", "failed", "not tried", "no time"]
@@ -108,10 +108,8 @@ class _Series:
 
     trial: Trial
     blocks: dict[WorkName, list[Block]]
-    reason: str = ""
-    """Why it failed."""
-    refusal: str = ""
-    """Why it is not tried."""
+    ended: tuple[Verdict, str] | None = None
+    """A verdict without blocks and its reason: it failed, or is not tried."""
 
     @property
     def gain(self) -> PairedGain | None:
@@ -122,8 +120,7 @@ class _Series:
     @property
     def is_over(self) -> bool:
         gain = self.gain
-        has_reason = bool(self.reason or self.refusal)
-        return has_reason or (gain is not None and gain.is_decided)
+        return self.ended is not None or (gain is not None and gain.is_decided)
 
 
 class Tuner:
@@ -195,11 +192,10 @@ class Tuner:
         self._keep(self.outcome)
         for make in GROUPS:
             group = make(self._best, self._scope, self._sizes)
-            refusal = self._refusal(group)
-            series = [
-                _Series(trial, {name: [] for name in group.works}, refusal=refusal)
-                for trial in group.trials
-            ]
+            series = [_Series(trial, {name: [] for name in group.works}) for trial in group.trials]
+            if refusal := self._refusal(group):
+                for each in series:
+                    each.ended = "not tried", refusal
             self._within_time(partial(self._compare, group, series))
             if series:
                 self._conclude(group, series)
@@ -248,7 +244,7 @@ class Tuner:
             prompt_s = self._of_best(FIRST_SIZES.work("prompt"))
             near_s = self._of_best(FIRST_SIZES.work("near"))
             self._sizes = sizes_for(1 / prompt_s, 1 / near_s, self._budget_s, self._best.n_ctx)
-            for name in NAMES:
+            for name in START_WORKS:
                 self._of_best(self._sizes.work(name))
             for each in self._seconds.values():
                 del each[0]  # of a run as short as any
@@ -319,7 +315,7 @@ class Tuner:
         except OutOfTimeError:
             raise
         except EngineError as error:
-            each.reason = str(error)
+            each.ended = "failed", str(error)
             return
         for work, block in zip(works, blocks, strict=True):
             each.blocks[work.name].append(block)
@@ -389,30 +385,25 @@ class Tuner:
     def _go_on_with(self, fastest: _Series) -> None:
         """Compare the next settings with these, and know how fast they are."""
         self._best = fastest.trial.of(self._best)
-        n_held = {name: self._sizes.work(name).n_held for name in fastest.blocks}
-        before, self._seconds = (
-            self._seconds,
-            {
-                name: [seconds for block in blocks for seconds in block[1:3]]
-                for name, blocks in fastest.blocks.items()
-                if n_held[name]
-                == max(n_held.values())  # a prompt behind a long chat is another one
-            },
-        )
+        n_held = max(self._sizes.work(name).n_held for name in fastest.blocks)
+        measured = {
+            name: [seconds for block in blocks for seconds in block[1:3]]
+            for name, blocks in fastest.blocks.items()
+            if self._sizes.work(name).n_held == n_held  # a prompt after a long chat is another one
+        }
+        before, self._seconds = self._seconds, measured
         self._within_time(self._measure_rest)
         self._seconds = {**before, **self._seconds}
 
     def _measure_rest(self) -> None:
-        for name in NAMES:
+        for name in START_WORKS:
             if name not in self._seconds:
                 self._of_best(self._sizes.work(name))
 
 
 def _verdict(each: _Series, gain: PairedGain | None) -> tuple[Verdict, str]:
-    if each.refusal:
-        return "not tried", each.refusal
-    if each.reason:
-        return "failed", each.reason
+    if each.ended is not None:
+        return each.ended
     if gain is None:
         return "no time", "not measured"
     if not gain.is_decided:
