@@ -2,15 +2,15 @@
 
     python scripts/recording.py MODEL [FILE]
 
-kvchat runs in tmux on the model. A question is asked, its tokens are coloured by who drafted them,
-a plan is changed. What tmux shows is taken several times a second; a row of the screen is stored
-once for each text that it had, with the times at which that was in sight. A program that shows no
-animations shows the moment behind the reply.
+kvchat runs in a pseudo-terminal on the model. A question is asked, its tokens are coloured by who
+drafted them, a plan is changed. What is shown is taken several times a second; a row of the screen
+is stored once for each text that it had, with the times at which that was in sight. A program that
+shows no animations shows the moment behind the reply.
 """
 
+import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,18 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from long_use import BUSY, USUAL_SIZE, Terminal
 from rich.console import Console
 from rich.text import Text
+from walker.terminal import Terminal
 
+USUAL_SIZE = (120, 36)
+BUSY = ("esc stops the reply", "esc takes", "· loading")
+"""In sight while a reply comes, something waits to be asked, or a model is loaded."""
+SETTINGS = "[chat]\nmax_tokens = 48\ntemperature = 0.7\n"
+PROGRAM = "from app.cli.main import main; main()"
+PATIENCE_S, SETTLE_S = 180.0, 0.5
+F2, DOWN, RIGHT, LEFT = "\x1bOQ", "\x1b[B", "\x1b[C", "\x1b[D"
+CTRL_T, ESCAPE = "\x14", "\x1b"
 EVERY_S = 0.12
 LONGEST_STILL_S = 1.6
 """Of a screen that does not change, no more is shown."""
@@ -33,7 +41,7 @@ CELL = (8.4, 16.4)
 """Width and height in pixels: as high as the signs of frames are in the usual fonts."""
 FONT = "Fira Code, DejaVu Sans Mono, Menlo, Consolas, monospace"
 FONT_PX, BASELINE_PX, EDGE_PX = 14, 13.0, 8
-GROUND, INK = "#0e1217", "#dce4ee"
+GROUND, INK = "#0e131a", "#dce4ee"
 QUESTION = (
     "Write each sentence on a line of its own: The lighthouse stands on a rock. The lamp turns all "
     "night. The ships see it from far away. The keeper counts the ships."
@@ -47,24 +55,36 @@ class Recording:
     terminal: Terminal
     frames: list[tuple[float, list[str]]] = field(default_factory=list)
     poster: int = 0
-    _is_over: threading.Event = field(default_factory=threading.Event)
+    _begun: float = field(default_factory=time.monotonic)
 
-    def take(self) -> None:
-        """Look at the terminal until it is over."""
-        begun = time.monotonic()
-        while not self._is_over.wait(EVERY_S):
-            rows = self.terminal.shown(colored=True).split("\n")[: USUAL_SIZE[1]]
+    def press(self, keys: str, settle_s: float = SETTLE_S) -> None:
+        """Press keys, and look at what comes of it."""
+        self.terminal.write(keys.encode())
+        self.wait(settle_s)
+
+    def wait(self, seconds: float) -> None:
+        """Look at the terminal for a while."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            next_at = time.monotonic() + min(left, EVERY_S)
+            while (rest := next_at - time.monotonic()) > 0:
+                self.terminal.read(rest)
+            rows = self.terminal.screen.colored
             if not self.frames or rows != self.frames[-1][1]:
-                self.frames.append((time.monotonic() - begun, rows))
+                self.frames.append((time.monotonic() - self._begun, rows))
+
+    def wait_for(self, *texts: str, absent: bool = False) -> None:
+        """Look until any text is in sight, or none of them."""
+        deadline = time.monotonic() + PATIENCE_S
+        while any(text in "\n".join(self.terminal.screen.lines) for text in texts) is absent:
+            if not self.terminal.is_alive or time.monotonic() > deadline:
+                sys.exit("\n".join(["kvchat does not go on:", *self.terminal.screen.lines]))
+            self.wait(EVERY_S)
 
     def mark(self) -> None:
         """Let what is in sight now stand for all of it."""
-        time.sleep(3 * EVERY_S)
+        self.wait(3 * EVERY_S)
         self.poster = len(self.frames) - 1
-
-    def end(self) -> None:
-        """Look no more."""
-        self._is_over.set()
 
 
 def main() -> None:
@@ -72,40 +92,53 @@ def main() -> None:
     model = Path(sys.argv[1]).resolve()
     target = Path(sys.argv[2] if len(sys.argv) > 2 else "docs/recording.svg").resolve()
     with tempfile.TemporaryDirectory(prefix="kvchat-rec-") as name:
-        terminal = Terminal([model], Path(name))
-        recording = Recording(terminal)
+        home = home_in(Path(name), model)
+        terminal = Terminal(PROGRAM, [str(model)], home, Path(name), USUAL_SIZE)
         try:
-            terminal.open()
-            looking = threading.Thread(target=recording.take)
-            looking.start()
-            try:
-                show(terminal, recording)
-            finally:
-                recording.end()
-                looking.join()
+            recording = Recording(terminal)
+            recording.wait_for("ctx ")
+            recording.wait_for(*BUSY, absent=True)
+            recording.frames.clear()
+            show(recording)
         finally:
-            terminal.end()
+            terminal.close()
     target.write_text(animated(shortened(recording.frames), recording.poster))
     print(f"{target}: {len(recording.frames)} frames, {target.stat().st_size >> 10} KiB")
 
 
-def show(terminal: Terminal, recording: Recording) -> None:
+def home_in(folder: Path, model: Path) -> dict[str, str]:
+    """The variables of a kvchat that is at home in a folder."""
+    config = folder / "config" / "kvchat" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(SETTINGS)
+    kinds = ("CONFIG", "DATA", "STATE", "CACHE")
+    return {
+        **os.environ,
+        **{f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in kinds},
+        "HOME": str(folder),
+        "COLORTERM": "truecolor",
+        "TERM": "xterm-256color",
+        "KVCHAT_MODELS": str(model.parent),
+    }
+
+
+def show(recording: Recording) -> None:
     """Ask, colour the tokens, plan."""
     for word in QUESTION.split(" "):
-        terminal.type(f"{word} ", settle_s=0.05)
-    terminal.press("Enter")
-    terminal.wait_for(*BUSY, absent=True)
-    terminal.press("C-t")
-    time.sleep(NOTICE_S)
+        recording.press(f"{word} ", settle_s=0.05)
+    recording.press("\r")
+    recording.wait_for(*BUSY, absent=True)
+    recording.press(CTRL_T)
+    recording.wait(NOTICE_S)
     recording.mark()
-    terminal.press("F2")
-    terminal.wait_for("knobs")
-    for key in ("Down", "Right", "Right", "Right", "Left"):
-        terminal.press(key)
-    time.sleep(1.0)
-    terminal.press("Escape")
-    terminal.wait_for("ctx ")
-    time.sleep(0.5)
+    recording.press(F2)
+    recording.wait_for("knobs")
+    for key in (DOWN, RIGHT, RIGHT, RIGHT, LEFT):
+        recording.press(key)
+    recording.wait(1.0)
+    recording.press(ESCAPE)
+    recording.wait_for("ctx ")
+    recording.wait(SETTLE_S)
 
 
 # --- the file ---

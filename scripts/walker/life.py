@@ -22,6 +22,7 @@ from walker.terminal import Terminal
 from walker.user import Shown
 
 MODULE = "walker.watched"
+RUN = "import runpy; runpy.run_module({!r}, run_name='__main__')"
 PROBE = "\x1b[57398u"
 SIZE = (120, 36)
 PATIENCE_S = 45.0
@@ -96,8 +97,8 @@ class Life:
         self._held: sqlite3.Connection | None = None
         self._held_until = 0.0
         self._newest = 0
-        started = (module, *map(servers.address, arguments))
-        self.terminal = Terminal(started, home.environment(), home.work, SIZE)
+        started = [*map(servers.address, arguments)]
+        self.terminal = Terminal(RUN.format(module), started, home.environment(), home.work, SIZE)
         self.shown = Shown()
 
     # --- the hands ---

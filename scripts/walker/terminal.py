@@ -36,10 +36,7 @@ ANSWERS = {"\x1b[?2026$p": b"\x1b[?2026;2$y"}
 TAIL_BYTES = 1 << 18
 UNFINISHED = 1 << 22
 """Characters of a sequence without an end, after which it counts as one that was not expected."""
-BOOT = (
-    "import fcntl, runpy, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
+BOOT = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
 """Makes the terminal the program's own, so that it hears of another size."""
 GRACE_S = 5.0
 
@@ -166,7 +163,8 @@ class Terminal:
 
     def __init__(
         self,
-        module: Sequence[str],
+        code: str,
+        arguments: Sequence[str],
         environment: Mapping[str, str],
         folder: Path,
         size: tuple[int, int],
@@ -174,7 +172,8 @@ class Terminal:
         """Start it.
 
         Args:
-            module: The module and its arguments.
+            code: What Python runs.
+            arguments: Of the program.
             environment: All of the program's variables.
             folder: Where it starts.
             size: Columns and rows.
@@ -186,7 +185,7 @@ class Terminal:
         self._set_size(*size)
         os.set_blocking(self._master, False)
         self.popen = subprocess.Popen(
-            (sys.executable, "-P", "-c", BOOT, *module),
+            (sys.executable, "-P", "-c", BOOT + code, *arguments),
             stdin=slave, stdout=slave, stderr=slave,
             env=dict(environment), cwd=folder, start_new_session=True,
         )  # fmt: skip
