@@ -1,6 +1,8 @@
 """Chat templates: the Jinja text of a model file, rendered where it can do no harm."""
 
 import json
+import os
+import resource
 import signal
 import sys
 import threading
@@ -13,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError as JinjaError
+from jinja2 import pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -26,6 +29,10 @@ TIME_LIMIT_S = 2.0
 PROBE = "a7Z"
 """A text that no template writes by itself."""
 MAX_REPEAT = 1_000_000
+MEMORY_BYTES = 256 << 20
+"""Most memory that the process may take on while a template is rendered."""
+MAX_TEXT = 16 << 20
+"""Most characters of a prompt; a longer one fits no context."""
 PLAIN_STOP = ("\nUser:",)
 THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message in which templates look for what an earlier reply thought."""
@@ -44,7 +51,7 @@ class ChatTemplate:
     """Renders messages to the text of a prompt.
 
     Jinja's immutable sandbox keeps the template away from Python's insides; a timer ends one that
-    loops; repetition of strings is bounded, so that a short template cannot fill the memory.
+    loops; a limit of the process (on Linux) ends one that fills the memory, whatever it does so by.
 
     Raises:
         TemplateError: the text is not a template.
@@ -97,8 +104,8 @@ class ChatTemplate:
 
     def _rendered(self, values: Sequence[Mapping[str, object]], **variables: bool) -> str:
         try:
-            with _time_limit(TIME_LIMIT_S):
-                return self._template.render(
+            with _time_limit(TIME_LIMIT_S), _memory_limit(MEMORY_BYTES):
+                text = self._template.render(
                     messages=values,
                     add_generation_prompt=True,
                     tools=None,
@@ -112,11 +119,16 @@ class ChatTemplate:
             ) from error
         except TemplateError:
             raise
+        except MemoryError as error:
+            raise _too_large(f"{MEMORY_BYTES >> 20} MiB of memory") from error
         except Exception as error:  # a template is foreign code: it can raise anything
             raise TemplateError(
                 f"the model's chat template failed: {type(error).__name__}: {error}; "
                 "it may not take a system message, or want user and assistant in turns"
             ) from error
+        if len(text) > MAX_TEXT:
+            raise _too_large(f"a prompt of {MAX_TEXT:,} characters")
+        return text
 
 
 def _parts(content: object) -> list[dict[str, object]]:
@@ -143,12 +155,23 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 def _environment() -> _Environment:
     environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
+        optimized=False,
+        finalize=_as_it_is,
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
+
+
+@pass_context
+def _as_it_is(context: Context, value: object) -> object:
+    """The value: with a finaliser Jinja computes nothing before the limits hold."""
+    del context
+    return value
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
@@ -200,6 +223,46 @@ def _time_limit_by_line(seconds: float) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+_LIMITED = threading.Lock()
+_limits_before: list[tuple[int, int]] = []
+"""One for each template that is rendered now; the first is what holds without any."""
+
+
+@contextmanager
+def _memory_limit(nbytes: int) -> Iterator[None]:
+    """Raise `MemoryError` in the block where the process takes on more than so many bytes."""
+    with _LIMITED:
+        soft, hard = _limits_before[0] if _limits_before else resource.getrlimit(resource.RLIMIT_AS)
+        _limits_before.append((soft, hard))
+        if (now := _address_space()) is not None:
+            most = now + nbytes
+            most = most if soft == resource.RLIM_INFINITY else min(most, soft)
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        with _LIMITED:
+            before = _limits_before.pop()
+            if not _limits_before:
+                resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _address_space() -> int | None:
+    """Bytes of this process's address space; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  as quick as can be
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _too_large(what: str) -> TemplateError:
+    return TemplateError(
+        f"the model's chat template wants more than {what}: use another file of this model, or "
+        "`kvchat run --raw`"
+    )
 
 
 def _too_slow(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:

@@ -1,3 +1,4 @@
+import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,6 +58,58 @@ def test_a_template_that_loops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
         usual = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
         assert pool.submit(usual.render, HELLO).result() == usual.render(HELLO)
         assert pool.submit(sys.gettrace).result() is None
+
+
+DOUBLED = "{% set n = namespace(a='a' * 1000000) %}{% for i in range(20) %}{% set n.a = EXPR %}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems bound no address space")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 'a'.center(600000000) }}",
+        "{{ 'a'.ljust(600000000) }}",
+        "{{ 'a'.rjust(600000000) }}",
+        "{{ 'a'.zfill(600000000) }}",
+        "{{ '\\t'.expandtabs(600000000) }}",
+        "{{ '%600000000d' % 1 }}",
+        "{{ '{:600000000}'.format(1) }}",
+        "{{ '%600000000d' | format(1) }}",
+        "{{ 'a' | center(600000000) }}",
+        "{{ ('a' * 1000000).replace('a', 'a' * 1000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'a' * 1000) }}",
+        "{{ ('a' * 1000000).join(['a'] * 1000) }}",
+        "{{ (['a' * 1000000] * 1000) | join }}",
+        "{{ ('a\\n' * 500000) | indent(1000000) }}",
+        "{{ [1] | tojson(indent=600000000) }}",
+        "{{ [1] | batch(600000000, 'a') | list }}",
+        DOUBLED.replace("EXPR", "n.a ~ n.a") + "{% endfor %}",
+        DOUBLED.replace("EXPR", "n.a + n.a") + "{% endfor %}",
+        DOUBLED.replace("EXPR", "[n.a, n.a] | join") + "{% endfor %}",
+        DOUBLED.replace("EXPR", "'%s%s' % (n.a, n.a)") + "{% endfor %}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(2000) %}{{ a }}{% endfor %}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(20) %}{{ a }}{% endfor %}",
+    ],
+)
+def test_no_template_fills_the_memory(text: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS), peak()
+    template = ChatTemplate(text)
+    with pytest.raises(TemplateError, match=r"wants more than (256 MiB|a prompt of)|would make"):
+        template.render(HELLO)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before[0]
+    assert peak() - before[1] < 400 << 20
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_templates_that_are_rendered_at_once_leave_no_limit() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    template = ChatTemplate("{% for i in range(5000) %}{{ i }}{% endfor %}")
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(template.render, [HELLO] * 40))) == 1
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_text_that_is_no_template_is_refused() -> None:
