@@ -128,9 +128,18 @@ def short_seconds(value: float) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
 
 
+def moment(seconds: float) -> datetime | None:
+    """A time of the epoch here; None where no calendar has it, whatever a file says."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone()
+    except (OverflowError, OSError, ValueError, TypeError):
+        return None
+
+
 def local_time(seconds: float) -> str:
     """A time of the epoch as date, hour and minute here."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+    when = moment(seconds)
+    return NO_VALUE if when is None else when.strftime("%Y-%m-%d %H:%M")
 
 
 def ago(elapsed_s: float) -> str:

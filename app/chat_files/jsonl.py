@@ -25,6 +25,8 @@ MOST_FIELDS = 1_000
 """Fields of an object: what kvchat writes has fewer than fifty."""
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, lt=253_402_128_000, allow_inf_nan=False)]
+"""A time of the epoch, until the end of the year 9999: no milliseconds."""
 TokenId = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 FORMAT = "kvchat-chats"
@@ -55,9 +57,9 @@ class ChatLine(Line):
     version: Int64
     title: str
     title_locked: bool
-    created_at: float
-    updated_at: float
-    archived_at: float | None = None
+    created_at: Seconds
+    updated_at: Seconds
+    archived_at: Seconds | None = None
     model_path: str | None = None
     system_prompt: str
     sampling: SamplingSettings
@@ -92,7 +94,7 @@ class MessageLine(Line):
     id: Int64
     parent: Int64 | None = None
     role: Role
-    created_at: float
+    created_at: Seconds
     model_name: str | None = None
     finish_reason: str | None = None
 

@@ -1,7 +1,5 @@
 """The cache panel: how full the tiers are, and what they brought."""
 
-from datetime import datetime
-
 from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot
 from app.render.charts import GraphSymbols, bar
@@ -210,7 +208,8 @@ def note_lines(note: CacheNote, width: int) -> list[Line]:
 
 
 def _when(note: CacheNote) -> Line:
-    clock = datetime.fromtimestamp(note.at).strftime("%H:%M:%S")
+    when = fmt.moment(note.at)
+    clock = fmt.NO_VALUE if when is None else when.strftime("%H:%M:%S")
     return (Run(clock, "muted"), Run(" ! " if note.is_problem else "   ", "warn"))
 
 

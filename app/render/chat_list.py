@@ -106,7 +106,9 @@ def kept_text(row: ChatRow) -> Line:
 
 def when_text(seconds: float, now: datetime) -> str:
     """A time in short: the hour today, the day this year, else the month."""
-    when = datetime.fromtimestamp(seconds)
+    when = fmt.moment(seconds)
+    if when is None:
+        return fmt.NO_VALUE
     if when.date() == now.date():
         return f"{when:%H:%M}"
     return f"{when:%d %b}" if when.year == now.year else f"{when:%Y-%m}"

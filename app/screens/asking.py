@@ -236,6 +236,10 @@ class Asking:
         if not is_awaiting or self._conversation.history.is_read_only:
             return self._can_ask() and self._ask(request)
         self._drafts.pending.add(request)
+        try:
+            self._drafts.save_now()
+        except StoreError as error:
+            report(self._screen, error)
         self._tell_slots(request.chat_id)
         self.describe()
         return True

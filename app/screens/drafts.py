@@ -61,6 +61,7 @@ class Drafts:
         self._before_edit = ""
         self._saved: dict[int | None, Draft] = {}
         """The unsent texts as the store has them."""
+        conversation.history.store.unsent_of = self._left_by
 
     @property
     def is_edit(self) -> bool:
@@ -88,6 +89,20 @@ class Drafts:
         if changed:
             self._conversation.history.store.save_drafts(changed)
             self._saved = unsent
+
+    def save_now(self) -> None:
+        """Keep it before anything else happens: the user was told that it waits.
+
+        Raises:
+            StoreError: It cannot be kept.
+        """
+        self.save()
+        self._conversation.history.store.flush()
+
+    def _left_by(self, chat_id: int | None) -> Draft:
+        """What stays unsent in a chat of which a question is being saved."""
+        self._saved = {known: draft for known, draft in self._saved.items() if known != chat_id}
+        return self.pending.unsent().get(chat_id, Draft())
 
     def follow_chat(self) -> None:
         """Put the text of the chat that is shown into the composer, and keep that of the other."""
@@ -131,6 +146,7 @@ class Drafts:
         draft, before = Draft(self._composer.take(), self._edited), self._before_edit
         if draft.text.strip():
             self._edited, self._before_edit = None, ""
+            self.pending.keep(self.chat_id, Draft(before))
         return draft, before
 
     def put_first(self, draft: Draft) -> None:

@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
 from typing import Self
 
+from app.format import moment
 from app.store import search, sql
 from app.store.database import (
     connect,
@@ -102,6 +103,8 @@ class ChatStore:
         self._new_lock: FileLock | None = None
         self._new_index = 0
         """Which of the new chats of all open kvchats is this one's."""
+        self.unsent_of: Callable[[int | None], Draft] | None = None
+        """What stays unsent in a chat, None being the new one, when a question of it is saved."""
         self._is_closed = False
         self._is_damaged = False
         """A read met damage: the next kvchat checks the whole file."""
@@ -342,8 +345,22 @@ class ChatStore:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
 
     def add_turn(self, new: NewTurn) -> Turn:
-        """Add a question with an empty reply, or that alone; both or nothing."""
-        return self._writer.run(lambda db: sql.insert_turn(db, new))
+        """Add a question with an empty reply, or that alone; both or nothing.
+
+        The chat's unsent text is what `unsent_of` says from the same moment on, so that a question
+        is never saved twice, whenever kvchat is killed.
+        """
+        if self.unsent_of is None:
+            return self._writer.run(lambda db: sql.insert_turn(db, new))
+        chat_id, index = None if new.chat is None else new.chat.id, self._new_index
+        unsent = self.unsent_of(chat_id)
+
+        def asked(db: sqlite3.Connection) -> Turn:
+            turn = sql.insert_turn(db, new)
+            sql.save_drafts(db, {chat_id: Draft(), turn.chat.id: unsent}, index)
+            return turn
+
+        return self._writer.run(asked)
 
     def add_message(self, new: NewMessage) -> StoredMessage:
         """Add a message, which becomes the chat's head."""
@@ -409,6 +426,14 @@ class ChatStore:
         index = self._new_index
         self._writer.later(lambda db: sql.save_drafts(db, drafts, index))
 
+    def flush(self) -> None:
+        """Wait until everything is written that was to be written before.
+
+        Raises:
+            StoreError: As of every write; nothing is lost by a busy database, it is written later.
+        """
+        self._writer.run_surely(lambda _: None)
+
     def lock_chat(self, chat_id: int) -> FileLock | None:
         """A lock to write a chat with; None while another kvchat writes it."""
         return self._lock(f"chat-{chat_id}")
@@ -464,7 +489,8 @@ def _variant_ids(group: Sequence[sqlite3.Row]) -> Iterator[tuple[int, list[int]]
 
 
 def _speed_of(steps: Sequence[float], newest: float) -> ModelSpeed:
-    day = datetime.fromtimestamp(newest, tz=UTC).date().isoformat()
+    when = moment(newest)
+    day = "" if when is None else when.astimezone(UTC).date().isoformat()
     tps = 1 / median(steps[:RECENT_REPLIES])
     n_replies = min(len(steps), RECENT_REPLIES)
     return ModelSpeed(tps, None, None, None, "", day, by="chats", n_replies=n_replies)

@@ -8,15 +8,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from app.format import NO_VALUE, local_time
+from app.render.chat_list import when_text
 from app.store import chats, database, writer
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.errors import ChatReadError, StoreError
-from app.store.records import ChatChanges
+from app.store.records import ChatChanges, Draft
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -336,3 +339,29 @@ def test_a_reply_that_a_crash_cut_has_no_finish_reason(store: ChatStore) -> None
     whole = finish(store, reply(store, chat, cut, ""), "whole")
     assert store.message(cut.id).finish_reason is None
     assert store.message(whole.id).finish_reason == "end"
+
+
+def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: ChatStore) -> None:
+    told: list[StoreError] = []
+    store.on_error = told.append
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"), "half")
+    store.save_drafts({chat.id: Draft("na\udcff.txt")})
+    store._writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
+    with pytest.raises(StoreError, match="U\\+D800"):
+        ask(store, chat, answer, "half \ud800")
+    store.write_partial(answer.id, "half \udcff", [])
+    flushed(store)
+    assert ask(store, chat, answer, "goes on").content == "goes on"
+    assert any("U+DCFF" in str(error) for error in told)
+    assert any("ZeroDivisionError" in str(error) for error in told)
+
+
+@pytest.mark.parametrize("when", [1.79e12, 1e18, 1e308, -1e12, float("inf")])
+def test_a_chat_with_a_time_that_no_calendar_has_is_listed(store: ChatStore, when: float) -> None:
+    chat = new_chat(store)
+    store._writer.run(lambda db: db.execute("UPDATE chats SET updated_at = ?", (when,)))
+    [shown] = store.list_chats()
+    seconds = shown.updated_at
+    assert when_text(seconds, datetime.now()) == local_time(seconds) == NO_VALUE
+    assert store.chat(chat.id).title == chat.title

@@ -1,0 +1,111 @@
+"""A text is in the input or a message, never both and never neither, whenever kvchat is killed."""
+
+from pathlib import Path
+
+import pytest
+
+from app.screens.drafts import Drafts
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
+from app.store.records import NewTurn
+from engine.configuration import Configuration
+from engine.events import Event
+from tests.fakes_app import WIDE, answered, ask, make_app, make_controller, ready, wait_until
+from tests.fakes_client import Script, ScriptedClient, loaded
+
+
+def unsent(store: ChatStore) -> list[str]:
+    """The unsent texts as they are on disk."""
+    return [row["content"] for row in store._read("SELECT content FROM drafts")]
+
+
+def questions(store: ChatStore) -> list[str]:
+    rows = store._read("SELECT content FROM messages WHERE role = 'user' ORDER BY id")
+    return [row["content"] for row in rows]
+
+
+@pytest.mark.parametrize("n_before", [0, 1])
+async def test_a_text_leaves_the_input_with_the_question_that_it_becomes(
+    n_before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        store = chat.controller.history.store
+        for _ in range(n_before):
+            await answered(pilot, chat, "before")
+        chat.composer.put("to be asked")
+        await pilot.pause()
+        chat.drafts.save_now()
+        assert unsent(store) == ["to be asked"]
+        with monkeypatch.context() as patch:
+            patch.setattr(Drafts, "save", lambda _: None)  # killed before anything else is saved
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: "to be asked" in questions(store))
+            assert unsent(store) == []
+
+
+async def test_what_waits_for_the_model_is_saved_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Event] = []
+    monkeypatch.setattr(ScriptedClient, "load", lambda client, c: held.append(_loaded(client, c)))
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: held)
+        chat = app.chat
+        await wait_until(pilot, lambda: app.screen is chat)
+        chat.composer.put("asked while it loads")
+        monkeypatch.setattr(chat, "_read_memory", lambda: None)
+        chat.action_send()
+        assert unsent(chat.controller.history.store) == ["asked while it loads"]
+        client._events += held
+        await wait_until(pilot, lambda: questions(chat.controller.history.store))
+        assert unsent(chat.controller.history.store) == []
+
+
+def _loaded(client: ScriptedClient, configuration: Configuration) -> Event:
+    client._is_alive = True
+    return loaded(configuration)
+
+
+async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("word " * 40,), tps=40))
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        store = chat.controller.history.store
+        for text in ("first", "second", "third"):
+            await ask(pilot, chat, text)
+        assert unsent(store) == ["second\n\nthird"]
+        monkeypatch.setattr(Drafts, "save", lambda _: None)
+        await wait_until(pilot, lambda: questions(store) == ["first", "second"])
+        assert unsent(store) == ["third"]
+        monkeypatch.undo()
+        await wait_until(pilot, lambda: questions(store) == ["first", "second", "third"])
+        assert unsent(store) == []
+
+
+async def test_a_question_that_cannot_be_saved_stays_in_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(store: ChatStore, new: NewTurn) -> None:
+        if store.unsent_of is not None:
+            store.unsent_of(None)
+        raise StoreError("no space is left")
+
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        monkeypatch.setattr(ChatStore, "add_turn", fails)
+        await ask(pilot, chat, "not lost")
+        await pilot.pause()
+        assert chat.composer.text == "not lost"
+        chat.drafts.save_now()
+        assert unsent(chat.controller.history.store) == ["not lost"]
+
+
+def test_an_answer_asked_anew_leaves_what_is_being_written(tmp_path: Path) -> None:
+    controller, _ = make_controller(tmp_path)
+    assert controller.history.store.unsent_of is None  # commands have no input to keep
