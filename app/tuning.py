@@ -42,6 +42,8 @@ class TuneRequest:
 
     model: ModelRequest
     minutes: float
+    until_s: float
+    """When they are over, on the monotonic clock."""
     preset: str | None
     """Name of the preset to write; None makes one of the model's name."""
 
@@ -63,7 +65,7 @@ class Tuned:
 
 
 class Tuning:
-    """One run, whose time begins here.
+    """One run.
 
     Raises:
         EngineError: there is no such model or preset, it cannot be read, or does not fit; or the
@@ -71,9 +73,6 @@ class Tuning:
     """
 
     def __init__(self, request: TuneRequest, settings: Settings) -> None:
-        self.budget_s = 60 * request.minutes
-        self.until_s = time.monotonic() + self.budget_s
-        """When the time is over, on the monotonic clock."""
         self._request = request
         self._configuration = _opened(request.model, settings).configuration
         if self._configuration.backend == "torch":
@@ -106,6 +105,7 @@ class Tuning:
         Raises:
             EngineError: nothing can be measured.
         """
+        budget_s, until_s = 60 * self._request.minutes, self._request.until_s
         machine = TimingProcess(paths.worker_log_path(), self._n_loaded(), waiting)
         try:
             tuner = Tuner(
@@ -113,8 +113,8 @@ class Tuning:
                 self._scope(),
                 machine,
                 draft_prompts(),
-                budget_s=self.budget_s,
-                until_s=self.until_s,
+                budget_s=budget_s,
+                until_s=until_s,
                 tell=tell,
                 keep=self._keep,
             )
@@ -123,7 +123,7 @@ class Tuning:
             machine.close()
         path = self._preset_path
         return Tuned(
-            self._path, outcome, self.budget_s - (self.until_s - time.monotonic()),
+            self._path, outcome, budget_s - (until_s - time.monotonic()),
             self._name if path else None, path, (self._problem,) if self._problem else (),
             tuner.was_stopped,
         )  # fmt: skip

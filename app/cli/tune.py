@@ -59,14 +59,17 @@ def command(
     does now, in short runs side by side; a setting is taken where it is faster beyond the noise.
     The model is loaded once. Close what else uses the machine. Ctrl+C ends it with what was found.
     """  # noqa: D301  click wants the backspace character itself
+    began_s = time.monotonic()
+    import app.console  # noqa: F401  what prints in the end is read before the time is over
     from app.config import load_settings
     from app.opening import ModelRequest
     from app.tuning import TuneRequest, Tuning
 
-    request = TuneRequest(ModelRequest(model, draft, preset, n_ctx), minutes, name)
+    until_s = began_s + 60 * minutes
+    request = TuneRequest(ModelRequest(model, draft, preset, n_ctx), minutes, until_s, name)
     tuning = Tuning(request, load_settings().settings)
     tell(f"{tuning.model_name}: up to {minutes:g} minutes")
-    shown = _Shown(tuning.until_s)
+    shown = _Shown(until_s)
     try:
         tuned = tuning.run(shown.tell, shown.waiting)
     except KeyboardInterrupt:

@@ -47,7 +47,9 @@ def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def tuned(machine: FakeMachine, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("app.tuning.TimingProcess", lambda *_: machine)
         monkeypatch.setattr("app.tuning.Tuner", partial(Tuner, clock=machine.clock))
-        monkeypatch.setattr("app.tuning.time", SimpleNamespace(monotonic=machine.clock))
+        clock = SimpleNamespace(monotonic=machine.clock)
+        monkeypatch.setattr("app.tuning.time", clock)
+        monkeypatch.setattr("app.cli.tune.time", clock)
         code = run(["tune", "--minutes", "10", *arguments])
         assert machine.is_closed or not machine.n_runs
         return code, *capsys.readouterr()
