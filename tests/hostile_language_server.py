@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "busy":
                 self._answer(b'{"error": {"message": "Loading model"}}', 503)
             case "no address":
-                self._answer(b"", 302, {"Location": "http://["})
+                self._answer(b"", 302, {"Location": self.told.elsewhere})
             case "no json":
                 self._answer(b"<html>It works!</html>")
             case "packed":
@@ -253,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         if misdeed in DRIPS:
             self._drip(misdeed)
         elif misdeed == "no address":
-            self._answer(b"", 307, {"Location": "http://["})
+            self._answer(b"", 307, {"Location": self.told.elsewhere})
         elif misdeed == "gone model":
             self._answer(b'{"error": {"message": "model tiny not found"}}', 404)
         elif misdeed == "too long":

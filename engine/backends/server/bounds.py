@@ -11,7 +11,7 @@ MOST_TOKENS = 1 << 24
 MOST_S = 7 * 86_400.0
 """Seconds that a server may say that it took."""
 MOST_TPS = 1e6
-MOST_DRAFT = 1024
+MOST_DRAFT = 128
 """Tokens of one draft."""
 
 

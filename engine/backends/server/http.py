@@ -270,7 +270,7 @@ class Http:
                 if patience.is_over:
                     raise self._silent(patience.limit_s) from error
                 raise
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name
                 if patience.is_over:
                     raise self._silent(patience.limit_s) from error
                 raise self._as_server_error(error, limit_s) from error
@@ -289,7 +289,7 @@ class Http:
         )
 
     def _as_server_error(
-        self, error: httpx.HTTPError | httpx.InvalidURL, limit_s: float
+        self, error: httpx.HTTPError | httpx.InvalidURL | UnicodeError, limit_s: float
     ) -> ServerError:
         match error:
             case httpx.ConnectTimeout() | httpx.PoolTimeout():

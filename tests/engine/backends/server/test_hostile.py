@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from engine.backends.server.bounds import MOST_DRAFT
 from engine.backends.server.http import (
     Limits,
     ServerBusyError,
@@ -229,7 +230,9 @@ def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     json.dumps(stats, allow_nan=False)
     assert all(each >= 0 for each in stats.values() if isinstance(each, int | float))
     assert stats["n_emitted"] <= 50
-    assert all(len(each.verdicts) <= 1024 for each in events if isinstance(each, RoundFinished))
+    assert all(
+        len(each.verdicts) <= MOST_DRAFT for each in events if isinstance(each, RoundFinished)
+    )
 
 
 @pytest.mark.parametrize("token", [-1, 2**31, 2**64 - 1, True, 1.5, "x", None])
@@ -367,8 +370,9 @@ def test_something_else_at_the_address(server: LanguageServer) -> None:
         opened(server)
 
 
-def test_a_redirect_to_no_address_is_told(server: LanguageServer) -> None:
-    server.misdeed = "no address"
+@pytest.mark.parametrize("address", ["http://[", "http://[1:2", "//[", "http://xn--a"])
+def test_a_redirect_to_no_address_is_told(server: LanguageServer, address: str) -> None:
+    server.misdeed, server.elsewhere = "no address", address
     with pytest.raises(ServerError, match="no address"):
         opened(server)
     server.misdeed = "none"
