@@ -460,7 +460,8 @@ class TokensCounted:
 
     key: int
     """As it was asked for with."""
-    n_tokens: int
+    n_tokens: int | None
+    """None where nobody can count: no model is loaded, or a server has no tokenizer to ask."""
 
 
 Event = (

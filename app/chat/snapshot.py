@@ -224,7 +224,8 @@ class CockpitSnapshot:
     n_of_chat: int | None = None
     """About how many tokens the shown chat has, where the cells do not hold it."""
     n_written: int | None = 0
-    """Tokens that what stands in the composer would add; None while they are counted."""
+    """Tokens that what stands in the composer would add; None while they are counted, 0
+    where nobody can count."""
     prompt: PromptReady | None = None
     """Where the last prompt of the shown chat came from; None before it was read."""
     n_slots: int = 1

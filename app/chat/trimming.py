@@ -237,20 +237,23 @@ class TokenCounts:
         """
         self._ask = ask
         self._keys = count(1)
-        self._known: dict[str, int] = {}
+        self._known: dict[str, int | None] = {}
         self._asked: tuple[int, str] | None = None
 
     def of(self, text: str) -> int | None:
-        """The tokens of a text; None until the engine has said."""
+        """The tokens of a text; None until the engine has said, and where nobody can count."""
         if not text:
             return 0
-        known = self._known.get(text)
-        if known is None and self._asked is None:
+        if text not in self._known and self._asked is None:
             self._asked = (next(self._keys), text)
             self._ask(*self._asked)
-        return known
+        return self._known.get(text)
 
-    def take(self, key: int, n_tokens: int) -> None:
+    def is_counting(self, text: str) -> bool:
+        """Whether an answer is still to come."""
+        return bool(text) and text not in self._known
+
+    def take(self, key: int, n_tokens: int | None) -> None:
         """Keep an answer; one that an earlier engine gave is not heard."""
         if self._asked is None or self._asked[0] != key:
             return

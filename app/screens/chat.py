@@ -204,7 +204,7 @@ class ChatScreen(Screen[None]):
 
     def _ask_next(self) -> None:
         self.asking.ask_next()
-        if self.drafts.n_tokens is None:
+        if self.drafts.is_counting:
             self.asking.describe()
         if self.drafts.n_tokens != self._n_told:
             self._n_told = self.drafts.n_tokens
@@ -310,7 +310,9 @@ class ChatScreen(Screen[None]):
         return "\n".join(("No model is loaded.", "", *rows))
 
     def _snapshot(self) -> CockpitSnapshot:
-        return replace(self.controller.snapshot(), n_written=self.drafts.n_tokens)
+        drafts = self.drafts
+        n_written = drafts.n_tokens if drafts.is_counting else drafts.n_tokens or 0
+        return replace(self.controller.snapshot(), n_written=n_written)
 
     def _tell_status(self, snapshot: CockpitSnapshot) -> None:
         self.query_one("#status", TitleBar).present(partial(status_line, snapshot))

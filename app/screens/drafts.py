@@ -53,7 +53,9 @@ class Drafts:
         self._files: dict[str, Part] = {}
         """The files that the text names, as they were read when it did."""
         self.n_tokens: int | None = 0
-        """Of all that goes with the message; None until it is counted."""
+        """Of all that goes with the message; None until it is counted, or where nobody can."""
+        self.is_counting = False
+        """Whether the engine is still to say."""
         self.chat_id: int | None = None
         """The chat whose text stands in the composer; None is the new one."""
         self._edited: int | None = None
@@ -206,7 +208,9 @@ class Drafts:
     def count(self) -> None:
         """Add up the tokens of what is written, as far as the engine has counted them."""
         counts = self._conversation.counts
-        counted = [counts.of(text) for text in (self._own, *(part.text for part in self._parts))]
+        texts = (self._own, *(part.text for part in self._parts))
+        counted = [counts.of(text) for text in texts]
+        self.is_counting = any(map(counts.is_counting, texts))
         self.n_tokens = None if None in counted else sum(n for n in counted if n is not None)
 
     @property
@@ -246,7 +250,7 @@ class Drafts:
         self.count()
         waiting = self.pending.of(self.chat_id)
         counts = conversation.counts
-        parts = [(part, counts.of(part.text)) for part in self._parts]
+        parts = [(one, counts.of(one.text), counts.is_counting(one.text)) for one in self._parts]
         lines = beside_lines(waiting, parts, composer.outer_size.width)
         if len(lines) != len(self._beside.lines):
             self._beside.styles.height = len(lines)

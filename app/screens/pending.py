@@ -139,18 +139,18 @@ class Part:
 
 def beside_lines(
     waiting: Sequence[Waiting],
-    parts: Sequence[tuple[Part, int | None]],
+    parts: Sequence[tuple[Part, int | None, bool]],
     width: int,
 ) -> list[Line]:
     """What waits and what goes with the message, a line each, the newest last.
 
     Args:
         waiting: What waits in the shown chat.
-        parts: Pastes and files, and their tokens as far as they were counted.
+        parts: Pastes and files, their tokens if known, and whether they are still counted.
         width: Cells of a line.
     """
     lines = [_waiting_line(i, request, width) for i, request in enumerate(waiting, 1)]
-    lines += [_part_line(part, n_tokens, width) for part, n_tokens in parts]
+    lines += [_part_line(*part, width) for part in parts]
     n_above = len(lines) - MAX_BESIDE
     if n_above > 0:
         more = (Run(f"  {fmt.counted(n_above + 1, 'more line')} above", "muted"),)
@@ -164,7 +164,7 @@ def _waiting_line(number: int, request: Waiting, width: int) -> Line:
     return spread((Run(f"  {begin}", "accent"), Run(said)), (Run(f" {number}. ", "muted"),), width)
 
 
-def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
+def _part_line(part: Part, n_tokens: int | None, is_counting: bool, width: int) -> Line:
     label = Run(f"  {one_line(part.label)}  ", "accent")
     if part.problem:
         return spread((label, Run(part.problem, "bad")), (), width)
@@ -174,7 +174,9 @@ def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
         size = "empty"
     if images := images_in(part.text):
         size = f"image, {images[0].width} x {images[0].height}"
-    counted = "counting …" if n_tokens is None else fmt.counted(n_tokens, "token")
+    counted = "counting …" if is_counting else ""
+    if n_tokens is not None:
+        counted = fmt.counted(n_tokens, "token")
     return spread((label, Run(size, "muted")), (Run(f" {counted} ", "strong"),), width)
 
 

@@ -44,9 +44,14 @@ class ModelSpeed:
     """Replies that it is the median of; None where runs were made for it."""
 
 
+def machine() -> tuple[object, ...]:
+    """What tells this machine from others."""
+    return platform.node(), platform.machine(), os.cpu_count()
+
+
 def machine_facts() -> tuple[object, ...]:
     """What a time depends on beside model and settings: the machine, and llama.cpp's build."""
-    return platform.node(), platform.machine(), os.cpu_count(), installed_build()
+    return *machine(), installed_build()
 
 
 class Speeds:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
-from engine.events import Event, Failed, Finished, Loaded, OfReply, WorkerStopped
+from engine.events import Event, Failed, Finished, Loaded, OfReply, TokensCounted, WorkerStopped
 from engine.process.protocol import (
     Answer,
     CacheAction,
@@ -199,7 +199,8 @@ class WorkerClient:
         self._send(ForgetOwner(owner))
 
     def count_tokens(self, key: int, text: str) -> None:
-        self._send(CountTokens(key, text))
+        if not self._send(CountTokens(key, text)):
+            self._events.put(TokensCounted(key, None))
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         events: list[Event] = []

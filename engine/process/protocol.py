@@ -172,10 +172,7 @@ class EngineClient(Protocol):
         ...
 
     def count_tokens(self, key: int, text: str) -> None:
-        """Count the tokens of a text beside what runs; `TokensCounted` has the key.
-
-        No answer comes where no model is loaded.
-        """
+        """Count the tokens of a text beside what runs; `TokensCounted` has the key."""
         ...
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:

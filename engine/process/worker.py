@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -155,10 +155,14 @@ class Worker:
         from engine.load import load_session  # brings llama.cpp, which no server needs
 
         self._costs = KeptCosts.of(task.configuration, task.costs_path)
-        loaded = load_session(task.configuration, task.disabled_predictor, self._costs.read())
+        costs = self._costs.read()
+        loaded = load_session(task.configuration, task.disabled_predictor, costs)
         self._session = loaded.session
         gc.freeze()  # what lives as long as the model is not looked at in every collection
-        self._send((loaded.loaded,))
+        told = loaded.loaded
+        if self._costs.note is not None:
+            told = replace(told, notes=(*told.notes, self._costs.note))
+        self._send((told,))
         self._cache.open(loaded, task.cache)
 
     def _load_server(self, configuration: Configuration) -> None:
@@ -254,14 +258,15 @@ class Worker:
                 self._send(Pong(None if session is None else session.busy_predictor()))
 
     def _count(self, command: CountTokens) -> None:
-        session = self._session
-        if session is not None:
-            try:
+        """Answer in any case: who asked waits for it."""
+        session, n_tokens = self._session, None
+        try:
+            if session is not None:
                 n_tokens = session.count_tokens(command.text)
-            except ImageError:
-                n_tokens = 0  # it cannot be sent, which then says why
-            if n_tokens is not None:  # a server may have no tokenizer to ask
-                self._send((TokensCounted(command.key, n_tokens),))
+        except ImageError:
+            n_tokens = 0  # it cannot be sent, which then says why
+        finally:
+            self._send((TokensCounted(command.key, n_tokens),))
 
     def _cancel(self, reply_id: int | None) -> None:
         for of_reply, cancellation in tuple(self._cancellations):

@@ -1,19 +1,39 @@
 """What rounds cost on this machine, kept from one start to the next."""
 
+import contextlib
 import hashlib
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
-from engine.files import NewestEntries
+from engine.backends import installed_build
+from engine.configuration import Configuration, TensorOverride
+from engine.files import NewestEntries, read_record, write_record
 from engine.model.identity import model_identity
-from engine.model.speeds import machine_facts
+from engine.model.speeds import machine
 from engine.speculation.costs import CostProfile
 
-VERSION = 1
+VERSION = 2
+"""Of the keys: those of version 1 were made of every setting there was."""
 MOST_PROFILES = 64
+COST_FIELDS = (
+    "backend", "dtype", "compile", "kv_cache", "decode_plan", "flash_attention", "type_k",
+    "type_v", "n_ubatch", "n_slots", "kv_unified", "swa_full", "n_gpu_layers", "n_cpu_moe",
+    "offload_kqv", "split_mode", "main_gpu", "tensor_split", "tensor_overrides", "n_threads",
+    "n_threads_batch", "use_mmap", "use_extra_buffers",
+)  # fmt: skip
+"""Settings of the target that change what a batch costs."""
+DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
+OLD_COSTS = (
+    "Costs of rounds that an earlier kvchat measured are dropped: they are measured again while "
+    "replies are made"
+)
+OTHER_BUILD = (
+    "Costs of rounds that another build of {backend} had here are dropped: they are measured again "
+    "while replies are made"
+)
 
 _PROFILE = TypeAdapter(CostProfile)
 
@@ -25,9 +45,12 @@ class KeptCosts:
     None keeps nothing.
     """
 
-    def __init__(self, path: Path | None, key: str) -> None:
+    def __init__(self, path: Path | None, key: str, backend: str = "llama.cpp") -> None:
         self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES)
         self._key = key
+        self._backend = backend
+        self.note: str | None = None
+        """What was dropped when the costs were read, in words; None where nothing was."""
 
     @classmethod
     def of(cls, configuration: Configuration, path: Path | None) -> "KeptCosts":
@@ -36,37 +59,64 @@ class KeptCosts:
         Raises:
             ModelFileError: a model cannot be read.
         """
-        return cls(path, "" if path is None else profile_key(configuration))
+        key = "" if path is None else profile_key(configuration)
+        return cls(path, key, configuration.backend)
 
     def read(self) -> CostProfile | None:
         """What an earlier run left, None where it left nothing usable."""
+        path = self._entries.path
+        if path is not None and read_record(path, 1):
+            self.note = OLD_COSTS
+            with contextlib.suppress(OSError):
+                write_record(path, VERSION, {})
+        entry = self._entries.read().get(self._key)
+        if not isinstance(entry, dict):
+            return None
+        if entry.pop("build", None) != installed_build(self._backend):
+            self.note = OTHER_BUILD.format(backend=self._backend)
+            return None
         try:
-            return _PROFILE.validate_python(self._entries.read().get(self._key))
+            return _PROFILE.validate_python(entry)
         except ValidationError:
             return None
 
     def write(self, profile: CostProfile) -> None:
         """Leave the costs to later runs; the oldest of more than `MOST_PROFILES` go."""
-        self._entries.add(self._key, asdict(profile))
+        build = installed_build(self._backend)
+        self._entries.add(self._key, {**asdict(profile), "build": build})
 
 
 def profile_key(configuration: Configuration) -> str:
-    """What tells machine, build, models and settings of a cost apart: a digest.
+    """What tells machine, models and settings of a cost apart: a digest.
 
-    Who drafts, how tokens are drawn and what files are called change no cost.
+    Settings count by name where they are not the usual ones, so that a setting which a later
+    kvchat adds leaves the keys of all others as they are.
 
     Raises:
         ModelFileError: a model cannot be read.
     """
     draft = configuration.draft
     files = [configuration.model_path, *([draft.model_path] if draft else [])]
-    nowhere = Path()
-    settings = replace(
-        configuration,
-        model_path=nowhere,
-        draft=None if draft is None else replace(draft, model_path=nowhere),
-        speculation=SpeculationSettings(),
-        sampling=SamplingSettings(),
+    facts = (
+        *machine(),
+        [model_identity(path) for path in files],
+        _unusual(configuration, COST_FIELDS),
+        _unusual(draft, DRAFT_FIELDS),
+        sum(adapter.scale != 0 for adapter in configuration.adapters),
     )
-    facts = (VERSION, *machine_facts(), [model_identity(path) for path in files], settings)
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _unusual(settings: object, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The fields of these names that are not the default, in words."""
+    if not is_dataclass(settings):
+        return []
+    usual = {each.name: each.default for each in fields(settings)}
+    values = {name: getattr(settings, name) for name in names}
+    return [(name, _word(value)) for name, value in values.items() if value != usual[name]]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_word, value))
+    return f"{value.pattern}={value.device}" if isinstance(value, TensorOverride) else str(value)

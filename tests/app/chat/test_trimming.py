@@ -98,6 +98,18 @@ def test_one_text_is_asked_about_at_a_time_and_answers_are_kept() -> None:
     assert [text for _, text in asked] == ["one", "two"]
 
 
+def test_where_nobody_can_count_the_counting_ends_and_the_next_text_is_asked_about() -> None:
+    asked: list[tuple[int, str]] = []
+    counts = TokenCounts(lambda key, text: asked.append((key, text)))
+    assert counts.of("abc") is None
+    assert counts.is_counting("abc")
+    counts.take(asked[0][0], None)
+    assert counts.of("abc") is None
+    assert not counts.is_counting("abc")
+    assert counts.of("abcd") is None
+    assert [text for _, text in asked] == ["abc", "abcd"]
+
+
 def test_an_answer_of_the_model_before_is_not_heard() -> None:
     asked: list[tuple[int, str]] = []
     counts = TokenCounts(lambda key, text: asked.append((key, text)))

@@ -55,11 +55,12 @@ def test_what_was_committed_before_a_failure_reaches_the_front_end(
     assert "llama_decode gave -3" in failed.message
 
 
-def test_a_text_is_counted_as_a_prompt_would_hold_it_and_only_with_a_model() -> None:
+def test_a_text_is_counted_as_a_prompt_would_hold_it_and_each_question_is_answered() -> None:
     pipe = Pipe()
     worker = Worker(pipe)  # type: ignore[arg-type]
     worker._count(CountTokens(1, "abc"))
-    assert pipe.sent == []
+    assert pipe.sent == [TokensCounted(1, None)]
+    pipe.sent.clear()
     backend = FakeBackend()
     template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
     worker._session = Session(backend, template, SpeculationSettings())

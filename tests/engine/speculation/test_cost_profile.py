@@ -1,22 +1,27 @@
 """Costs kept from one start to the next: whose they are, and that a bad file does no harm."""
 
 import json
-from dataclasses import replace
+import shutil
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     ControllerName,
     DraftConfiguration,
     PredictorName,
     SamplingSettings,
     SpeculationSettings,
+    TensorOverride,
 )
 from engine.errors import ModelFileError
+from engine.speculation import cost_profile
 from engine.speculation.cost_profile import (
     MOST_PROFILES,
+    OLD_COSTS,
     KeptCosts,
     profile_key,
 )
@@ -95,9 +100,9 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
         "{",
         "[]",
         "[" * 100_000,
-        '{"version": 1}',
-        '{"version": 1, "profiles": []}',
-        '{"version": 1, "profiles": {"a": 3}}',
+        '{"version": 2}',
+        '{"version": 2, "profiles": []}',
+        '{"version": 2, "profiles": {"a": 3}}',
         "\N{PILE OF POO}",
     ],
     ids=["empty", "cut", "list", "deep", "bare", "no profiles", "number", "odd"],
@@ -173,7 +178,7 @@ def test_who_drafts_how_tokens_are_drawn_and_names_of_files_change_no_cost(
     assert profile_key(moved) == key
 
 
-def test_model_draft_settings_build_and_machine_tell_costs_apart(
+def test_model_draft_settings_and_machine_tell_costs_apart(
     tmp_path: Path, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = drafting_model(tmp_path / "small.gguf", 1)
@@ -188,10 +193,11 @@ def test_model_draft_settings_build_and_machine_tell_costs_apart(
             replace(configuration, n_gpu_layers=0),
             replace(configuration, type_k="q8_0"),
             replace(configuration, use_extra_buffers=False),
+            replace(configuration, tensor_overrides=(TensorOverride("exps"),)),
+            replace(configuration, tensor_overrides=(TensorOverride("exps", "GPU 0"),)),
+            replace(configuration, adapters=(Adapter(small),)),
         )
     ]
-    monkeypatch.setattr("engine.model.speeds.installed_build", lambda: "another build")
-    keys.append(profile_key(configuration))
     monkeypatch.setattr("engine.model.speeds.platform.node", lambda: "another machine")
     keys.append(profile_key(configuration))
     monkeypatch.setattr("engine.model.speeds.os.cpu_count", lambda: 1234)
@@ -202,3 +208,42 @@ def test_model_draft_settings_build_and_machine_tell_costs_apart(
 def test_costs_of_a_model_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"gone\.gguf"):
         KeptCosts.of(Configuration(tmp_path / "gone.gguf", n_ctx=512), tmp_path / "costs.json")
+
+
+def test_a_setting_that_costs_nothing_or_that_a_later_kvchat_adds_leaves_the_costs_found(
+    configuration: Configuration,
+) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Later(Configuration):
+        added: int = 3
+
+    key = profile_key(configuration)
+    named = {each.name: getattr(configuration, each.name) for each in fields(configuration)}
+    assert profile_key(Later(**named)) == key
+    assert profile_key(replace(configuration, n_ctx=1024, n_batch=512)) == key
+    assert profile_key(replace(configuration, kv_trace=Path("trace.jsonl"))) == key
+
+
+def test_costs_of_another_build_are_dropped_with_a_word(
+    path: Path, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KeptCosts.of(configuration, path).write(COSTS)
+    monkeypatch.setattr(cost_profile, "installed_build", lambda backend: "another build")
+    kept = KeptCosts.of(configuration, path)
+    assert kept.read() is None
+    assert kept.note is not None
+    assert "another build of llama.cpp" in kept.note
+    kept.write(COSTS)
+    again = KeptCosts.of(configuration, path)
+    assert (again.read(), again.note) == (COSTS, None)
+
+
+def test_costs_of_an_earlier_kvchat_are_dropped_with_a_word_that_is_said_once(
+    path: Path, configuration: Configuration
+) -> None:
+    path.parent.mkdir()
+    shutil.copy(Path(__file__).parent / "costs_version_1.json", path)
+    first = KeptCosts.of(configuration, path)
+    assert (first.read(), first.note) == (None, OLD_COSTS)
+    second = KeptCosts.of(configuration, path)
+    assert (second.read(), second.note) == (None, None)
