@@ -64,6 +64,13 @@ def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:
     return clipped(runs, width)
 
 
+def folders_text(folders: Sequence[Path]) -> str:
+    """Where was looked: the first two folders, and how many more."""
+    named = ", ".join(visible(str(folder)) for folder in folders[:2])
+    more = len(folders) - 2
+    return f"in {named}{f' and {more} more (kvchat where)' if more > 0 else ''}"
+
+
 class ModelsScreen(PickScreen[str]):
     """Models with a verdict each, to load or to plan; the result is a path or a catalogue's name.
 
@@ -182,8 +189,7 @@ class ModelsScreen(PickScreen[str]):
             self.show_all((), note="judging …")
             self._judge(self._catalog, note, is_ranked=True)
         else:
-            folders = ", ".join(visible(str(folder)) for folder in self._folders)
-            self._judge(self._library, f"in {folders}", is_ranked=False)
+            self._judge(self._library, folders_text(self._folders), is_ranked=False)
 
     def _catalog(self) -> Iterator[ModelOption]:
         context = self._fit_context()
@@ -396,8 +402,7 @@ class FilesScreen(PickScreen[Path]):
             )
             for entry in entries
         ]
-        folders = ", ".join(visible(str(folder)) for folder in self._folders)
-        self.show_all(rows, note=f"in {folders}")
+        self.show_all(rows, note=folders_text(self._folders))
 
     def picked(self, key: Path) -> None:
         """Close with a file that can be read."""

@@ -438,7 +438,7 @@ class PlannerScreen(Screen[Configuration | None]):
             if self.setup is not None:
                 self.turn(FILES[chooser].add(self.setup, path))
 
-        ask(self, file_list(chooser, setup.configuration, self._scan), take)
+        ask(self, file_list(chooser, setup.configuration, self._scan, self.planner), take)
 
     def action_choose_card(self) -> None:
         setup = self.setup

@@ -1,7 +1,7 @@
 """What the planner asks: models, files, cards, goals, changes worth a thought, a preset's name."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,13 +21,15 @@ from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.cards import Card, all_cards
 from engine.memory.hardware import Device
+from engine.model.architecture import Model
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
+from engine.model.vocabulary import facts_difference, vocabulary_facts
 from engine.planning.fit import GOAL_TEXTS
 from engine.planning.goals import Goal
 from engine.planning.knob import Chooser
 from engine.planning.knobs import with_adapter, with_draft, with_projector
-from engine.planning.planner import Setup
+from engine.planning.planner import Planner, Setup
 from engine.planning.what_if import Effect
 from engine.presets.library import named_preset, save_preset
 
@@ -61,7 +63,10 @@ def scan_models(
 
 
 def file_list(
-    chooser: Chooser, now: Configuration, models: Callable[[], Sequence[ModelEntry]]
+    chooser: Chooser,
+    now: Configuration,
+    models: Callable[[], Sequence[ModelEntry]],
+    planner: Planner,
 ) -> "FilesScreen":
     """The files of a kind: those of the usual folders, and those beside the model.
 
@@ -69,18 +74,35 @@ def file_list(
         chooser: A key of `FILES`.
         now: What is planned; its files are marked.
         models: Finds models, which drafts are.
+        planner: Knows the model that is planned.
     """
     from app.screens.models import FilesScreen  # with the first file that is asked for
 
     file = FILES[chooser]
     folders = tuple(dict.fromkeys((*model_folders(), now.model_path.absolute().parent)))
-    look = models if chooser == "draft" else partial(scan_models, folders, (file.kind,))
+    look: Callable[[], Sequence[ModelEntry]] = partial(scan_models, folders, (file.kind,))
+    if chooser == "draft":
+        look = partial(drafts_for, planner.model(now.model_path), models)
     chosen = {
         "draft": () if now.draft is None else (now.draft.model_path,),
         "projector": () if now.mmproj_path is None else (now.mmproj_path,),
         "adapter": now.lora_paths,
     }
     return FilesScreen(file.name, look, folders, chosen[chooser])
+
+
+def drafts_for(target: Model, models: Callable[[], Sequence[ModelEntry]]) -> list[ModelEntry]:
+    """The models found: first those that may draft for a target, the smallest before others.
+
+    Those whose header shows another vocabulary have that as their problem.
+    """
+    own = vocabulary_facts(target.file)
+    judged = [
+        entry if misfit is None else replace(entry, problem=f"it cannot draft here: {misfit}")
+        for entry in models()
+        for misfit in (entry.vocabulary and facts_difference(own, entry.vocabulary),)
+    ]
+    return sorted(judged, key=lambda entry: (entry.problem is not None, entry.nbytes))
 
 
 def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: str) -> None:

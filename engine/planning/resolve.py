@@ -32,6 +32,7 @@ from engine.model.architecture import Model
 from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
 from engine.model.ollama import model_name
+from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import (
     choice_of_types,
     open_types,
@@ -124,10 +125,13 @@ def resolve(
     A preset with a goal leaves all of that to a search (`settled_by_goal`).
 
     Raises:
+        IncompatiblePairError: the headers show that the draft cannot draft for the model.
         PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
     """
     rules = _with_projector_beside(preset or Preset(name="default"), model)
     known = known or Known()
+    if draft is not None:
+        check_headers(model.file, draft.file)
     start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
     devices, target = machine.devices, machine.target
     wanted = open_types(rules)

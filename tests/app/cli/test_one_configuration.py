@@ -156,3 +156,12 @@ def test_types_and_attention_that_do_not_go_together_are_refused_before_a_load(
     assert said[0] == said[1]
     assert "flash" in said[0]
     assert type_rules("q8_0", None) == {"type_k": "q8_0", "type_v": "q8_0"}
+
+
+@pytest.mark.parametrize("command", ["plan", "fit", "run"])
+def test_a_draft_of_another_vocabulary_is_refused_by_every_command(
+    command: str, starter_path: Path, gemma_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("-m", str(gemma_path), "hi") if command == "run" else (str(gemma_path),)
+    assert main.run([command, *words, "--draft", str(starter_path)]) == 1
+    assert "cannot draft for gemma-3-270m-Q4_K_M.gguf" in capsys.readouterr().err

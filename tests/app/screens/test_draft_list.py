@@ -1,0 +1,25 @@
+"""Which models are offered as drafts for another, and where was looked."""
+
+from pathlib import Path
+
+from app.screens.models import folders_text
+from app.screens.planner_lists import drafts_for
+from engine.model.architecture import read_model
+from engine.model.library import scan
+
+
+def test_models_of_another_vocabulary_come_last_with_the_reason(
+    starter_path: Path, gemma_path: Path
+) -> None:
+    found = scan([starter_path.parent, gemma_path.parent])
+    for target, other in ((starter_path, gemma_path), (gemma_path, starter_path)):
+        listed = drafts_for(read_model(target), lambda: found)
+        assert [entry.path for entry in listed] == [target, other]
+        assert listed[0].problem is None
+        assert "it cannot draft here: tokenizer.ggml" in (listed[1].problem or "")
+
+
+def test_many_folders_are_counted_and_not_listed() -> None:
+    folders = [Path(f"/models/{number}") for number in range(20)]
+    assert folders_text(folders) == "in /models/0, /models/1 and 18 more (kvchat where)"
+    assert folders_text(folders[:2]) == "in /models/0, /models/1"
