@@ -212,8 +212,12 @@ class PagedServer:
             )
         if speculation.predictor is PredictorName.CUSTOM:
             yield f"the predictor {speculation.predictor_title} is a plugin of kvchat's: no drafts"
-        n_draft = n_drafted(request.configuration) if speculation.drafts_from_text else None
-        yield from one_length(request.configuration, self.program, n_draft)
+        if speculation.drafts_from_text:
+            yield from one_length(
+                request.configuration, self.program, n_drafted(request.configuration)
+            )
+        elif speculation.predictor is PredictorName.DRAFT and request.configuration.draft:
+            yield from one_length(request.configuration, self.program)
         yield from self.remarks(request, spread)
 
 

@@ -1,0 +1,88 @@
+"""A new name of a closed set has its place in every table, or a test says which forgets it."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from app.cli.cache_quality import ALL_TYPES
+from engine.configuration import (
+    Configuration,
+    DraftConfiguration,
+    KVTypeName,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.memory.kv_cache import KV_TYPES, is_quantized
+from engine.policy.pairs import COARSENESS
+from engine.presets.programs.base import Exported, ExportRequest
+from engine.presets.programs.formats import FORMATS
+from engine.speculation.registry import Registry
+from engine.testing import FakeBackend
+
+NAMES = get_args(KVTypeName)
+CONFIGURATION = Configuration(Path("/m/a.gguf"), n_ctx=4096, flash_attention="on")
+DRAFT = DraftConfiguration(Path("/m/draft.gguf"), 4096)
+
+
+@pytest.mark.parametrize(
+    ("table", "known"),
+    [
+        ("engine.memory.kv_cache.KV_TYPES", KV_TYPES),
+        ("engine.policy.pairs.COARSENESS", COARSENESS),
+        ("app.cli.cache_quality.ALL_TYPES", {*ALL_TYPES, "f32"}),  # which f16 stands for
+    ],
+)
+def test_every_kv_type_is_in_every_table(table: str, known: Collection[str]) -> None:
+    assert set(NAMES) == set(known), f"{table} and KVTypeName differ"
+
+
+def exported(format_name: str, configuration: Configuration) -> tuple[str, tuple[str, ...]]:
+    """What the program gets, without comments, and what is said of the rest."""
+    found: Exported = FORMATS[format_name].render(ExportRequest(configuration))
+    texts = (found.text, *(each.text for each in found.companions))
+    lines = (line for text in texts for line in text.splitlines())
+    said = "\n".join(line for line in lines if not line.lstrip().startswith(("#", ";", "//")))
+    return said, found.remarks
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kv_type", NAMES)
+def test_every_kv_type_reaches_every_program_or_is_said_not_to(name: str, kv_type: str) -> None:
+    assert kv_type in KV_TYPES
+    values = {"type_k": kv_type, "type_v": kv_type}
+    typed = replace(CONFIGURATION, **values)  # type: ignore[arg-type]  # a name of the set
+    text, remarks = exported(name, typed)
+    plain, _ = exported(name, CONFIGURATION)
+    if is_quantized(typed.type_k):
+        assert text != plain or any(kv_type in remark for remark in remarks)
+
+
+def drafting(predictor: PredictorName) -> Configuration:
+    speculation = SpeculationSettings(predictor=predictor)
+    if predictor is PredictorName.CUSTOM:
+        speculation = replace(speculation, custom_predictor="mine")
+    draft = DRAFT if predictor is PredictorName.DRAFT else None
+    return replace(CONFIGURATION, speculation=speculation, draft=draft)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("predictor", [each for each in PredictorName if each != "off"])
+def test_every_predictor_reaches_every_program_or_is_said_not_to(
+    name: str, predictor: PredictorName
+) -> None:
+    assert exported(name, drafting(predictor)) != exported(name, drafting(PredictorName.OFF))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_where_nothing_drafts_nothing_is_said_of_drafts(name: str) -> None:
+    _, remarks = exported(name, drafting(PredictorName.OFF))
+    assert not [remark for remark in remarks if "in every round" in remark]
+
+
+def test_every_predictor_can_be_switched_on() -> None:
+    target, draft = FakeBackend(n_ctx=64, seed=1), FakeBackend(n_ctx=64, seed=2)
+    known = Registry(target, draft).names(drafting(PredictorName.CUSTOM).speculation)
+    assert set(known) == set(PredictorName)
