@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from textual._compositor import Compositor
 from textual._context import active_message_pump
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.dom import NoScreen
 from textual.events import Resize
 from textual.geometry import Region
@@ -241,6 +242,27 @@ def outlive_faults() -> None:
             faults.take(error)
 
     MessagePump._dispatch_message = dispatched  # type: ignore[method-assign]  # see above
+
+
+def close_screens_once() -> None:
+    """Let a screen that is dismissed be the one that goes, from now on.
+
+    Textual takes whichever lies on top: behind two quick answers to a dialog that is the screen
+    below it, and where help was opened over a screen that closes by itself it is the help.
+    """
+    if getattr(Screen.dismiss, "__wrapped__", None) is not None:
+        return
+    dismiss = Screen.dismiss
+
+    @wraps(dismiss)
+    def dismissed(self: Screen[Any], result: object = None) -> AwaitComplete:
+        if self not in self.app.screen_stack:
+            return AwaitComplete()  # it was answered already
+        while self.app.screen is not self:
+            self.app.pop_screen()
+        return dismiss(self, result)
+
+    Screen.dismiss = dismissed  # type: ignore[method-assign]  # see above
 
 
 def _faults_of(pump: MessagePump) -> Faults | None:

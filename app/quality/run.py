@@ -208,7 +208,7 @@ def rows_path(report: Path) -> Path:
 
 def report_path(model_path: Path, texts: str) -> Path:
     """Where the report of a model on some texts lies, such as `own` or `chats`."""
-    place = blake2b(str(model_path.absolute()).encode(), digest_size=PLACE_BYTES).hexdigest()
+    place = blake2b(os.fsencode(model_path.absolute()), digest_size=PLACE_BYTES).hexdigest()
     return (
         paths.state_dir()
         / "cache-quality"

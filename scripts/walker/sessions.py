@@ -52,6 +52,11 @@ N_REPLIES = 8
 MOST_STEPS = 6000
 TOLD_EVERY = 100
 ARCHITECTURES = ("llama", "qwen2", "gemma3", "mamba")
+STOPPED = (FinishReason.STOP_STRING, FinishReason.STOP_TOKEN, FinishReason.END)
+"""Behind such an end a draft may have more tokens that were accepted."""
+CUT = (FinishReason.CANCELLED, FinishReason.CONTEXT)
+NEAR_TIE = 0.05
+"""Lead of a token that llama.cpp's rounding may take away, where cells lie otherwise than alone."""
 FAILED = "this decode fails on purpose"
 
 
@@ -270,7 +275,7 @@ class RandomSession:
                     self._remember(each)
                     if rng.random() < 0.7:
                         session.keep()
-                elif rng.random() < 0.012:
+                elif rng.random() < 0.003:
                     self._cancel(each, backend)
         return over, []
 
@@ -329,28 +334,36 @@ class RandomSession:
             yield f"{n_said} tokens where {limit} are the most"
         yield from wrong_stats(asdict(finished.stats), n_said)
         yield from _wrong_kinds(asked.events, finished)
-        yield from self._unlike_plain(asked.request, finished)
+        yield from self._unlike_plain(asked, finished)
 
-    def _unlike_plain(self, request: GenerationRequest, finished: Finished) -> Iterator[str]:
+    def _unlike_plain(self, asked: Asked, finished: Finished) -> Iterator[str]:
         """Compare it with what a session makes that has nothing but the model."""
         backend = self.machine.open(is_alone=True)
         session = self.machine.session(backend)
         plain: Finished | None = None
         with suppress(ContextFullError):
-            events = session.generate(replace(request, seed=finished.seed), Cancellation())
-            *_, last = events
+            request = replace(asked.request, seed=finished.seed)
+            *_, last = session.generate(request, Cancellation())
             plain = last if isinstance(last, Finished) else None
         session.close()
+        said, is_cut = finished.token_ids, finished.reason in CUT
         if plain is None:
             yield "alone it does not fit"
-        elif finished.reason in (FinishReason.CANCELLED, FinishReason.CONTEXT):
-            n_said = len(finished.token_ids)
-            if finished.token_ids != plain.token_ids[:n_said]:
-                yield f"{finished.token_ids} is no start of {plain.token_ids}"
-        elif (finished.token_ids, finished.text) != (plain.token_ids, plain.text):
-            yield f"{finished.text!r} {finished.token_ids}, alone {plain.text!r} {plain.token_ids}"
-        elif finished.reason is not plain.reason:
-            yield f"ended by {finished.reason}, alone by {plain.reason}"
+        elif said[: len(plain.token_ids)] != plain.token_ids[: len(said)]:
+            if self._is_near_tie(asked, plain):
+                self.outcomes["near tie"] += 1
+            else:
+                yield f"{said}, alone {plain.token_ids}"
+        elif not is_cut and (finished.text, finished.reason) != (plain.text, plain.reason):
+            yield f"{finished.text!r} {finished.reason}, alone {plain.text!r} {plain.reason}"
+
+    def _is_near_tie(self, asked: Asked, plain: Finished) -> bool:
+        """Whether rounding may have made the first token that differs another one."""
+        tokens = [token for event in asked.events if isinstance(event, TokensCommitted)
+                  for token in event.tokens]  # fmt: skip
+        pairs = zip(tokens, plain.token_ids, strict=False)
+        margin = next((token.margin for token, other in pairs if token.token != other), None)
+        return self.machine.gguf is not None and margin is not None and margin < NEAR_TIE
 
 
 def _wrong_kinds(events: Sequence[Event], finished: Finished) -> Iterator[str]:
@@ -359,8 +372,9 @@ def _wrong_kinds(events: Sequence[Event], finished: Finished) -> Iterator[str]:
               for token in event.tokens]  # fmt: skip
     text = "".join(event.text for event in events if isinstance(event, TokensCommitted))
     n_drafts = sum(token.kind is TokenKind.DRAFT for token in tokens)
-    if n_drafts != finished.stats.n_accepted:
-        yield f"{n_drafts} drafts came, {finished.stats.n_accepted} are counted"
+    n_accepted, is_stopped = finished.stats.n_accepted, finished.reason in STOPPED
+    if n_drafts > n_accepted or (n_drafts < n_accepted and not is_stopped):
+        yield f"{n_drafts} drafts came, {n_accepted} are counted"
     if not finished.text.startswith(text):
         yield f"{text!r} was shown of {finished.text!r}"
 

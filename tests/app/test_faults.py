@@ -322,3 +322,25 @@ async def test_a_fault_of_a_thread_is_a_notice_with_its_reference(tmp_path: Path
         await wait_until(pilot, lambda: notices(app))
         assert reports()[0].stem in notices(app)[0]
         assert "of a test" in reports()[0].read_text()
+
+
+async def test_a_screen_that_is_answered_twice_or_under_another_is_the_one_that_closes(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        below, dialog, over = (AskLine(name, name) for name in ("below", "dialog", "over"))
+        told: list[object] = []
+        for screen in (below, dialog, over):
+            await app.push_screen(screen, told.append)
+        dialog.dismiss("yes")
+        dialog.dismiss("yes again")
+        await pilot.pause()
+        assert told == ["yes"]
+        assert app.screen is below
+        below.dismiss("yes")
+        below.dismiss("yes again")
+        await pilot.pause()
+        assert told == ["yes", "yes"]
+        assert app.screen is app.chat

@@ -1,12 +1,13 @@
 """A run of a measurement and its report's file, on events that a test tells."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from app.quality.run import MeasurementRun, earlier_report, rows_path
+from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest
@@ -196,3 +197,9 @@ def test_a_damaged_report_is_set_aside(tmp_path: Path) -> None:
     assert earlier_report(path) is None
     assert path.with_name("report.json.before").exists()
     assert not path.exists()
+
+
+def test_a_model_whose_name_is_no_text_has_a_place_for_its_report() -> None:
+    paths = [report_path(Path(os.fsdecode(name)), "own") for name in (b"na\xff.gguf", b"na\xfe")]
+    assert paths[0] != paths[1]
+    assert earlier_report(paths[0]) is None

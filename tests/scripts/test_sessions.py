@@ -25,7 +25,7 @@ def test_a_sequence_that_holds_other_tokens_than_it_says_is_found(
             self.cells[-1].token = 7
 
     monkeypatch.setattr(FakeSequence, "crop", crop_badly)
-    assert any("is no start of" in problem for problem in run_sessions(6, 0, tmp_path))
+    assert any(", alone (" in problem for problem in run_sessions(6, 0, tmp_path))
 
 
 def test_a_slot_that_is_never_given_back_is_found(
