@@ -1,6 +1,7 @@
 """What can be done where the context is full; nothing is dropped unless the user chooses it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,8 +11,11 @@ from app.chat.entries import Speaker, is_out_of_room
 from app.chat.replies import can_have_a_larger_context
 from app.chat.trimming import FEWER, MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
 from app.chat.update import Notice
+from app.store.errors import ChatInUseError
 from engine.errors import EngineError
 from engine.requests import GenerationRequest
+
+SUMMARISING = "The model summarises what is above: {reply-stop} stops it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,7 @@ class ContextFull:
         trim, chat, loaded = self._trim(), self._history.chat, self._conversation.loaded
         if trim is None or chat is None or loaded is None:
             return
-        self._conversation.toggle_note(
-            trim.dropped[-1].id, "The model summarises what is above: {reply-stop} stops it."
-        )
+        self._conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
         done = partial(self._take_summary, chat.id, trim)
         of_share = partial(
             summary_request,
@@ -151,13 +153,27 @@ class ContextFull:
             if text is None:
                 self._warn(f"There is no summary: {problem}.")
             else:
-                self._history.store.set_kept_from(chat_id, trim.kept_from, summary=text)
+                self._keep(chat_id, trim.kept_from, text)
                 if n := self._n_left_out:
                     self._warn(f"The oldest {n:,} messages were too long for the summary too.")
             if self._history.is_shown(chat_id):
-                self._history.notes.remove_after(trim.dropped[-1].id)
+                self._history.notes.remove_after(trim.dropped[-1].id, SUMMARISING)
                 self._conversation.refresh()
                 if text is not None:
                     self._conversation.continue_reply()
         except EngineError as error:
             self._warn(str(error), error.title)
+
+    def _keep(self, chat_id: int, kept_from: int, summary: str) -> None:
+        """Save a summary, unless another kvchat has opened its chat since it was left here.
+
+        Raises:
+            StoreError: If it could not be saved.
+        """
+        store = self._history.store
+        is_left = not self._history.is_shown(chat_id)
+        lock = store.lock_chat(chat_id) if is_left else None
+        if lock is None and (is_left or self._history.is_read_only):
+            raise ChatInUseError("another kvchat writes this chat: its summary is not kept")
+        with lock or nullcontext():
+            store.set_kept_from(chat_id, kept_from, summary=summary)

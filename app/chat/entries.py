@@ -241,15 +241,16 @@ class ChatNotes:
 
     def toggle(self, message_id: int, text: str) -> None:
         """Add a note after a message, or remove it where it is there already."""
-        kept = [each for each in self._notes if (each[0], each[1].content) != (message_id, text)]
-        if len(kept) == len(self._notes):
+        n_before = len(self._notes)
+        self.remove_after(message_id, text)
+        if len(self._notes) == n_before:
             self.add(message_id, text)
-        else:
-            self._notes = kept
 
-    def remove_after(self, message_id: int) -> None:
-        """Remove every note after a message."""
-        self._notes = [each for each in self._notes if each[0] != message_id]
+    def remove_after(self, message_id: int, text: str) -> None:
+        """Remove the note after a message that says this, if it is still there."""
+        self._notes = [
+            each for each in self._notes if (each[0], each[1].content) != (message_id, text)
+        ]
 
     def by_message(self) -> Mapping[int | None, list[Entry]]:
         """The notes by the message that they follow."""

@@ -117,6 +117,41 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     assert controller.can_ask
 
 
+def test_the_end_of_a_summary_leaves_the_users_statistics_where_they_are(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("They asked six times.", "and here it is"))
+    client._n_replies = 0
+    maker.summarise()
+    note = next(m for m, e in controller.history.notes._notes if "summarises" in e.content)
+    assert note is not None
+    controller.toggle_note(note, "74 tok/s")
+    for _ in range(3):
+        controller.poll()
+    assert [entry.content for _, entry in controller.history.notes._notes] == ["74 tok/s"]
+
+
+@pytest.mark.parametrize("is_open_elsewhere", [True, False])
+def test_a_summary_is_written_to_a_chat_that_was_left_only_under_its_lock(
+    is_open_elsewhere: bool, tmp_path: Path, clock: Clock
+) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("They asked six times.", "and here it is"))
+    client._n_replies = 0
+    maker.summarise()
+    chat = controller.history.chat
+    assert chat is not None
+    controller.new_chat()
+    store = controller.history.store
+    other = store.lock_chat(chat.id) if is_open_elsewhere else None
+    told = [notice.message for _ in range(3) for notice in controller.poll().notices]
+    assert (store.chat(chat.id).summary is None) is is_open_elsewhere
+    assert any("another kvchat" in text for text in told) is is_open_elsewhere
+    if other is not None:
+        other.close()
+
+
 def test_a_summary_that_is_too_long_is_asked_of_fewer_messages(
     tmp_path: Path, clock: Clock
 ) -> None:
