@@ -204,6 +204,8 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
 def main() -> None:
     """Run the command line and end the process with its exit code; never with a traceback."""
     # Output that goes nowhere is an error, as on a full disk: no stream to read takes any.
+    if sys.stderr is None and sys.stdout is not None and sys.stdout.isatty():
+        sys.stderr = sys.stdout  # what went wrong is said where somebody sees it
     for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever started the command
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  to the end
@@ -284,6 +286,8 @@ def _require_terminal(model: str | None) -> None:
         )
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
     missing = [name for name, stream in streams.items() if not stream.isatty()]
+    if sys.__stderr__ is None and "error" not in missing:
+        missing.append("error")  # Textual paints there, and `main` has only lent it another
     if not missing:
         return
     if model is not None:
