@@ -40,6 +40,7 @@ from engine.validation import explain, explained
 MOST_BYTES = 1 << 30
 """Of a file of requests or results."""
 HASH_LENGTH = 16
+LINES_A_REPORT = 10_000
 
 Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -179,7 +180,10 @@ class BrokenLine:
 
 
 def read_requests(
-    path: Path, base: GenerationRequest, system: str
+    path: Path,
+    base: GenerationRequest,
+    system: str,
+    report: Callable[[int], object] = lambda _: None,
 ) -> tuple[list[BatchRequest], list[BrokenLine]]:
     """The lines of a file, those that can be answered and those that cannot.
 
@@ -187,6 +191,7 @@ def read_requests(
         path: The file.
         base: What a line leaves out.
         system: The instruction that each begins with, unless it has one; empty is none.
+        report: Gets the number of lines read, now and then.
 
     Raises:
         BatchError: the file cannot be read.
@@ -195,6 +200,8 @@ def read_requests(
     broken: list[BrokenLine] = []
     seen: dict[str, int] = {}
     for number, line in enumerate(_lines(path), start=1):
+        if number % LINES_A_REPORT == 0:
+            report(number)
         if not line.strip():
             continue
         try:

@@ -97,7 +97,7 @@ def recorded(
         RecordedReply(finish_reason=reply.reason.value, token_ids=reply.token_ids)
         for reply in replies
     )
-    return manifest.model_copy(update={"replies": kept})
+    return manifest.model_copy(update={"replies": kept, "asked": manifest.digest})
 
 
 def made_with() -> str:
@@ -126,12 +126,13 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     n_told, n_here = len(told.token_ids), len(finished.token_ids)
     here = made_with()
     cause = "another processor or GPU may round otherwise"
-    if here != manifest.made_with:
+    if manifest.asked not in (None, manifest.digest):
+        cause = "the manifest was edited after it was recorded"
+    elif here != manifest.made_with:
         cause = f"it was made with {manifest.made_with}, this is {here}"
     if at < min(n_told, n_here):
-        return (
-            f"reply {index + 1} parts from the recorded one at token {at + 1} of {n_told}: {cause}"
-        )
+        place = f"token {at + 1} of {n_told}"
+        return f"reply {index + 1} differs from the recorded one from {place}: {cause}"
     reason = finished.reason.value if n_here < n_told else told.finish_reason
     cause = _ENDS.get(reason, cause)
     if n_here < n_told:

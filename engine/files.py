@@ -56,7 +56,9 @@ def replace_file(
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # a write names no file by itself
         # What failed is worth telling, not that its remains could not be removed.
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ BLAKE2b digest of their content, so that a file that moved is found again and on
 is not taken.
 """
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,6 +39,12 @@ class ManifestError(EngineError):
     """A manifest that cannot be read, or whose files are not the ones it was made with."""
 
     title = "The manifest cannot be run"
+
+
+class UnwrittenManifestError(ManifestError):
+    """A manifest cannot be written; the run it is of was made."""
+
+    title = "The manifest cannot be written"
 
 
 class Hashes(Strict, frozen=True):
@@ -82,6 +89,14 @@ class Manifest(Strict, frozen=True):
     """Everything else, as numbers."""
     replies: tuple[RecordedReply, ...] = ()
     """What came out, one for each prompt; empty asks for no comparison."""
+    asked: Digest | None = None
+    """`digest` when the replies were recorded."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of everything that decides the replies."""
+        decisive = self.model_dump_json(exclude={"made_with", "replies", "asked"})
+        return hashlib.blake2b(decisive.encode(), digest_size=32).hexdigest()
 
     @property
     def requests(self) -> tuple[GenerationRequest, ...]:
@@ -187,13 +202,13 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write a manifest, its defaults too: another version may have others.
 
     Raises:
-        ManifestError: the file cannot be written.
+        UnwrittenManifestError: the file cannot be written.
     """
     text = tomlkit.dumps(manifest.model_dump(mode="json", exclude_none=True))
     try:
         replace_file(path, [text.encode()], is_durable=False)
     except OSError as error:
-        raise ManifestError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise UnwrittenManifestError(f"{path}: {error.strerror or error}") from error
 
 
 def hashes_of(configuration: Configuration, hash_file: HashFile) -> Hashes:

@@ -140,6 +140,10 @@ class SlowReading:
         """Show how many models of the folders were looked at."""
         self._tell("reading the headers of the models", f"{n_done} of {n_all}")
 
+    def prompts(self, n_read: int) -> None:
+        """Show how many lines of a batch were read."""
+        self._tell("reading the prompts", f"{n_read:,}")
+
     def answered(self, n_done: int, n_all: int, tps: float) -> None:
         """Show how many prompts of a batch are answered, and how fast."""
         self._tell("answering", f"{n_done:,} of {n_all:,} · {tps:.0f} tok/s")

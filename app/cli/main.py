@@ -239,7 +239,8 @@ def run(arguments: list[str]) -> int:
         tell("kvchat: standard output is closed")
         return EXIT_FAILED
     except OSError as error:
-        tell(f"kvchat: {error}")
+        where = "standard output" if error.filename is None else os.fsdecode(error.filename)
+        tell(f"kvchat: {where} cannot be used: {error.strerror or error}")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0  # what a command gave to `ctx.exit`
 

@@ -1,7 +1,7 @@
 """What `kvchat run` does with an engine: replies that are printed, counted and written down."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,6 +13,7 @@ from app.cli.console import SlowReading, note, print_json, print_text, say, tell
 from app.cli.options import refuse_typed
 
 if TYPE_CHECKING:
+    from app.batch import BrokenLine
     from app.opening import OpenedModel
     from engine.configuration import Configuration
     from engine.events import Event, Finished, PromptReady
@@ -58,6 +59,8 @@ class Outputs:
     is_verbose: bool
 
 
+N_NAMED = 20
+"""Lines of a batch that are named, of those that are not answered."""
 BESIDE_MANIFEST = ("manifest_path", "model", *(each.name for each in fields(Outputs)))
 """What may be typed beside a manifest, which says all the rest."""
 
@@ -213,9 +216,9 @@ def answer_batch(
 
     if out.exists() and path.exists() and out.samefile(path):
         raise click.UsageError("--out names the file of the prompts: name another")
-    requests, broken = read_requests(path, base, opened.system_prompt)
-    for line in broken:
-        note(f"line {line.number} is not answered: {line.reason}")
+    with SlowReading() as shown:
+        requests, broken = read_requests(path, base, opened.system_prompt, shown.prompts)
+    _tell_unanswered(broken)
     with Results(out) as results:
         done = results.done()
         left = [one for one in requests if (one.name, one.digest) not in done]
@@ -235,8 +238,7 @@ def answer_batch(
         except KeyboardInterrupt:
             note(f"stopped: {progress} are in {out}; the same command goes on")
             return EXIT_CANCELLED
-    for line in progress.failed:
-        note(f"line {line.number} is not answered: {line.reason}")
+    _tell_unanswered(progress.failed)
     note(
         f"{progress} are in {out}: {progress.n_tokens:,} tokens in {progress.elapsed_s:.1f} s, "
         f"{progress.tps:.1f} a second, {n_at_once} at once"
@@ -263,3 +265,10 @@ def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> "
                     say()
                 return event
     raise AssertionError("a reply ends with `Finished`")
+
+
+def _tell_unanswered(lines: Sequence["BrokenLine"]) -> None:
+    for line in lines[:N_NAMED]:
+        note(f"line {line.number} is not answered: {line.reason}")
+    if len(lines) > N_NAMED:
+        note(f"{len(lines) - N_NAMED:,} more lines are not answered")

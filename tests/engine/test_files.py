@@ -66,6 +66,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_write_that_fails_names_the_file(tmp_path: Path) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"one\.kv"):
+        replace_file(tmp_path / "one.kv", parts(), is_durable=True)
+
+
 def test_a_draft_names_the_process_that_writes_it(tmp_path: Path) -> None:
     seen: list[int | None] = []
 

@@ -13,7 +13,7 @@ READERS = [parse_json, lambda text: parse_toml(f"a = {text}")]
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[" * 5000, "nested deeper"),
+        ("[" * 5000 + "]" * 5000, "nested deeper"),
         ("[" * MAX_DEPTH + "]" * MAX_DEPTH, "nested deeper"),
         ("9" * 5000, "64 bits"),
         ("-18446744073709551616", "64 bits"),

@@ -85,7 +85,16 @@ def test_an_error_of_the_system_is_one_line(
 ) -> None:
     failing_with(monkeypatch, PermissionError(13, "Permission denied", "/secret"))
     assert main.run(["where"]) == 1
-    assert capsys.readouterr().err == "kvchat: [Errno 13] Permission denied: '/secret'\n"
+    assert capsys.readouterr().err == "kvchat: /secret cannot be used: Permission denied\n"
+
+
+def test_output_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(monkeypatch, OSError(28, "No space left on device"))
+    assert main.run(["where"]) == 1
+    shown = capsys.readouterr().err
+    assert shown == "kvchat: standard output cannot be used: No space left on device\n"
 
 
 @pytest.mark.parametrize(

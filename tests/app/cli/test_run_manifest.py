@@ -70,7 +70,7 @@ def test_another_reply_than_the_recorded_one_is_told_and_fails(
     assert main.run(["run", "--manifest", str(path)]) == 1
     n = len(reply.token_ids)
     shown = capsys.readouterr()
-    assert f"reply 1 parts from the recorded one at token {n} of {n}" in shown.err
+    assert f"reply 1 differs from the recorded one from token {n} of {n}" in shown.err
     assert "another processor or GPU may round otherwise" in shown.err
     assert shown.out.count("Hello there.") == 2
 
@@ -228,3 +228,28 @@ def test_a_recorded_run_neither_reads_nor_leaves_what_batches_cost(
     assert told(model, path) == 0
     assert main.run(["run", "--manifest", str(path)]) == 0
     assert [files["costs_path"] is None for files in given] == [False, True, True]
+
+
+def test_a_manifest_that_was_edited_is_named_as_the_cause(
+    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 0
+    manifest = read_manifest(path)
+    reply = manifest.replies[0]
+    other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
+    edited = {"replies": (other,), "prompts": ("something else",)}
+    write_manifest(manifest.model_copy(update=edited), path)
+    assert main.run(["run", "--manifest", str(path)]) == 1
+    assert "the manifest was edited after it was recorded" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = tmp_path / "closed"
+    closed.write_text("a file, no folder")
+    assert told(model, closed / "run.toml") == 1
+    assert "The manifest cannot be written" in capsys.readouterr().err
+    assert main.run(["run", "hello", "--model", str(model), "--metrics", str(closed / "m")]) == 1
+    assert str(closed) in capsys.readouterr().err
