@@ -1,7 +1,7 @@
 """The cache panel: how full the tiers are, and what they brought."""
 
 from app import format as fmt
-from app.chat.snapshot import CockpitSnapshot
+from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render.charts import GraphSymbols, bar
 from app.render.lines import LABEL_WIDTH, Line, Run, clipped, hanging, labelled, longest
 from app.render.reuse import prefix_line, prefix_lines
@@ -238,7 +238,7 @@ def cache_lines(
     if is_tall:
         bars = [line for tier in tiers for line in tier_block(tier, width, symbols)]
         spare = None if height is None else height - N_BLOCKS - len(below)
-        prefix = prefix_lines(snapshot.prompt, width)
+        prefix = _prefix_lines(snapshot, width)
         if spare is None or len(prefix) <= 1 + spare:
             below = [*prefix, *below[1:]]
     else:
@@ -246,9 +246,20 @@ def cache_lines(
     return [clipped(line, width) for line in [*bars, *below][:height]]
 
 
+def _prefix_lines(snapshot: CockpitSnapshot, width: int, *, is_short: bool = False) -> list[Line]:
+    """Where the prompt came from; while one is read, what was found of it and not the last one."""
+    if snapshot.phase is Phase.PREFILL and not snapshot.server:
+        n_reused = snapshot.prefill.n_reused if snapshot.prefill else None
+        found = "reading" if n_reused is None else f"reading, {fmt.count(n_reused)} reused"
+        return [clipped(labelled("prefix", found), width)]
+    if is_short:
+        return [prefix_line(snapshot.prompt, width)]
+    return prefix_lines(snapshot.prompt, width)
+
+
 def _below(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     """One line each, the most useful first."""
-    lines = [prefix_line(snapshot.prompt, width)]
+    lines = [_prefix_lines(snapshot, width, is_short=True)[0]]
     counts = snapshot.tiers.counts if snapshot.tiers is not None and not snapshot.server else None
     if counts is not None:
         lines.append(reuse_line(counts, width))

@@ -84,7 +84,7 @@ def state_line(entry: CacheEntry, titles: Titles, width: int, now: float) -> Lin
         "bytes": Run(fmt.short_nbytes(entry.nbytes)),
         "pinned": Run("pinned" if entry.is_pinned else "", "accent"),
         "uses": Run(fmt.tokens(entry.n_uses)),
-        "used": Run(fmt.ago(now - entry.used_at)),
+        "used": Run(_last_use(entry.n_uses, now - entry.used_at)),
         "spares": Run(spared_text(entry.recompute_s)),
     }
     where = [Run(_MARKS[t], f"tier-{t}") if t in entry.tiers else _absent() for t in TIERS]
@@ -101,7 +101,7 @@ def chat_line(chat: CachedChat, titles: Titles, width: int, now: float) -> Line:
         "bytes": Run(fmt.short_nbytes(chat.nbytes)),
         "pinned": Run(_pinned(chat), "accent"),
         "uses": Run(fmt.tokens(chat.n_uses)),
-        "used": Run(fmt.ago(now - chat.used_at)),
+        "used": Run(_last_use(chat.n_uses, now - chat.used_at)),
         "spares": Run(spared_text(chat.recompute_s)),
     }
     return _table_line(
@@ -221,7 +221,11 @@ def chat_detail(
         symbols: Which characters to draw with.
     """
     states = fmt.counted(len(chat.entries), "state")
-    shared = f", {fmt.nbytes(chat.n_shared_bytes)} of them shared" if chat.n_shared_bytes else ""
+    shared = ""
+    if chat.n_shared_bytes:
+        is_all = chat.n_shared_bytes == chat.nbytes
+        part = "all of it" if is_all else f"{fmt.nbytes(chat.n_shared_bytes)} of it"
+        shared = f", {part} other chats use too"
     lines = [
         *field("chat", (Run(title_of(chat.owner, titles), "strong"),), width),
         *field("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest line"),), width),
@@ -245,7 +249,7 @@ def log_lines(notes: Sequence[CacheNote], width: int, owners: Owners, titles: Ti
         titles: Titles of the chats by owner.
     """
     if not notes:
-        return [clipped((Run("nothing happened yet", "muted"),), width)]
+        return [clipped((Run("no notes yet", "muted"),), width)]
     return [
         line
         for note in reversed(notes)
@@ -292,6 +296,10 @@ def _lies(entry: CacheEntry) -> Line:
     return (*runs, Run(f": {fmt.nbytes(entry.nbytes)}"), pinned)
 
 
+def _last_use(n_uses: int, elapsed_s: float) -> str:
+    return fmt.ago(elapsed_s) if n_uses else fmt.NO_VALUE
+
+
 def _used(n_uses: int, elapsed_s: float) -> str:
     ago = fmt.ago(elapsed_s)
     last = "just now" if ago == "now" else f"{ago} ago"
@@ -299,4 +307,6 @@ def _used(n_uses: int, elapsed_s: float) -> str:
 
 
 def _spares(recompute_s: float) -> str:
-    return f"{spared_text(recompute_s)} of computing" if recompute_s > 0 else "not measured"
+    if recompute_s <= 0:
+        return "not measured"
+    return f"{spared_text(recompute_s)} of computing, as it took then"

@@ -50,7 +50,8 @@ def position_shares(
 ) -> Line:
     """How often the first, second, third ... token of a draft is right when those before it are.
 
-    Columns first, then as many numbers as there is room for: `90% 50% 3/4`.
+    Columns first, then as many numbers as there is room for: `90% 50% 3/4 examined`. What was
+    verified behind the first miss is not examined, so these are fewer than the verified tokens.
     """
     rates = [fmt.share(counts.n_accepted, counts.n_examined) for counts in by_position]
     if not rates:
@@ -63,6 +64,8 @@ def position_shares(
         if len(numbers) + 1 + len(text) > room:
             break
         numbers += f" {text}"
+    if numbers and len(numbers) + len(" examined") <= room:
+        numbers += " examined"
     return (*bars, Run(f" {numbers}", "muted")) if numbers else bars
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from app.cache import NOBODY, cached_chats
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.format import NO_VALUE
+from app.format import NO_VALUE, ago
 from app.render.cache_list import (
     chat_detail,
     chat_line,
@@ -167,7 +167,19 @@ def test_where_a_chat_lies_is_drawn_tier_by_tier() -> None:
     assert lines[3].endswith("804")
     assert lines[4].endswith("1,104")
     assert "░" not in lines[4]
-    assert "25 MiB, 7 MiB of them shared" in "\n".join(lines)
+    assert "25 MiB, 7 MiB of it other" in "\n".join(lines)
+    whole = replace(one, n_shared_bytes=one.nbytes)
+    assert "25 MiB, all of it other" in text(chat_detail(whole, TITLES, 44, NOW, "block"))
+
+
+def test_what_was_never_used_has_no_time_of_use() -> None:
+    unused = replace(STATE, n_uses=0)
+    assert fmt_ago(STATE) in plain(state_line(STATE, TITLES, 74, NOW))
+    assert fmt_ago(STATE) not in plain(state_line(unused, TITLES, 74, NOW))
+
+
+def fmt_ago(entry: CacheEntry) -> str:
+    return ago(NOW - entry.used_at)
 
 
 def test_the_log_is_told_in_full_newest_first() -> None:
@@ -177,7 +189,7 @@ def test_the_log_is_told_in_full_newest_first() -> None:
     assert " ! a long story" in plain(lines[0])
     assert text(lines).count("story") == 6
     assert plain(lines[-1]).endswith("first")
-    assert "nothing happened" in text(log_lines((), 40, {}, {}))
+    assert "no notes" in text(log_lines((), 40, {}, {}))
 
 
 def test_an_empty_table_says_why() -> None:

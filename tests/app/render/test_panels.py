@@ -219,6 +219,15 @@ def test_pages_of_repacked_weights_are_reclaimable_and_no_fault_of_the_plan() ->
     assert "model 92" in rows[3]
 
 
+def test_while_a_prompt_is_read_the_last_one_is_not_told_for_it() -> None:
+    asked = CockpitSnapshot(phase=Phase.DECODING, n_ctx=512, prompt=PromptReady(33))
+    assert "0 of 33" in text(cache_lines(asked, 44))
+    reading = replace(asked, phase=Phase.PREFILL, prefill=PromptProgress(43, 55, 24))
+    shown = text(cache_lines(reading, 44))
+    assert "0 of 33" not in shown
+    assert "reading, 24 reused" in shown
+
+
 def test_a_prefill_shows_how_far_it_is() -> None:
     reading = CockpitSnapshot(phase=Phase.PREFILL, prefill=PromptProgress(300, 1200, 0))
     assert "300/1,200" in text(throughput_lines(reading, 44))

@@ -37,7 +37,7 @@ def test_every_figure_of_a_reply_is_there() -> None:
         "drafted 12, verified 9, examined 7, accepted 5, refuted 4; 4 rounds of 2.25 tokens",
         "1.8x of plain steps of 100.0 ms: 0.40 s ± 0.05 s saved",
         "accepted by source: draft 1 of 3 · lookup 4 of 6",
-        "accepted by position: 1: 3 of 4 · 2: 2 of 3",
+        "accepted of examined, by position: 1: 3 of 4 · 2: 2 of 3",
     ]
 
 
