@@ -8,7 +8,7 @@ from app.chat.snapshot import Phase, tally_of
 from app.format import NO_VALUE, share
 from app.render.cache import cache_lines
 from app.render.lines import plain
-from app.render.status import memory_lines
+from app.render.status import memory_lines, status_line
 from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SpeculationSettings
 from engine.events import (
@@ -25,6 +25,7 @@ from engine.events import (
     TiersChanged,
     TokenKind,
     TokensCommitted,
+    Waiting,
     WorkerStopped,
 )
 from tests.fakes_client import CONFIGURATION, loaded
@@ -82,6 +83,14 @@ def test_phases_follow_the_events(clock: Clock) -> None:
     assert meters.phase is Phase.DECODING
     meters.feed(WorkerStopped("", "", -9))
     assert meters.phase is Phase.STOPPED
+
+
+def test_who_is_waited_for_is_shown_until_it_goes_on(meters: Meters) -> None:
+    meters.start_load(CONFIGURATION)
+    meters.feed(Waiting("cellar:8080 cannot answer now (503), waited 10 s, of 300 s at most"))
+    assert "cellar:8080 cannot answer now" in plain(status_line(meters.snapshot(), 120))
+    meters.feed(Waiting(""))
+    assert "cellar" not in plain(status_line(meters.snapshot(), 120))
 
 
 def test_counts_are_added_up_and_kept_apart(meters: Meters) -> None:

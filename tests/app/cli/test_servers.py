@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from app.cli.main import run
 from engine.backends.server import many_users
 from engine.model.addresses import KEY_VARIABLE
-from tests.hostile_language_server import serving
+from tests.hostile_language_server import LanguageServer, serving
+from tests.waiting import wait_until
 
 
 def test_doctor_says_what_a_server_tells_and_what_not(
@@ -30,6 +32,25 @@ def test_run_prints_the_reply_of_a_server(capfd: pytest.CaptureFixture[str]) -> 
     with serving("vLLM") as server:
         assert run(["run", "--server", server.url, "Hello"]) == 0
     assert capfd.readouterr().out == "The cat sat on the mat.\n"
+
+
+def test_a_busy_server_is_waited_for_with_a_word_on_standard_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with serving("vLLM") as server:
+        server.misdeed = "busy"
+        answers_later = threading.Thread(target=answer_from_the_second_question_on, args=(server,))
+        answers_later.start()
+        assert run(["run", "--server", server.url, "Hello"]) == 0
+        answers_later.join()
+    shown = capfd.readouterr()
+    assert shown.out == "The cat sat on the mat.\n"
+    assert "Loading model; waited 0 s, of 300 s at most" in shown.err
+
+
+def answer_from_the_second_question_on(server: LanguageServer) -> None:
+    wait_until(lambda: len(server.asked) > 1)
+    server.misdeed = "none"
 
 
 def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
