@@ -23,6 +23,10 @@ LARK_SUFFIX = ".lark"
 
 _LARK_LINE = re.compile(r"at line (\d+)")
 _UNKNOWN_RULE = re.compile(r"Rule '([^']+)' not found")
+_START = re.compile(
+    r"""("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\#[^\n]*)|(?<![\w-])start(?![\w-])"""
+)
+"""The name `start`, or first what it is no name in: a text, a set of characters, a comment."""
 
 
 class GrammarError(EngineError):
@@ -96,7 +100,7 @@ def refused(grammar: Grammar, said: str) -> GrammarError:
 
 def is_lark(text: str) -> bool:
     """Whether a grammar is written in Lark, else it is GBNF."""
-    return re.search(r"(?m)^\s*(%llguidance\b|start\s*:)", text) is not None
+    return re.search(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))", text) is not None
 
 
 def _of_schema(grammar: Grammar) -> str:
@@ -128,12 +132,20 @@ def _lark_of_gbnf(grammar: Grammar) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
-        return gbnf_to_lark(grammar.text)
+        return gbnf_to_lark(_without_start(grammar.text))
     except RecursionError as error:
         raise GrammarError(f"the grammar {grammar.name} is nested too deep") from error
     except Exception as error:  # the converter raises bare exceptions for what a user wrote
         said = _with_line(str(error), grammar.text)
         raise GrammarError(f"the grammar {grammar.name} is not valid GBNF: {said}") from error
+
+
+def _without_start(gbnf: str) -> str:
+    """GBNF whose rule `start` has a free name: in Lark it is the first rule, `root` in GBNF."""
+    free = "start-0"
+    while free in gbnf:
+        free += "0"
+    return _START.sub(lambda found: found[0] if found[1] else free, gbnf)
 
 
 def _with_line(said: str, text: str) -> str:

@@ -46,21 +46,33 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"every weight as {computed}")
     layers, span = list(model.architecture.layers.values()), _span(configuration, computed)
     kind = cache_kind(configuration, computed)
+    kv_bytes, state_bytes = kept_bytes(model, configuration, computed)
     if layers:
-        fault = kind_fault(kind, layers)
-        if fault is not None:
-            raise PresetError(fault)
-        ledger.add(
-            device, TermKind.KV, cache_bytes(kind, layers, span), Source.EXACT, f"kept as {kind}"
-        )
-    states = sum(row.n_convolution + row.n_state for row in model.architecture.states.values())
-    if states:
-        kept = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
-        nbytes = states * kept * (1 + MAX_DRAFT) * configuration.n_slots
-        ledger.add(device, TermKind.STATE, nbytes, Source.EXACT, "with those behind each draft")
+        ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"kept as {kind}")
+    if state_bytes:
+        note = "with those behind each draft"
+        ledger.add(device, TermKind.STATE, state_bytes, Source.EXACT, note)
     compute = read_bytes(kind, layers, span) + _activation_bytes(model, configuration, size)
     ledger.add(
         device, TermKind.COMPUTE, compute, Source.ESTIMATED, "one layer", within(compute, 0.7)
+    )
+
+
+def kept_bytes(model: Model, configuration: Configuration, computed: str) -> tuple[int, int]:
+    """Bytes that all sequences' caches allocate: keys and values, and recurrent states.
+
+    Raises:
+        PresetError: there is no such kind of cache, or the layers cannot have it.
+    """
+    layers, kind = list(model.architecture.layers.values()), cache_kind(configuration, computed)
+    fault = kind_fault(kind, layers) if layers else None
+    if fault is not None:
+        raise PresetError(fault)
+    states = sum(row.n_convolution + row.n_state for row in model.architecture.states.values())
+    kept = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
+    return (
+        cache_bytes(kind, layers, _span(configuration, computed)) if layers else 0,
+        states * kept * (1 + MAX_DRAFT) * configuration.n_slots,
     )
 
 

@@ -5,9 +5,12 @@ against the tensors of the caches themselves.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from engine.configuration import KV_CACHE
 
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 BLOCK = 32
@@ -116,6 +119,8 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     than half of the bytes saves.
     """
     if kv_cache is not None:
+        if re.fullmatch(KV_CACHE, kv_cache) is None:
+            return KindName(kv_cache, kv_cache)  # there is none of that name
         first, _, rest = kv_cache.rpartition("+")
         n_first, _, name = first.partition("x")
         name_k, _, name_v = rest.partition("/")

@@ -8,7 +8,7 @@ passes. So a tighter gate keeps the choice or moves it to a kind that is not coa
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import floor, log
+from math import log
 from typing import Final
 
 from engine.configuration import KVTypeName
@@ -29,8 +29,9 @@ from engine.quality.records import LEAST_TOKENS, Cost, Measurement, Report
 
 WIDEST: Final = "f32"
 """Twice the bytes of f16 for nothing that chats show: others are compared with it."""
-RATE_STEP = 1.05
-"""Rates within one step of this ratio are one: paired runs differ by about as much."""
+SAME_RATE = 1.05
+"""Rates up to this ratio from the reference's are one with it: paired runs differ by about as much.
+Beyond, rates are compared in steps of its square."""
 
 
 class Basis(StrEnum):
@@ -164,14 +165,31 @@ def timed(candidate: Candidate, n_ctx: int) -> Candidate:
     return replace(candidate, token_s=token_seconds(cost, n_ctx // 2))
 
 
-def speed_order(candidate: Candidate) -> tuple[bool, int, int, float, Pair]:
+def rate_step(token_s: float, reference_s: float | None) -> int:
+    """The step of a rate, less is quicker; the reference is in the middle of step 0."""
+    return round(log(token_s / (reference_s or 1.0)) / (2 * log(SAME_RATE)))
+
+
+def speed_order(
+    candidate: Candidate, reference_s: float | None
+) -> tuple[bool, int, int, float, Pair]:
     """The quickest first; among rates of one step the smallest, then the finest.
 
-    It looks at nothing but the candidate, so that the order of two never hangs on a third.
+    It looks at nothing but the candidate and the reference, which no gate removes, so that the
+    order of two never hangs on a third.
+
+    Args:
+        candidate: With its seconds for a token.
+        reference_s: Those of the reference; None where they were not measured.
     """
-    step = 0 if candidate.token_s is None else floor(log(candidate.token_s) / log(RATE_STEP))
-    nbytes = candidate.nbytes or 0
-    return candidate.token_s is None, step, nbytes, candidate.strain, candidate.pair
+    token_s, nbytes = candidate.token_s, candidate.nbytes or 0
+    step = 0 if token_s is None else rate_step(token_s, reference_s)
+    return token_s is None, step, nbytes, candidate.strain, candidate.pair
+
+
+def reference_seconds(report: Report, depth: int) -> float | None:
+    """Seconds of the reference for a token at a depth; None where they were not measured."""
+    return token_seconds(report.reference.cost, depth) if report.reference else None
 
 
 def is_coarser(pair: Pair, other: Pair) -> bool:
@@ -191,7 +209,10 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
     ]
     if str(report.subject.reference) == WIDEST and all(each.objections for each in found):
         found = _with_fall_back(found, wish, size)
-    accepted = sorted((each for each in found if not each.objections), key=speed_order)
+    depth = wish.n_ctx // 2
+    base_s = reference_seconds(report, depth)
+    passing = [each for each in found if not each.objections]
+    accepted = sorted(passing, key=lambda each: speed_order(each, base_s))
     rejected = tuple(each for each in found if each.objections)
     if not accepted:
         raise BudgetError(_nothing(wish, rejected))
@@ -199,7 +220,7 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
     return Choice(
         taken.pair,
         Basis.MEASURED,
-        _why(taken, accepted, rejected, wish.n_ctx // 2),
+        _why(accepted, rejected, depth, base_s),
         tuple(accepted),
         rejected,
         _notes(report, taken, wish),
@@ -260,8 +281,12 @@ def _refused(candidate: Candidate, why: str) -> Candidate:
 
 
 def _why(
-    taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Candidate], depth: int
+    accepted: Sequence[Candidate],
+    rejected: Sequence[Candidate],
+    depth: int,
+    base_s: float | None,
 ) -> str:
+    taken = accepted[0]
     packed = [each for each in accepted if not is_whole(each.pair)]
     if is_whole(taken.pair) and not packed:
         smaller = [each for each in rejected if not is_whole(each.pair)]
@@ -277,7 +302,7 @@ def _why(
         rate = f"{_rate(taken)} {_at(depth, taken)}"
         return f"{taken.label} is the only one that passes with a measured rate: {rate}"
     next_ = others[0]
-    is_equal = speed_order(next_)[1] == speed_order(taken)[1]
+    is_equal = speed_order(next_, base_s)[1] == speed_order(taken, base_s)[1]
     which = "smallest of the quickest that pass" if is_equal else "quickest that passes"
     return (
         f"{taken.label} is the {which}: {_rate(taken)}, {next_.label} {_rate(next_)} "

@@ -3,7 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.policy.choice import Basis, Candidate, has_verdict, judged, speed_order, timed
+from engine.policy.choice import (
+    Basis,
+    Candidate,
+    has_verdict,
+    judged,
+    reference_seconds,
+    speed_order,
+    timed,
+)
 from engine.policy.gates import Gates
 from engine.policy.pairs import COARSENESS, Pair, guessed_cost, is_whole, pair_label
 from engine.quality.records import LEAST_TOKENS, Report
@@ -43,12 +51,12 @@ class Known:
     notes: tuple[str, ...] = ()
     """What the user should know of the kept plans, such as one that cannot be read."""
 
-    @property
-    def candidates(self) -> dict[Pair, Candidate]:
-        """The measured pairs by what they lose, the finest first; none without a report."""
-        if self.report is None:
-            return {}
-        return {each.pair: each for each in judged(self.report, self.gates)}
+    candidates: dict[Pair, Candidate] = field(init=False, compare=False, repr=False)
+    """The measured pairs by what they lose, the finest first; none without a report."""
+
+    def __post_init__(self) -> None:
+        found = () if self.report is None else judged(self.report, self.gates)
+        object.__setattr__(self, "candidates", {each.pair: each for each in found})
 
     @property
     def has_verdict(self) -> bool:
@@ -75,9 +83,11 @@ class Known:
         """Pairs by their measured rates; as they came where those are of another machine."""
         known = self.candidates
         listed = tuple(pairs)
-        if not self.has_rates or any(pair not in known for pair in listed):
+        if self.report is None or not self.has_rates or any(pair not in known for pair in listed):
             return listed
-        return tuple(sorted(listed, key=lambda pair: speed_order(timed(known[pair], USUAL_N_CTX))))
+        base_s = reference_seconds(self.report, USUAL_N_CTX // 2)
+        found = {pair: timed(known[pair], USUAL_N_CTX) for pair in listed}
+        return tuple(sorted(found, key=lambda pair: speed_order(found[pair], base_s)))
 
     def costs(self, pairs: Iterable[Pair]) -> tuple[float, ...]:
         """What each pair costs, in halvings of the context: measured for all, or guessed for all.

@@ -47,11 +47,12 @@ from engine.errors import (
     DecodeAborted,
     EngineError,
     ModelLoadError,
+    PresetError,
     StateError,
 )
 from engine.events import BufferSize
 from engine.memory.hardware import thread_counts, usable_cores
-from engine.memory.torch_backend import cache_kind
+from engine.memory.torch_backend import cache_kind, kept_bytes
 from engine.memory.torch_caches import CacheSpan, read_bytes
 from engine.model.architecture import Model, read_model
 
@@ -238,7 +239,7 @@ class TorchBackend:
         progress: Progress | None,
         like: "TorchBackend | None",
     ) -> Context:
-        """Caches first: what they leave is what weights may take."""
+        """What does not fit is refused before anything is allocated."""
         name, n_free = model.file.path.name, free_bytes(self._device)
         loaded = None if like is None else like._live().model
         room = CacheRoom(
@@ -251,15 +252,9 @@ class TorchBackend:
         span = CacheSpan(self.n_ctx, TYPE_NAMES[self._dtype])
         self.read_bytes = read_bytes(self._kind, attention, span)
         try:
+            self._check_fits(model, configuration, n_free, has_weights=loaded is not None)
             prefixes = self._make_caches(configuration, shape, room)
             has_fixed_steps = self._has_fixed_steps(configuration)
-            need = MemoryNeed(
-                n_weights=0 if loaded else sum(prod(each.shape) for each in model.file.tensors),
-                dtype=self._dtype,
-                kv_bytes=self.kv_bytes,
-                n_ctx=self.n_ctx * self.n_sequences,
-            )
-            check_fits(name, need, n_free, self._device)
             transformer = loaded or assemble(
                 shape,
                 Weights(model.file, dtype=self._dtype, device=self._device, progress=progress),
@@ -281,6 +276,25 @@ class TorchBackend:
             prefixes=prefixes,
             trace=self._traced(configuration.kv_trace),
         )
+
+    def _check_fits(
+        self, model: Model, configuration: Configuration, n_free: int, *, has_weights: bool
+    ) -> None:
+        """Raise `ModelLoadError` where caches and weights need more than is free."""
+        try:
+            kept = kept_bytes(model, configuration, TYPE_NAMES[self._dtype])
+        except PresetError as error:
+            raise ModelLoadError(str(error)) from error
+        tensors = () if has_weights else model.file.tensors
+        joined = (prod(each.shape) for each in tensors if each.name.startswith("blk."))
+        need = MemoryNeed(
+            n_weights=sum(prod(each.shape) for each in tensors),
+            n_joined=2 * max(joined, default=0),
+            dtype=self._dtype,
+            kv_bytes=sum(kept),
+            n_ctx=self.n_ctx * self.n_sequences,
+        )
+        check_fits(model.file.path.name, need, n_free, self._device)
 
     def _has_fixed_steps(self, configuration: Configuration) -> bool:
         """Whether steps in fixed shapes are wanted, by compiler or CUDA, and possible."""

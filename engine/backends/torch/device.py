@@ -78,6 +78,8 @@ class MemoryNeed:
     """What a model is to take."""
 
     n_weights: int
+    n_joined: int
+    """Of matrices that are held twice for a moment, while they become one."""
     dtype: torch.dtype
     """Of the weights."""
     kv_bytes: int
@@ -91,23 +93,23 @@ def check_fits(name: str, need: MemoryNeed, free: int, device: torch.device) -> 
     Args:
         name: The file, for the message.
         need: What it takes.
-        free: Bytes on the device before its cache was made.
+        free: Bytes on the device.
         device: Where it is to lie.
     """
-    weights = need.n_weights * need.dtype.itemsize
+    weights = (need.n_weights + need.n_joined) * need.dtype.itemsize
     if weights + need.kv_bytes <= free:
         return
     ways = []
-    short = need.n_weights * torch.bfloat16.itemsize
+    short = (need.n_weights + need.n_joined) * torch.bfloat16.itemsize
     if short < weights and short + need.kv_bytes <= free:
         ways.append(f'dtype = "bf16" ({_gib(short + need.kv_bytes)})')
     n_fitting = (free - weights) * need.n_ctx // need.kv_bytes if need.kv_bytes else 0
-    if n_fitting > 0:
+    if 0 < n_fitting < need.n_ctx:
         ways.append(f"a context of {n_fitting} tokens")
     ways.append("the backend llama.cpp, which keeps weights as they are in the file")
     raise ModelLoadError(
-        f"{name} takes {_gib(weights)} as {TYPE_NAMES[need.dtype]} and {_gib(need.kv_bytes)} of "
-        f"cache, and {_gib(free)} are free on {device}: what fits is {', or '.join(ways)}"
+        f"{name} takes {_gib(weights)} while it is loaded as {TYPE_NAMES[need.dtype]} and "
+        f"{_gib(need.kv_bytes)} of cache, and {_gib(free)} are free on {device}: what fits is {', or '.join(ways)}"
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import ModelLoadError
@@ -75,8 +74,8 @@ class Weights:
                 f"{self._name} has no tensor {name}: it is incomplete, or of another kind than its "
                 "header says"
             )
-        values = self._dequantised(place).reshape(place.info.shape[::-1])
-        read = torch.from_numpy(values).to(device=self.device, dtype=dtype or self.dtype)
+        values = self._dequantised(place, dtype or self.dtype)
+        read = values.reshape(place.info.shape[::-1]).to(self.device)
         self._n_read += place.info.nbytes
         if self._progress is not None:
             self._progress(self._n_read, self._n_bytes)
@@ -86,18 +85,18 @@ class Weights:
         """A tensor, None where the file has none of that name."""
         return self.read(name) if name in self else None
 
-    def _dequantised(self, place: _Place) -> NDArray[np.float32]:
+    def _dequantised(self, place: _Place, dtype: torch.dtype) -> Tensor:
+        """The numbers of a tensor; no second copy of it is held in another type meanwhile."""
         kind, n_elements = place.info.type, prod(place.info.shape)
         raw = self._maps[place.path][place.offset : place.offset + place.info.nbytes]
-        if kind.name == "f32":
-            return np.array(raw.view(np.float32))
-        values = np.empty(n_elements, np.float32)
+        values = torch.empty(n_elements, dtype=dtype)
         number = GGMLQuantizationType(TYPE_NUMBERS[kind.name])
         step_bytes, step = BLOCKS_AT_ONCE * kind.block_bytes, BLOCKS_AT_ONCE * kind.block_size
         try:
             for index, start in enumerate(range(0, len(raw), step_bytes)):
                 part = raw[start : start + step_bytes].reshape(1, -1)
-                values[index * step : (index + 1) * step] = dequantize(part, number).reshape(-1)
+                read = np.array(dequantize(part, number), np.float32).reshape(-1)
+                values[index * step : (index + 1) * step] = torch.from_numpy(read)
         except NotImplementedError as error:
             raise ModelLoadError(
                 f"{self._name} has tensors of the type {kind.name}, which the torch backend cannot "

@@ -17,6 +17,7 @@ YES_OR_NO = 'root ::= "yes" | "no"\n'
         ('{"type": "object", "properties": {"age": {"type": "integer"}}}', True),
         (YES_OR_NO, False),
         ('start: "yes" | "no"\n', False),
+        ('root ::= start "."\nstart ::= "yes" | "no"\n', False),
         ('root ::= item+\nitem ::= "- " [^\\n]+ "\\n"\n', False),
     ],
 )

@@ -140,6 +140,12 @@ def test_among_equal_rates_the_smallest_is_chosen_and_rates_of_another_step_are_
     assert choose(slower, Wish(N_CTX), Gates(), size).pair == WHOLE
 
 
+@given(st.floats(1, 500), st.floats(0.955, 1.045))
+def test_rates_within_5_percent_of_the_references_are_one(rate: float, ratio: float) -> None:
+    found = report({Q8: 0.002}, {WHOLE: rate, Q8: ratio * rate})
+    assert choose(found, Wish(N_CTX), Gates(), size).pair == Q8
+
+
 def test_where_nothing_smaller_passes_it_is_f16_with_the_reason() -> None:
     choice = choose(report({Q8: 0.4}), Wish(N_CTX), Gates(), size)
     assert choice.pair == WHOLE
