@@ -26,6 +26,7 @@ from engine.model.identity import identity_of, model_identity
 from engine.quality.laboratory import Laboratory, Plan
 from engine.quality.questions import questions
 from engine.quality.records import (
+    CONTROL,
     CacheKind,
     QualityError,
     Report,
@@ -47,6 +48,10 @@ from engine.quality.texts import (
 LABORATORY_CTX = 8192
 """Longest text of a measurement that says nothing else: its contexts lie in memory side by side."""
 LEAST_LABORATORY_CTX = 64
+CONTROL_SHARE = 4
+"""llama.cpp's control decodes a chunk in so many batches, through the other attention."""
+CONTROL_ROWS = 2
+"""Rows that torch's control decodes at once: up to two take another product (`torch/device.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +202,9 @@ def llama_cpp_contexts(configuration: Configuration) -> Contexts:
     every row reads what was quantised, its own too. On a processor one thread for each context
     wastes nothing on waiting for other threads, which takes most of the time where other programs
     run; the figures are the same. Flash attention makes f16 of what is f32: those are read without
-    (`build_attn_mha`, the same file).
+    (`build_attn_mha`, the same file). The control has flash attention where the reference has none
+    and none where it has: smaller batches alone take the same kernels below 64 tokens
+    (`GGML_FA_TILE_Q`, `ggml/src/ggml-cpu/common.h`) and show nothing.
 
     Raises:
         ModelLoadError: llama.cpp refused the file.
@@ -211,12 +218,17 @@ def llama_cpp_contexts(configuration: Configuration) -> Contexts:
             type_k=kv_type_name(kind.type_k),
             type_v=kv_type_name(kind.type_v),
         )
-        if {kind.type_k, kind.type_v} == {"f32"}:
-            changed = replace(changed, flash_attention="off")
+        is_flash = configuration.flash_attention != "off" and not is_wide(kind)
+        if shape.is_control:
+            model = read_model(configuration.model_path)
+            is_flash = not is_flash and model.architecture.has_flash_attention
+        if shape.is_control or is_wide(kind):
+            changed = replace(changed, flash_attention="on" if is_flash else "off")
         if shape.n_threads is not None:
             changed = replace(changed, n_threads=shape.n_threads, n_threads_batch=None)
         backend = LlamaCppBackend(changed, log, model=weights, n_rows=shape.n_rows)
-        return OpenedKind(backend, backend.compute_bytes)
+        n_step = max(1, shape.n_rows // CONTROL_SHARE) if shape.is_control else None
+        return OpenedKind(backend, backend.compute_bytes, n_step)
 
     vocabulary = LlamaCppVocabulary(weights.take())
     is_concurrent = not (configuration.n_gpu_layers and find_gpus())
@@ -246,9 +258,14 @@ def torch_contexts(configuration: Configuration) -> Contexts:
     def open_kind(kind: CacheKind, shape: BatchShape) -> OpenedKind:
         changed = replace(_alone(configuration, shape), kv_cache=str(kind))
         backend = TorchBackend(changed, log, like=weights, n_rows=shape.n_rows)
-        return OpenedKind(backend, backend.read_bytes)
+        return OpenedKind(backend, backend.read_bytes, CONTROL_ROWS if shape.is_control else None)
 
     return Contexts(weights.vocabulary, open_kind, weights.close)
+
+
+def is_wide(kind: CacheKind) -> bool:
+    """Whether keys and values are f32."""
+    return {kind.type_k, kind.type_v} == {"f32"}
 
 
 def _alone(configuration: Configuration, shape: BatchShape) -> Configuration:
@@ -339,6 +356,7 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
             "backend": configuration.backend,
             "computed in": configuration.dtype,
             "sliding window": "whole" if configuration.swa_full else "as trained",
+            CONTROL: f"{CONTROL_ROWS} rows at once",
         }
     rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
     settings = {
@@ -348,6 +366,7 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
         "sliding window": "whole" if configuration.swa_full else "as trained",
         "CPU kernels": "repacked" if configuration.use_extra_buffers else "plain",
         "rotation of quantised caches": "on" if rotation else "off",
+        CONTROL: "the other attention",
     }
     if configuration.lora_paths:
         settings["LoRA"] = adapters_in_words(configuration.adapters, model_identity)

@@ -128,7 +128,7 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, "
         f"contexts of {subject.n_ctx:,}, batches of {subject.n_chunk}, "
         f"reference {subject.reference}; {settings}",
-        f"loss and KL are nats; the control is {subject.reference} again in smaller batches: "
+        f"loss and KL are nats; the control is {subject.reference} through other kernels: "
         "what it shows no cache type causes",
         *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
     )
@@ -353,9 +353,7 @@ def kind_lines(
     if row.role == "candidate":
         lines += wrapped((Run(f"{sentence(report, row.kind)}."),), width)
     elif row.role == "control":
-        text = (
-            f"{row.kind} again in smaller batches: what it shows is noise, and no type causes it."
-        )
+        text = f"{row.kind} through other kernels: what it shows is noise, and no type causes it."
         lines += wrapped((Run(text),), width)
     else:
         lines += wrapped((Run(f"{row.kind}: what the others are compared with."),), width)

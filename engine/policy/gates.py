@@ -3,8 +3,8 @@
 A gate is about a loss: 0 is what the reference has, more is worse. What is held against it is the
 unfavourable end of the figure's interval, over all texts and over the worst sort of text, because
 the loss of a kind lies in long documents and tool calls rather than in chat. What the control shows
-of the same text is taken off: the reference in batches of another shape differs from itself by
-that, on small models in 3 tokens of 100. Of the gates' room a kind may use `headroom`: texts that
+of the same text is taken off: the reference through other kernels differs from itself by that, on
+small models in 4 tokens of 100. Of the gates' room a kind may use `headroom`: texts that
 nobody measured differ from those that were.
 """
 

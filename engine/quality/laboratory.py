@@ -39,8 +39,6 @@ from engine.quality.texts import Document
 
 N_CHUNK = 64
 """Tokens of a batch: its logits lie in memory once for each context."""
-CONTROL_SHARE = 4
-"""The control decodes a chunk in so many batches: llama.cpp takes other kernels for small ones."""
 MEMORY_SHARE = 0.6
 """Of the free memory that contexts may take."""
 FLOAT_BYTES = 4
@@ -270,13 +268,14 @@ class Laboratory:
 
     def _open(self, role: Role, kind: CacheKind, n_threads: int) -> tuple[_Opened, int]:
         n_chunk = self.report.subject.n_chunk
-        shape = BatchShape(self.report.subject.n_ctx, n_chunk, n_chunk, n_threads)
+        n_ctx = self.report.subject.n_ctx
+        shape = BatchShape(n_ctx, n_chunk, n_chunk, n_threads, is_control=role == "control")
         found = self.opener.open(kind, shape)
         self._live.append(found.backend)
-        n_step = max(1, n_chunk // CONTROL_SHARE) if role == "control" else n_chunk
         logits = n_chunk * self.opener.vocabulary.n_tokens * FLOAT_BYTES
         nbytes = found.backend.kv_bytes + found.compute_bytes + logits
         line = found.backend.open()
+        n_step = min(found.n_step or n_chunk, n_chunk)
         return _Opened(Contestant(kind, role, line, n_step), found.backend), nbytes
 
     def _close(self, backends: Sequence[Backend]) -> None:

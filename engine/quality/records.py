@@ -19,6 +19,9 @@ from engine.validation import read_versioned
 
 SERVERS: Final = "server"
 """What the setting `backend` of a report says that compares servers: no cache types, no bytes."""
+CONTROL: Final = "control"
+"""The setting of a report that says how its control differs; reports without it had the reference
+in batches a quarter as large, which below 64 tokens a batch is no other kernel."""
 SCHEMA: Final = 1
 """Raised whenever a field changes its meaning; older files are then refused, not misread."""
 LEAST_TOKENS = 8_000
@@ -28,8 +31,8 @@ POSITIONS = (0, 2048, 8192, 16384)
 TEXT_KINDS = ("chat", "code", "document", "tools")
 
 Role = Literal["reference", "control", "candidate"]
-"""The reference; the reference again in batches of another shape, whose figures are the noise that
-no cache type causes; or a cache kind that may be chosen."""
+"""The reference; the reference again through other kernels, whose figures are the noise that no
+cache type causes; or a cache kind that may be chosen."""
 Number = Annotated[float, Bounds(ge=-1e9, le=1e9)]
 Amount = Annotated[float, Bounds(ge=0, le=1e9)]
 Share = Annotated[float, Bounds(ge=0, le=1)]

@@ -36,6 +36,8 @@ class BatchShape:
     """Rows of logits of one batch."""
     n_threads: int | None = None
     """Of a decode; None is as many as the model was opened with."""
+    is_control: bool = False
+    """Whether the reference's numbers are to be computed by other kernels than it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class OpenedKind:
     backend: Backend
     compute_bytes: int
     """Of the graph's buffers."""
+    n_step: int | None = None
+    """Most tokens of a decode; None is a whole batch."""
 
 
 class KindOpener(Protocol):
@@ -79,7 +83,7 @@ class Contestant:
     role: Role
     line: Line
     n_step: int
-    """Tokens of one decode: the control's are fewer than a chunk."""
+    """Tokens of one decode: the control's may be fewer than a chunk."""
 
 
 @dataclass(frozen=True, slots=True)

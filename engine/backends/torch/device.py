@@ -109,7 +109,8 @@ def check_fits(name: str, need: MemoryNeed, free: int, device: torch.device) -> 
     ways.append("the backend llama.cpp, which keeps weights as they are in the file")
     raise ModelLoadError(
         f"{name} takes {_gib(weights)} while it is loaded as {TYPE_NAMES[need.dtype]} and "
-        f"{_gib(need.kv_bytes)} of cache, and {_gib(free)} are free on {device}: what fits is {', or '.join(ways)}"
+        f"{_gib(need.kv_bytes)} of cache, and {_gib(free)} are free on {device}: what fits is "
+        f"{', or '.join(ways)}"
     )
 
 

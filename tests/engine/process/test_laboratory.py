@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine import load_laboratory
-from engine.configuration import Configuration
+from engine.configuration import Configuration, FlashAttention
 from engine.errors import ModelFileError, WorkerError
 from engine.load_laboratory import (
     LaboratoryRequest,
@@ -122,6 +122,30 @@ def test_f32_is_read_without_flash_attention_and_contexts_take_turns_beside_a_gp
         for n_layers in (-1, 0):
             found = llama_cpp_contexts(replace(SET, n_gpu_layers=n_layers))
             assert found.is_concurrent == (is_concurrent or not n_layers)
+
+
+@pytest.mark.parametrize(
+    ("flash_attention", "reference", "of_the_control"),
+    [("on", "f16", "off"), ("auto", "f16", "off"), ("off", "f16", "on"), ("on", "f32", "on")],
+)
+@pytest.mark.parametrize("n_chunk", [16, 32, 64])
+def test_the_control_has_the_other_attention_whatever_the_batch_is(
+    opened: list[tuple[Configuration, int | None]],
+    tmp_path: Path,
+    flash_attention: FlashAttention,
+    reference: str,
+    of_the_control: str,
+    n_chunk: int,
+) -> None:
+    path = made_model(tmp_path / "m.gguf", "llama", SHAPES["llama"]).file.path
+    contexts = llama_cpp_contexts(replace(SET, model_path=path, flash_attention=flash_attention))
+    kind, shape = CacheKind(reference, reference), BatchShape(512, n_chunk, n_chunk)
+    contexts.open(kind, shape)
+    control = contexts.open(kind, replace(shape, is_control=True))
+    [first, second] = [each.flash_attention for each, _ in opened]
+    assert first == ("off" if reference == "f32" else flash_attention)
+    assert second == of_the_control
+    assert control.n_step == n_chunk // 4
 
 
 @pytest.mark.parametrize("n_ctx", [None, 300])

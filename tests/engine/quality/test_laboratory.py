@@ -239,3 +239,10 @@ def test_speeds_and_bytes_are_those_of_each_kind(memory_bytes: int | None) -> No
     assert all(
         cost is not None and 0 < cost.shallow_depth < cost.deep_depth < 600 for cost in costs
     )
+
+
+def test_only_the_control_is_opened_with_other_kernels_and_decodes_in_its_steps() -> None:
+    opener = FakeOpener()
+    assert finished(laboratory(Q8, opener=opener)).is_complete
+    kinds = [(kind, shape.is_control) for kind, shape, _ in opener.opened[:3]]
+    assert kinds == [(F16, False), (F16, True), (Q8, False)]

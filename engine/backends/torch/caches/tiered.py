@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import RLock
 from typing import IO
 
 from torch import Tensor
@@ -31,7 +32,8 @@ class TieredCache:
     """A layer's cache that can be elsewhere while other layers are computed.
 
     What leaves is what `KVCache.save` gives, so nothing is lost, whatever kind it is of. All
-    methods bring it back to the device first, but for those that need no entries.
+    methods bring it back to the device first, but for those that need no entries. A thread may
+    read it ahead from disk meanwhile.
 
     Args:
         make: Makes the layer's empty cache on the device.
@@ -48,6 +50,8 @@ class TieredCache:
         self._make, self._folder, self._before = make, folder, before
         self._cache: KVCache | None = make()
         self._saved: bytes | None = None
+        """None while it is elsewhere; empty where there are no tokens."""
+        self._lock = RLock()
         self._file: IO[bytes] | None = None
         self._length = 0
         self._checksum = 0
@@ -82,16 +86,17 @@ class TieredCache:
         return length in (0, self.length) or self._here().can_crop(length)
 
     def crop(self, length: int) -> None:
-        if length == 0 and self._cache is None:
-            self._drop()
-            self._cache = self._make()
-            return
+        with self._lock:
+            if length == 0 and self._cache is None:
+                self._drop()
+                return
         self._here().crop(length)
 
     def save(self) -> bytes:
-        if self._cache is not None:
-            return self._cache.save()
-        return self._saved if self._saved is not None else self._read()
+        with self._lock:
+            if self._cache is not None:
+                return self._cache.save()
+            return self._read() if self._saved is None else self._saved or self._make().save()
 
     def load(self, saved: bytes | memoryview) -> None:
         self.crop(0)
@@ -103,16 +108,17 @@ class TieredCache:
         Raises:
             CacheStoreError: the file cannot be written; the cache stays in main memory.
         """
-        if self._cache is not None:
-            self._length, self._saved = self._cache.length, self._cache.save()
-            self._cache = None
-        elif self._saved is not None:
-            try:
-                self._file = _written(self._folder, self._saved)
-            except OSError as error:
-                raise CacheStoreError(f"{self._folder} cannot be written: {error}") from error
-            self._checksum = zlib.crc32(self._saved)
-            self._saved = None
+        with self._lock:
+            if self._cache is not None:
+                self._length, self._saved = self._cache.length, self._cache.save()
+                self._cache = None
+            elif self._saved:
+                try:
+                    self._file = _written(self._folder, self._saved)
+                except OSError as error:
+                    raise CacheStoreError(f"{self._folder} cannot be written: {error}") from error
+                self._checksum = zlib.crc32(self._saved)
+                self._saved = None
 
     def promote(self) -> None:
         """One tier up.
@@ -121,20 +127,34 @@ class TieredCache:
             CacheStoreError: the file cannot be read.
             StateError: it is not what was written.
         """
-        if self.tier is Tier.DISK:
+        with self._lock:
+            if self.tier is Tier.DISK:
+                self.read_ahead()
+            elif self._saved is not None:
+                saved, cache = self._saved, self._make()
+                self._saved, self._cache = None, cache
+                if saved:
+                    cache.load(saved)
+
+    def read_ahead(self) -> None:
+        """Bring it from disk into main memory; nothing where it is not on disk any more.
+
+        Raises:
+            CacheStoreError: the file cannot be read.
+            StateError: it is not what was written.
+        """
+        with self._lock:
+            if self.tier is not Tier.DISK or self._file is None:
+                return
             saved = self._read()
-            if self._file is not None:
-                self._file.close()
+            self._file.close()
             self._file, self._saved = None, saved
-        elif self._saved is not None:
-            saved, cache = self._saved, self._make()
-            self._saved, self._cache = None, cache
-            cache.load(saved)
 
     def close(self) -> None:
         """Forget what is held."""
-        self._drop()
-        self._cache = None
+        with self._lock:
+            self._drop()
+            self._cache = None
 
     def _here(self) -> KVCache:
         if self._cache is None:
@@ -160,7 +180,7 @@ class TieredCache:
         if self._file is not None:
             self._file.close()
         self._file = None
-        self._saved = None
+        self._saved = b""
         self._length = 0
 
 
@@ -230,7 +250,7 @@ class TierManager:
         for step in range(1, self._n_ahead + 1):
             following = self.caches[(index + step) % n_layers]
             if following is not wanted and following.tier is Tier.DISK:
-                self._reading.append(self._pool.submit(following.promote))
+                self._reading.append(self._pool.submit(following.read_ahead))
 
     def _wait(self) -> None:
         reading, self._reading = self._reading, []

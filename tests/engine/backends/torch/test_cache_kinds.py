@@ -13,11 +13,13 @@ pytest.importorskip("gguf")
 
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
+from engine.backends.torch.caches.base import held_bytes
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS
 from engine.backends.torch.caches.kinds import FLOATS
+from engine.backends.torch.caches.tiered import TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
-from engine.errors import ContextFullError, ModelLoadError
+from engine.errors import ContextFullError, ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session
 from engine.load import load_session
@@ -341,3 +343,44 @@ def test_what_torch_alone_has_is_refused_by_llama_cpp(llama: Path, tmp_path: Pat
 def test_a_kind_of_torch_is_refused_by_llama_cpp(llama: Path) -> None:
     with pytest.raises(ModelLoadError, match="kivi4 is one of the torch backend"):
         load_session(settings(llama, backend="llama.cpp", kv_cache="kivi4"))
+
+
+def test_tiered_layers_stay_within_the_share_of_the_device_that_was_planned(
+    llama: Path, log: NativeLog
+) -> None:
+    backend = TorchBackend(settings(llama, kv_cache="tiered"), log)
+    [planned] = (each.nbytes for each in backend.buffers if each.kind == "KV")
+    backend.try_out()
+    sequence = backend.open()
+    for token in LINE[:20]:
+        sequence.decode(token)
+        on_device = sum(
+            held_bytes([cache])
+            for caches in backend._caches
+            for cache in caches
+            if isinstance(cache, TieredCache)
+        )
+        assert on_device <= planned
+    backend.close()
+
+
+@pytest.mark.parametrize("kv_cache", ["-1xf16+q4_0", "f16/", "f16/q8_0/f16"])
+def test_a_kind_that_is_misspelled_is_refused_by_plan_and_load(
+    llama: Path, log: NativeLog, kv_cache: str
+) -> None:
+    asked = settings(llama, kv_cache=kv_cache)
+    with pytest.raises(PresetError, match="has no cache kind"):
+        estimate(read_model(llama), asked, (Device("CPU", "cpu", 1 << 34, 1 << 34),))
+    with pytest.raises(ModelLoadError, match="has no cache kind"):
+        TorchBackend(asked, log)
+
+
+def test_what_does_not_fit_is_refused_before_caches_are_made(
+    llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("nothing may be allocated")
+
+    monkeypatch.setattr(TorchBackend, "_make_caches", never)
+    with pytest.raises(ModelLoadError, match="what fits is a context of"):
+        TorchBackend(settings(llama, n_ctx=1 << 36), log)

@@ -141,3 +141,25 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     manager.close()
     manager.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_emptied_or_saved_while_layers_are_read_ahead_keeps_the_budget(
+    manager: TierManager,
+) -> None:
+    for _ in range(20):
+        for layer, cache in enumerate(manager.caches):
+            cache.update(*rows(layer, 20))
+        saved = [cache.save() for cache in manager.caches]
+        for cache in manager.caches:
+            cache.crop(0)
+            assert cache.length == 0
+        assert manager.tiers().count(Tier.DEVICE) <= 2
+        for cache, one in zip(manager.caches, saved, strict=True):
+            cache.load(one)
+            assert manager.tiers().count(Tier.DEVICE) <= 2
+        assert [cache.save() for cache in manager.caches] == saved
+        for cache in manager.caches:
+            cache.crop(0)
+    empty = manager.caches[0].save()
+    manager.caches[1].load(empty)
+    assert manager.caches[1].length == 0
