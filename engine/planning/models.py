@@ -97,10 +97,11 @@ def catalog_options(
     """
     for entry in sorted(entries(), key=_by_name):
         key = f"{entry.name}:{quantization}"
-        option = ModelOption(key, entry.name, (quantization,))
+        others = (f"also {', '.join(entry.aliases)}",) if entry.aliases else ()
+        option = ModelOption(key, entry.name, (quantization, *others))
         try:
             model = entry.model(quantization)
-            option = with_verdict(replace(option, facts=facts(model)), model, context)
+            option = with_verdict(replace(option, facts=(*facts(model), *others)), model, context)
         except EngineError as error:
             option = replace(option, problem=str(error))
         yield option

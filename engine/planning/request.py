@@ -3,6 +3,7 @@
 The commands, the presets and the planner all start from here, so that one question has one answer.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -196,5 +197,9 @@ def _of_catalog(name: str, unknown: UnknownNameError) -> Model:
     except ModelFileError as error:
         raise UnknownNameError(f"{unknown} And {error}") from error
     model = entry.model(quantization)
-    origin = f"kvchat's catalogue ({entry.source}; {entry.checked})"
-    return replace(model, file=replace(model.file, origin=origin))
+    origin, path = f"kvchat's catalogue ({entry.source}; {entry.checked})", model.file.path
+    asked = entry_name or name
+    if asked.lower() != entry.name.lower():  # an alias, of a model with the same shape
+        origin = f"{origin}, which has it as {entry.name}"
+        path = Path(f"{re.sub(r'[/:]', '-', asked)}{path.name.removeprefix(entry.name)}")
+    return replace(model, file=replace(model.file, origin=origin, path=path))

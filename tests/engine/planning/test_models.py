@@ -125,3 +125,10 @@ def test_the_catalogue_is_in_the_order_of_names_and_of_sizes() -> None:
     assert gemmas.index("gemma-3-4b") < gemmas.index("gemma-3-12b") < gemmas.index("gemma-3-27b")
     letters = [name[0] for name in names]
     assert letters == sorted(letters)
+
+
+def test_a_model_of_the_catalogue_is_found_by_its_other_names() -> None:
+    planner = Planner()
+    offers = catalog_options("Q4_K_M", fit_context(None, planner), lambda _: ())
+    facts = next(offer.facts for offer in offers if offer.name == "llama-3.1-70b")
+    assert "llama-3.3-70b" in facts[-1]

@@ -157,3 +157,12 @@ def test_a_plan_without_a_gpu_leaves_out_the_one_that_the_preset_plans_for() -> 
     machine = PlannedMachine(has_gpu=False)
     setup = setup_of(PlanRequest("qwen3-0.6b", machine=machine), user_planner(), rules)
     assert setup.machine == machine
+
+
+def test_a_model_of_the_catalogue_has_the_name_that_was_asked_for() -> None:
+    planner = user_planner()
+    setup = setup_of(PlanRequest("llama-3.3-70b:q8_0", machine=PlannedMachine((GIB,))), planner)
+    assert setup.configuration.model_path == Path("llama-3.3-70b.Q8_0.gguf")
+    assert "which has it as llama-3.1-70b" in warnings_of(planner.plan(setup))[0]
+    own = take_model("Qwen3-8B", planner)
+    assert own == Path("qwen3-8b.Q4_K_M.gguf")
