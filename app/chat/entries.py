@@ -199,8 +199,10 @@ def _ending(reason: str | None) -> list[str]:
 
 def _figures(message: StoredMessage) -> list[str]:
     stats, figures, tokens = message.stats or {}, [], message.token_ids
-    # Those of the text, as the list of chats counts them: an end token is emitted as well.
-    n = stats.get("n_emitted") if tokens is None else len(tokens)
+    # Those of the text, as the list of chats counts them: an end token is emitted as well. A text
+    # without any is of a server that names no ids.
+    is_named = tokens is not None and (tokens or not message.content)
+    n = len(tokens or ()) if is_named else stats.get("n_emitted")
     if stats and isinstance(n, int):
         figures.append(fmt.counted(n, "token"))
     tps, spread = _number(stats, "decode_tps"), _number(stats, "plain_spread")

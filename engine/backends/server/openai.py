@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from engine.backends.server.bounds import count_of, rate_of
+from engine.backends.server.event_stream import READ_EVERY_S
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
 from engine.backends.server.served_reply import ServedReply
@@ -147,7 +148,8 @@ class OpenAI:
         """Measure here what such servers do not tell."""
         reply.decode_s = elapsed_s
         reply.prefill_s = reply.first_token_s or 0.0
-        reply.decode_tps = rate_of(reply.n_emitted - 1, elapsed_s)
+        if elapsed_s > READ_EVERY_S:  # less is how often the stream is read
+            reply.decode_tps = rate_of(reply.n_emitted - 1, elapsed_s)
 
 
 def _choice(told: Mapping[str, object]) -> tuple[str, str, str]:

@@ -27,6 +27,12 @@ def test_the_tokens_of_a_reply_are_those_of_its_text_as_the_list_of_chats_counts
     assert ending_of(replace(with_end, stats=None)) == ""
 
 
+def test_the_tokens_of_a_reply_without_ids_are_those_that_its_server_counted() -> None:
+    assert ending_of(replace(reply("end", {"n_emitted": 40}), token_ids=())) == "40 tokens"
+    empty = replace(reply("end", {"n_emitted": 1}), content="", token_ids=())
+    assert ending_of(empty) == "0 tokens"
+
+
 @pytest.mark.parametrize(
     ("more", "figures"),
     [

@@ -257,6 +257,16 @@ def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
     assert (finished.stats.n_emitted, finished.stats.n_prompt) == (7, 9)
 
 
+def test_a_reply_that_comes_at_once_has_no_speed() -> None:
+    with serving("OpenAI") as server:
+        session = opened(server)
+        finished = events_of(ended(session))[-1]
+        session.close()
+    assert isinstance(finished, Finished)
+    assert finished.stats.n_emitted == 7
+    assert (finished.stats.decode_tps or 0.0) < 7 / 0.05
+
+
 def test_rounds_that_a_server_does_not_tell_of_are_not_made_up() -> None:
     with serving("OpenAI") as server:
         session = opened(server)
