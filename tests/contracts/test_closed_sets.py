@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from app.cli.cache_quality import ALL_TYPES
+from app.widgets.panels import PANELS
 from engine.configuration import (
     Configuration,
     DraftConfiguration,
@@ -15,6 +16,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
+from engine.events import PanelName
 from engine.memory.kv_cache import KV_TYPES, is_quantized
 from engine.policy.pairs import COARSENESS
 from engine.presets.programs.base import Exported, ExportRequest
@@ -86,3 +88,7 @@ def test_every_predictor_can_be_switched_on() -> None:
     target, draft = FakeBackend(n_ctx=64, seed=1), FakeBackend(n_ctx=64, seed=2)
     known = Registry(target, draft).names(drafting(PredictorName.CUSTOM).speculation)
     assert set(known) == set(PredictorName)
+
+
+def test_every_panel_has_its_content() -> None:
+    assert set(PANELS) == set(get_args(PanelName))
