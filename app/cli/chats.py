@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
     from app.store.search import SearchHit
 
+MOST_SHOWN = 10_000
 STANDARD = "-"
 ALL = 1_000_000
 N_NAMED = 8
@@ -87,7 +88,7 @@ def show(chat: str, *, stats: bool) -> None:
 
 @command.command(name="search")
 @click.argument("words", nargs=-1, required=True)
-@click.option("-n", "--limit", default=20, show_default=True, type=Count(1, 10_000))
+@click.option("-n", "--limit", default=20, show_default=True, type=Count(1, MOST_SHOWN))
 @json_option
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     """Find messages and titles with all WORDS; double quotes keep a phrase together."""
@@ -100,9 +101,14 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     elif hits:
         print_hits(hits)
         if len(hits) == limit:
-            tell(f"the first {limit}: -n {2 * limit} shows more, if there are more")
+            _tell_of_more(limit)
     else:
         tell("No chat holds that.")
+
+
+def _tell_of_more(limit: int) -> None:
+    more = "" if limit >= MOST_SHOWN else f": -n {min(2 * limit, MOST_SHOWN)} shows more"
+    tell(f"the first {limit:,}{more}, if there are more")
 
 
 @command.command(name="fork", help=f"Copy a chat as it is shown into a new one. {CHAT_HELP}")

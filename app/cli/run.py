@@ -158,7 +158,9 @@ class Batch:
         if self.batch_path is not None and self.out_path is not None:
             return self.batch_path, self.out_path
         if self.batch_path is not None or self.out_path is not None:
-            raise click.UsageError("--batch FILE and --out FILE go together")
+            raise click.UsageError(
+                "--batch needs --out FILE, which takes the replies; --out needs --batch FILE"
+            )
         if self.parallel is not None:
             raise click.UsageError("--parallel is for --batch FILE")
         return None
