@@ -123,8 +123,9 @@ def insert_message(db: sqlite3.Connection, new: NewMessage) -> StoredMessage:
 
 def insert_turn(db: sqlite3.Connection, new: NewTurn) -> Turn:
     """Add a question and an empty reply, and return them as stored."""
+    model_path, model_name = _as_text(new.model_path), _as_text(new.model_name)
     chat = new.chat or insert_chat(
-        db, NewChat(new.title, new.model_path, new.system_prompt, new.sampling)
+        db, NewChat(new.title, model_path, new.system_prompt, new.sampling)
     )
     parent_id, added = new.parent_id, []
     if new.question is not None:
@@ -136,10 +137,15 @@ def insert_turn(db: sqlite3.Connection, new: NewTurn) -> Turn:
         "assistant",
         "",
         vocabulary_id=new.vocabulary_id,
-        model_name=new.model_name,
+        model_name=model_name,
     )
     added.append(insert_message(db, reply))
-    return Turn(_changed(db, chat.id, "model_path = ?", new.model_path), tuple(added))
+    return Turn(_changed(db, chat.id, "model_path = ?", model_path), tuple(added))
+
+
+def _as_text(name: str | None) -> str | None:
+    """The name of a file, what is no UTF-8 in it as a backslash and its code."""
+    return None if name is None else name.encode(errors="backslashreplace").decode()
 
 
 def finish_message(db: sqlite3.Connection, ended: StoredMessage) -> StoredMessage:

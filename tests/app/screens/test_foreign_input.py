@@ -10,6 +10,7 @@ from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.widgets import Input, Select
 
+from app.application import KvchatApp
 from app.chat.attachments import file_names
 from app.paths import current_folder, model_folders, typed_path
 from app.screens.chat_settings import ChatSettingsScreen
@@ -18,8 +19,17 @@ from app.screens.dialogs import AskLine, HelpScreen
 from app.screens.downloads import FirstRunScreen
 from app.screens.sidebar import Place
 from tests.app.screens.test_call_if_open import Gate
-from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.fakes_app import (
+    NARROW,
+    WIDE,
+    answered,
+    make_app,
+    make_controller,
+    ready,
+    services,
+    wait_until,
+)
+from tests.fakes_client import CONFIGURATION, Script
 
 NO_PATHS = ("~nobody-is-called-so/x", "x" * 300, "no/such/folder/x.md", "a\0b", "~")
 
@@ -129,6 +139,21 @@ async def test_a_prompt_of_the_library_may_have_brackets_in_its_name(tmp_path: P
         assert set(names) < set(shown)
         await pilot.press("down", "enter")
         assert library.value == names[0]
+
+
+async def test_a_model_whose_file_has_no_name_in_utf_8_is_asked_like_any_other(
+    tmp_path: Path,
+) -> None:
+    controller, _ = make_controller(tmp_path)
+    configuration = replace(CONFIGURATION, model_path=tmp_path / "m\udcff.gguf")
+    app = KvchatApp(controller, services(tmp_path), configuration=configuration)
+    async with app.run_test(size=WIDE) as pilot:
+        await answered(pilot, await ready(pilot), "a question")
+        history = controller.history
+        texts = [m.content for m in history.store.path_to(history.head_id or 0)]
+        assert texts == ["a question", "Hello there."]
+        assert history.chat is not None
+        assert (history.chat.model_path or "").endswith(r"m\udcff.gguf")
 
 
 async def on_the_second_tab(pilot: Pilot[None], action: Callable[[], object]) -> None:
