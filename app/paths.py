@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import platformdirs
+
+from engine.errors import EngineError
 
 APP = "kvchat"
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
@@ -28,24 +30,37 @@ def current_folder() -> Path:
         return typed_path("~")
 
 
+class HomeError(EngineError):
+    """There is no folder for files of this user."""
+
+    title = "No home folder"
+
+
+def _own(folder: Callable[..., str]) -> Path:
+    try:
+        return Path(folder(APP, appauthor=False))
+    except RuntimeError as error:
+        raise HomeError(f"{error}: kvchat keeps its settings and chats there") from error
+
+
 def config_dir() -> Path:
     """The folder of settings, presets and themes of the user."""
-    return Path(platformdirs.user_config_dir(APP, appauthor=False))
+    return _own(platformdirs.user_config_dir)
 
 
 def data_dir() -> Path:
     """The folder of the chats and of installed models."""
-    return Path(platformdirs.user_data_dir(APP, appauthor=False))
+    return _own(platformdirs.user_data_dir)
 
 
 def state_dir() -> Path:
     """The folder of the logs and of what kvchat remembers about this machine."""
-    return Path(platformdirs.user_state_dir(APP, appauthor=False))
+    return _own(platformdirs.user_state_dir)
 
 
 def cache_dir() -> Path:
     """The folder of what can be made again."""
-    return Path(platformdirs.user_cache_dir(APP, appauthor=False))
+    return _own(platformdirs.user_cache_dir)
 
 
 def settings_path() -> Path:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from app import config, paths
+from app.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +83,14 @@ def test_the_folder_that_lm_studio_was_told_of_is_scanned(home: Path) -> None:
         folders = paths.model_folders(())
         assert (Path("/big/models") in folders) is is_read
         assert settings.parent / "models" in folders
+
+
+def test_without_any_home_the_folders_are_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("pwd.getpwuid", lambda _: {}["nobody"])
+        assert main.run(["where"]) == 1
+    assert "No home folder: could not determine" in capsys.readouterr().err
