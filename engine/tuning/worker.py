@@ -182,16 +182,17 @@ def _read(backend: Backend, sequence: Sequence, tokens: list[int], order: Order)
 
 def _write(backend: Backend, sequence: Sequence, tokens: list[int], order: Order) -> float:
     """Seconds for each token that is written, the first one apart, which wakes the threads."""
-    sequence.decode(tokens[0])
     n_done, began_s = 0, time.perf_counter()
-    ends_s = began_s + order.work.seconds
     with _limited(backend, order.limit_s):
+        sequence.decode(tokens[0])
+        began_s = time.perf_counter()
         for token in tokens[1:MOST_STEPS]:
             n_done += 1  # one that is stopped counts whole: it takes at least as long
             sequence.decode(token)
-            if n_done >= LEAST_STEPS and time.perf_counter() >= ends_s:
+            is_time = time.perf_counter() - began_s >= order.work.seconds
+            if n_done >= LEAST_STEPS and is_time:
                 break
-    return (time.perf_counter() - began_s) / n_done
+    return (time.perf_counter() - began_s) / max(n_done, 1)
 
 
 def _reply(loaded: LoadedSession, order: Order) -> float:
