@@ -380,6 +380,7 @@ class ReplyLoop:
     def _round(self, reply: Reply, drafter: Drafter) -> Events:
         waited_s, length = reply.watch.split(), drafter.length
         most_exact = self._most_exact(reply) if drafter.is_on else None
+        yield from self._shared.prefill.restore(reply, self._cancellation)
         draft = drafter.draft(self._n_draft_max(reply, most_exact))
         draft_s = reply.watch.split()
         is_exact = most_exact is not None

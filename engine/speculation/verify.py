@@ -318,7 +318,7 @@ class Exactness:
         """Measure where nothing is known of this depth and a batch of `n_rows` fits its block.
 
         Args:
-            sequence: What it holds is as before afterwards.
+            sequence: What it holds is as before afterwards, as `exact_rows` says.
             tokens: Any, taken again and again where they are fewer than `n_rows`.
             n_rows: Most rows of a batch.
 
@@ -351,7 +351,8 @@ def exact_rows(sequence: Sequence, tokens: Tokens[int], n_max: int) -> int:
     """The most rows, up to `n_max`, of batches that are to the bit what each row is alone.
 
     Any tokens will do. What was held is held afterwards, so that whatever follows is computed as if
-    nothing had been tried.
+    nothing had been tried; nothing is held where a sliding window has moved on meanwhile, as it may
+    where sequences share cells.
 
     Raises:
         DecodeAborted: stopped in between.
@@ -362,7 +363,7 @@ def exact_rows(sequence: Sequence, tokens: Tokens[int], n_max: int) -> int:
         return _exact_rows(sequence, tokens, n_max)
     finally:
         if len(sequence.tokens) > start:
-            sequence.crop(start)
+            sequence.crop(start if sequence.can_crop(start) else 0)
 
 
 def _exact_rows(sequence: Sequence, tokens: Tokens[int], n_max: int) -> int:
@@ -372,6 +373,8 @@ def _exact_rows(sequence: Sequence, tokens: Tokens[int], n_max: int) -> int:
     for n_rows in (n for n in LADDER if n <= min(n_max, len(tokens))):
         # What is held is a batch that agreed with plain steps, so plain steps go on behind it.
         alone += [sequence.decode(token).logits[0].copy() for token in tokens[len(alone) : n_rows]]
+        if not sequence.can_crop(start):
+            break
         sequence.crop(start)
         if not all(map(np.array_equal, sequence.verify(tokens[:n_rows]).logits, alone)):
             break

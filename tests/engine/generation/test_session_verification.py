@@ -281,6 +281,18 @@ class RoughBackend(FakeBackend):
         return RoughSequence(self)
 
 
+class SlidingSequence(FakeSequence):
+    """Cannot go back far, as a window does not whose cells another sequence has taken."""
+
+    def can_crop(self, length: int) -> bool:
+        return length == 0 or 0 <= len(self.tokens) - length < 4
+
+
+class SlidingBackend(FakeBackend):
+    def open(self) -> SlidingSequence:
+        return SlidingSequence(self)
+
+
 def parted(settings: SpeculationSettings, sampling: SamplingSettings) -> int:
     n_parted = 0
     for seed in range(12):
@@ -300,6 +312,13 @@ def test_strict_keeps_the_plain_text_where_batches_round_otherwise(
     assert parted(DRAFT, sampling) > 3
     assert parted(replace(DRAFT, strict=True), sampling) == 0
     assert parted(replace(DRAFT, strict=True, bonus_token=False), sampling) == 0
+
+
+def test_strict_goes_on_where_measuring_leaves_a_window_behind() -> None:
+    settings = replace(DRAFT, strict=True, controller=ControllerName.FIXED, n_draft=2)
+    plain = finished(run(make_session(OFF, target=SlidingBackend(LETTERS)), request()))
+    reply = finished(run(make_session(settings, target=SlidingBackend(LETTERS)), request()))
+    assert reply.token_ids == plain.token_ids
 
 
 def test_strict_keeps_the_cache_and_the_ends_of_a_reply() -> None:

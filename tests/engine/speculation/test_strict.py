@@ -8,6 +8,7 @@ from tests.engine.generation.test_session_verification import (
     RoughBackend,
     RoughBehind,
     RoughFromFour,
+    SlidingBackend,
 )
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -38,6 +39,13 @@ def held(backend: FakeBackend, n_tokens: int) -> FakeSequence:
     for start in range(0, n_tokens, backend.n_batch):
         sequence.prefill([7] * min(backend.n_batch, n_tokens - start))
     return sequence
+
+
+def test_rows_that_a_window_moves_on_with_are_not_measured_and_leave_nothing_held() -> None:
+    sequence = SlidingBackend(LETTERS).open()
+    sequence.prefill([5, 6, 7])
+    assert exact_rows(sequence, TOKENS, 17) == 3
+    assert list(sequence.tokens) == []
 
 
 def test_exact_rows_are_measured_where_the_line_has_grown() -> None:
