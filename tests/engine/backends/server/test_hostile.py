@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from engine.backends.server import http
 from engine.backends.server.bounds import MOST_DRAFT
 from engine.backends.server.http import (
     Limits,
@@ -174,6 +175,16 @@ def test_bytes_that_bring_nothing_are_no_sign_of_life(
         ServerSession(Configuration.at_server(server.url), HASTY)
 
 
+def test_events_without_end_that_bring_nothing_are_given_up_before_they_cost_minutes(
+    server: LanguageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MOST_IDLE", 20)
+    session = opened(server)
+    server.misdeed = "empty objects"
+    assert "21 events came with nothing new" in str(ended(session).fault)
+    session.close()
+
+
 def test_a_running_reply_is_given_up_after_its_own_limit(server: LanguageServer) -> None:
     limits = replace(QUICK, first_s=600.0, silence_s=0.3)
     session = ServerSession(Configuration.at_server(server.url), limits)
@@ -301,7 +312,8 @@ def test_a_stopped_reply_is_what_was_told_of_it(monkeypatch: pytest.MonkeyPatch)
     def without_end(
         self: OpenAI, reply: ServedReply, cancellation: Cancellation
     ) -> Iterator[Event]:
-        while not cancellation.is_cancelled:
+        del self, cancellation
+        while True:
             yield reply.committed("ab", 7)
 
     monkeypatch.setattr(OpenAI, "events", without_end)
