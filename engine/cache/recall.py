@@ -100,9 +100,14 @@ class Recall:
         """Use and fill these tiers from now on, from states of `others` where they have less."""
         self._tiers, self._settings, self._others = tiers, settings, others
 
-    def has_room(self, n_tokens: int) -> bool:
-        """Whether a reply on a line of `n_tokens` can begin beside those that are being made."""
-        return self._hot.has_room(None, n_tokens + self._backend.n_rows)
+    def has_room(self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None = None) -> bool:
+        """Whether a reply to a prompt can begin beside those that are being made.
+
+        What it has in common with one of them it shares, where cells are shared.
+        """
+        best, n_common = self._hot.best(tokens[:-1], adapters)
+        n_shared = n_common if self._backend.shares_cells and best.is_busy else 0
+        return self._hot.has_room(None, len(tokens) - n_shared + self._backend.n_rows)
 
     def begin(
         self,
@@ -198,6 +203,7 @@ class Recall:
                 with contextlib.suppress(StateError):  # it went with another
                     self._tiers.upkeep.drop(key)
         empty(slot)
+        self._hot.forget_shared(slot)
 
     def end(self, slot: Slot) -> None:
         """Take that a slot's reply is over: others may have the slot."""
@@ -210,6 +216,7 @@ class Recall:
         if not slot.n_tokens:
             return False
         slot.sequence.crop(0)
+        self._hot.forget_shared(slot)
         slot.n_looked_at = 0
         return True
 
@@ -272,7 +279,12 @@ class Recall:
         match = None if tiers is None else tiers.match(tokens, owner=owner)
         match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        if match is not None and match.n_tokens >= max(n_hot, _n_kept(best, tokens)) + MIN_GAIN:
+        # What is restored shares no cell with those that are busy.
+        has_room = not best.is_busy or self._hot.has_room(
+            None, len(tokens) + 1 + self._backend.n_rows
+        )
+        n_gained = max(n_hot, _n_kept(best, tokens)) + MIN_GAIN
+        if match is not None and match.n_tokens >= n_gained and has_room:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
@@ -309,6 +321,7 @@ class Recall:
                 return None
             self._hot.make_room(slot, match.n_tokens)
             slot.sequence.load(tokens[: match.n_tokens], states)
+            self._hot.forget_shared(slot)
         except StateError as error:
             self._tiers.refuse(match, str(error))
             return None
@@ -338,6 +351,7 @@ class Recall:
             empty(slot)
         slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
+        self._hot.forget_shared(slot, slot.n_looked_at)
         if adapters is None and isinstance(slot.sequence, RegainsTokens):
             slot.n_looked_at = slot.sequence.regain(tokens)
         return slot.n_looked_at
@@ -353,6 +367,7 @@ class Recall:
             slot.sequence.shift(n_keep, n_drop)
             slot.is_pure = False
         length = rewind(slot.sequence, tokens, known=n_keep)
+        self._hot.forget_shared(slot)
         slot.is_pure = slot.is_pure or not length
         slot.n_looked_at = length
         return Recalled(slot, n_hot=length)

@@ -11,7 +11,7 @@ MIN_SHIFTED = 16
 """Shortest stretch behind a gap that is worth moving."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """One sequence, and whose line it holds."""
 
@@ -43,6 +43,8 @@ class HotTier:
         self._backend = backend
         self._slots = [Slot(backend.open())]
         self._turn = 0
+        self._shared: dict[frozenset[int], int] = {}
+        """Leading tokens of two slots, by their places, that lie in the same cells."""
 
     @property
     def slots(self) -> Tokens[Slot]:
@@ -143,6 +145,7 @@ class HotTier:
                 break
             n_emptied += other.n_tokens > 0
             empty(other)
+            self.forget_shared(other)
         return n_emptied
 
     def has_room(self, slot: Slot | None, n_tokens: int) -> bool:
@@ -160,13 +163,31 @@ class HotTier:
         n_taken = sum(max(one.n_tokens, one.n_wanted) for one in busy)
         if not n_taken or not self._backend.shares_cells:
             return True
-        n_own = 0 if slot is None else slot.n_tokens
-        return n_taken + n_own + n_tokens <= self._backend.n_ctx
+        counted = busy if slot is None else [*busy, slot]
+        n_wanted = sum(max(one.n_wanted - one.n_tokens, 0) for one in busy)
+        return self._n_cells(counted) + n_wanted + n_tokens <= self._backend.n_ctx
 
     @property
     def n_held(self) -> int:
-        """Tokens of all sequences; a prefix that several share counts for each."""
-        return sum(slot.n_tokens for slot in self._slots)
+        """Cells that all sequences hold; those that several share count once."""
+        return self._n_cells(self._slots)
+
+    def forget_shared(self, slot: Slot, length: int = 0) -> None:
+        """Take that a slot shares no cell behind its first `length` tokens any more."""
+        place = self._slots.index(slot)
+        for pair, n_shared in tuple(self._shared.items()):
+            if place in pair:
+                self._shared[pair] = min(n_shared, length)
+
+    def _n_cells(self, slots: Tokens[Slot]) -> int:
+        """Cells of some slots: of each those that it shares with none before it."""
+        places = [self._slots.index(slot) for slot in slots]
+        n_cells = 0
+        for n, slot in enumerate(slots):
+            pairs = (frozenset((places[n], other)) for other in places[:n])
+            n_shared = max((self._shared.get(pair, 0) for pair in pairs), default=0)
+            n_cells += max(slot.n_tokens - n_shared, 0)
+        return n_cells
 
     def _copy(self, source: Slot, slot: Slot, length: int) -> None:
         if not source.is_pure:
@@ -174,10 +195,19 @@ class HotTier:
         empty(slot)
         if self._backend.shares_cells:
             slot.sequence.copy(source.sequence, length)
+            self._share(source, slot, length)
         elif self._backend.can_slice:
             slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
             slot.sequence.crop(length)
         slot.adapters = source.adapters
+
+    def _share(self, source: Slot, slot: Slot, length: int) -> None:
+        first, second = self._slots.index(source), self._slots.index(slot)
+        for other in range(len(self._slots)):
+            if other != second:
+                of_source = self._shared.get(frozenset((first, other)), 0)
+                n_shared = length if other == first else min(length, of_source)
+                self._shared[frozenset((second, other))] = n_shared
 
 
 def empty(slot: Slot) -> None:

@@ -136,7 +136,7 @@ class ReplyLoop:
         prompt = self._prompt()
         has_begun = False
         try:
-            while not self._recall.has_room(len(prompt.tokens)):
+            while not self._recall.has_room(prompt.tokens, self._request.adapters):
                 self._cancellation.check()
                 yield StandBy()
             has_begun = True

@@ -298,6 +298,6 @@ def test_a_generator_that_waits_for_cells_nobody_gives_up_is_refused_with_the_re
     for _ in range(5):
         next(first)
     with pytest.raises(EngineError, match="events nobody takes"):
-        run(session, asked(4))
+        run(session, asked(4, messages=(Message("user", "z" * 70),)))
     rest = list(first)
     assert finished(rest).token_ids == alone(asked(4, max_tokens=40)).token_ids
