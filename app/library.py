@@ -151,7 +151,7 @@ def verdict_text(option: ModelOption) -> str:
             said = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
         said += f", {option.max_n_ctx:,} at most"
-    if option.bound is not None:
+    if option.bound is not None and option.bound.tps is not None:
         said += f"; at most {fmt.rate(option.bound.tps)} tok/s (bound of memory)"
     return said
 

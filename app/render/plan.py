@@ -221,10 +221,14 @@ def largest_context_line(plan: Plan) -> Line:
 
 def speed_lines(plan: Plan) -> Iterator[Line]:
     """The most tokens per second that memory allows, then what was measured here."""
-    if (bound := plan.bound) is not None:
+    bound = plan.bound
+    if bound is not None and bound.doubt:
+        yield (Run("speed not known  ", "heading-minor"), Run(bound.doubt, "muted"))
+    elif bound is not None:
         rates = dict.fromkeys(
             f"{each.bandwidth.bytes_per_s / 1e9:.3g} GB/s {each.bandwidth.basis}"
             for each in bound.reads
+            if each.bandwidth is not None
         )
         full = f", {fmt.rate(bound.full_tps)} behind {fmt.context_size(bound.n_ctx)}"
         why = f"reads {fmt.nbytes(bound.weight_bytes)} a token, {' and '.join(rates)}"
@@ -238,10 +242,11 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
 
 
 def speed_text(speed: ModelSpeed | None, bound: SpeedBound | None) -> str:
-    """Tokens per second in a list: `74 tok/s here`, else the bound, `≤ 310 tok/s`."""
+    """Tokens per second in a list: `74 tok/s here`, else the bound, `≤ 310 tok/s`, if known."""
     if speed is not None:
         return f"{fmt.rate(speed.decode_tps)} tok/s here"
-    return "" if bound is None else f"\N{LESS-THAN OR EQUAL TO} {fmt.rate(bound.tps)} tok/s"
+    tps = None if bound is None else bound.tps
+    return "" if tps is None else f"\N{LESS-THAN OR EQUAL TO} {fmt.rate(tps)} tok/s"
 
 
 def _measured_line(speed: ModelSpeed) -> Line:

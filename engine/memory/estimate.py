@@ -86,7 +86,7 @@ def estimate(
         add_projector(ledger, beside.projector, on_gpu=configuration.mmproj_offload)
     if configuration.lora_paths:
         add_adapters(ledger, beside.adapters, where)
-    ledger.add_overhead(target)
+    ledger.add_overhead(target, model.file.n_vocab or 0)
     n_ctx = shape.n_cells * shape.n_streams
     return Estimate(
         target,
@@ -111,7 +111,7 @@ def _of_torch(
         ledger.part(TermKind.DRAFT)
         add_torch(ledger, draft, own)
         ledger.part(None)
-    ledger.add_overhead("kvchat")
+    ledger.add_overhead("kvchat", model.file.n_vocab or 0)
     add_library(ledger)
     n_each = configuration.n_ctx // configuration.n_slots
     warnings = (

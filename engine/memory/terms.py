@@ -19,9 +19,13 @@ may be. 107 to 555 MiB were reported, growing with the card; an H100 took 516 to
 seven models (driver 580, CUDA 13.0, llama.cpp 0c1e57098: `benchmarks/gpu_truth.py`)."""
 GPU_SIZES = (24 * GIB, 80 * GIB)
 """Memory of those cards; in between it is taken to grow in proportion."""
-CPU_OVERHEAD_BYTES = {"kvchat": 100 * MIB, "llama-server": 90 * MIB}
-"""The process itself: resident memory beyond llama.cpp's buffers. Measured on Linux at vocabularies
-of 49k and 262k tokens: 64 and 92 MiB in kvchat's worker, 36 and 84 MiB in llama-server."""
+LIBRARY_BYTES = 26 * MIB
+"""Resident code of Python and of the libraries in kvchat's worker, which other processes share."""
+CPU_OVERHEAD_BYTES = {"kvchat": LIBRARY_BYTES + 49 * MIB, "llama-server": 33 * MIB}
+TOKEN_BYTES = {"kvchat": 64, "llama-server": 200}
+"""The process itself and each entry of its vocabulary: resident memory beyond llama.cpp's buffers.
+Measured on Linux at vocabularies of 49k and 262k tokens: 78 and 91 MiB in kvchat's worker
+(`benchmarks/process_memory.py`), 36 and 84 MiB in llama-server."""
 
 
 def gpu_overhead_bytes(gpu: Device) -> int:
@@ -155,16 +159,11 @@ class Ledger:
         """Say how the weights in main memory lie there."""
         self._mapped[self._part or TermKind.WEIGHTS] = weights
 
-    def add_overhead(self, target: Target) -> None:
+    def add_overhead(self, target: Target, n_vocab: int) -> None:
         """Add what each process and GPU context takes beyond llama.cpp's buffers."""
-        self.add(
-            self.cpu,
-            TermKind.OVERHEAD,
-            CPU_OVERHEAD_BYTES[target],
-            Source.ESTIMATED,
-            "the process",
-            within(CPU_OVERHEAD_BYTES[target], 0.6),
-        )
+        own = CPU_OVERHEAD_BYTES[target] + n_vocab * TOKEN_BYTES[target]
+        bounds, note = within(own, 0.6), "the process and its vocabulary"
+        self.add(self.cpu, TermKind.OVERHEAD, own, Source.ESTIMATED, note, bounds)
         for gpu in self.gpus:
             if self._terms[gpu]:
                 note = "its driver, grows with the card"

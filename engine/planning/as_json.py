@@ -33,7 +33,7 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "verdict": str(plan.verdict),
         "margin_bytes": plan.setup.margin_bytes,
         "speed": None if plan.speed is None else asdict(plan.speed),
-        "speed_bound": None if plan.bound is None else _bound(plan.bound),
+        **_bound(plan.bound),
         "quality": _quality(plan.quality),
         "devices": [_device(plan, device) for device in plan.estimate.devices],
         "table": _table(table),
@@ -56,18 +56,22 @@ def option_json(option: ModelOption) -> dict[str, object]:
         "n_ctx": option.n_ctx,
         "max_n_ctx": option.max_n_ctx,
         "speed": None if option.speed is None else asdict(option.speed),
-        "speed_bound": None if option.bound is None else _bound(option.bound),
+        **_bound(option.bound),
         "problem": option.problem,
     }
 
 
-def _bound(bound: SpeedBound) -> dict[str, object]:
-    return {
+def _bound(bound: SpeedBound | None) -> dict[str, object]:
+    """The bound, or null and why it is not known."""
+    if bound is None or bound.doubt:
+        return {"speed_bound": None, "speed_unknown": "" if bound is None else bound.doubt}
+    found = {
         "decode_tps": bound.tps,
         "full_context_tps": bound.full_tps,
         "n_ctx": bound.n_ctx,
         "reads": [asdict(each) for each in bound.reads],
     }
+    return {"speed_bound": found, "speed_unknown": ""}
 
 
 def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
@@ -138,7 +142,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "target": found.estimate.target,
         "margin_bytes": fit.request.margin_bytes,
         "configuration": _configuration(found.configuration),
-        "speed_bound": None if plan.bound is None else _bound(plan.bound),
+        **_bound(plan.bound),
         "quality": _quality(found.quality),
         "devices": _devices(found.estimate),
         "steps": [

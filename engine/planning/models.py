@@ -16,7 +16,9 @@ from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries
 from engine.model.hub import HubModel
 from engine.model.library import ModelEntry
 from engine.model.speeds import ModelSpeed
-from engine.planning.planner import Planner, Setup, Verdict, device_verdict, n_ctx_limit, verdict_of
+from engine.planning.goals import Offload
+from engine.planning.placements import fastest_fitting, placements
+from engine.planning.planner import Planner, Setup, Verdict, n_ctx_limit, verdict_of
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
 
@@ -172,7 +174,8 @@ def _rank(option: ModelOption) -> tuple[int, int]:
     n_parameters = option.n_parameters
     match option.verdict:
         case Verdict.FITS:
-            is_quick = option.bound is None or option.bound.tps >= LEAST_TPS
+            tps = None if option.bound is None else option.bound.tps
+            is_quick = tps is None or tps >= LEAST_TPS
             return (0 if is_quick else 1, -n_parameters)
         case Verdict.TIGHT:
             return 2, -n_parameters
@@ -199,31 +202,34 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
     verdict = verdict_of(found, margin)
     used = [device for device in found.devices if device.total_bytes]
     scarce = min(used, key=lambda device: device.left_bytes)
-    main = _in_main_memory(model, context, found) if verdict is Verdict.NO else None
+    mixed = _with_main_memory(model, context) if verdict is Verdict.NO else None
+    placed = found if verdict is not Verdict.NO else mixed
+    bound = speed_bound(model, placed, context.bandwidth_of, option.speed) if placed else None
     return replace(
         option,
         verdict=verdict,
         needed_bytes=scarce.total_bytes,
         free_bytes=scarce.device.free_bytes,
-        spills=main is not None,
-        bound=speed_bound(model, main or found, context.bandwidth_of),
+        spills=mixed is not None,
+        bound=bound,
         n_ctx=found.configuration.n_ctx,
         n_parameters=sum(prod(tensor.shape) for tensor in model.file.tensors),
     )
 
 
-def _in_main_memory(model: Model, context: FitContext, whole: Estimate) -> Estimate | None:
-    """The cost without a GPU, where the GPUs are short and main memory is not."""
-    margin = context.setup.margin_bytes
-    if all(device.device.kind == "cpu" for device in whole.devices):
+def _with_main_memory(model: Model, context: FitContext) -> Estimate | None:
+    """The cost with on the GPUs what fits there, as a plan places it; None where nothing fits."""
+    gpus = [device for device in context.devices if device.kind == "gpu"]
+    if not gpus:
         return None
-    main = _cost(model, context, n_gpu_layers=0)
-    fits = all(
-        device_verdict(device, margin) is Verdict.FITS
-        for device in main.devices
-        if device.device.kind == "cpu"
-    )
-    return main if fits else None
+
+    def cost(now: Configuration) -> Estimate:
+        return estimate(model, now, context.devices, target=context.setup.target)
+
+    ladder = placements(model, context.devices, Offload.PARTIAL)
+    now = _alone(model, context, n_gpu_layers=-1)
+    found = fastest_fitting(now, ladder, cost, context.setup.margin_bytes)
+    return None if found is None else cost(found)
 
 
 def _cost(model: Model, context: FitContext, *, n_gpu_layers: int) -> Estimate:

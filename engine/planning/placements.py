@@ -1,6 +1,7 @@
 """Where the layers of a model may lie, from the fastest to the smallest on the GPU."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -70,11 +71,30 @@ def fastest_fitting(
 ) -> Configuration | None:
     """The configuration at the first of some placements that fits, None where none does.
 
+    Each placement leaves less on the GPUs than the one before, so they are bisected for the first
+    that the GPUs together hold; from there on they are tried in turn, until main memory is full.
+    The first layer that leaves can cost a GPU more in buffers than it frees, and lets go of main
+    memory where GPUs no longer work in a pipeline: the first placement is tried alone.
+
     Raises:
         PresetError: llama.cpp would refuse the configuration.
     """
-    found = (laid(configuration, placement) for placement in ladder)
-    return next((each for each in found if cost(each).fits(margin_bytes)), None)
+    found = [laid(configuration, placement) for placement in ladder]
+    if found and cost(found[0]).fits(margin_bytes):
+        return found[0]
+
+    def free_of_gpus(each: Configuration) -> list[int]:
+        """What each GPU that holds something leaves beyond the margin."""
+        used = (d for d in cost(each).devices if d.device.kind == "gpu" and d.total_bytes)
+        return [device.left_bytes - margin_bytes for device in used]
+
+    low = bisect_left(found, 1, lo=1, key=lambda each: int(sum(free_of_gpus(each)) >= 0))
+    for each in found[low:]:
+        if cost(each).fits(margin_bytes):
+            return each
+        if all(free >= 0 for free in free_of_gpus(each)):
+            return None  # main memory only fills further
+    return None
 
 
 def placement_text(placement: Placement, model: Model) -> str:

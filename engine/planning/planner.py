@@ -229,12 +229,9 @@ class Planner:
     def rated(self, plan: Plan, machine: PlannedMachine) -> Plan:
         """A plan with what was measured of its model, and how fast it can run on a machine."""
         path, is_here = plan.model.file.path, plan.setup.target == "kvchat" and machine.is_here
-        return replace(
-            plan,
-            known=self.known(path, machine),
-            speed=self._speed_of(path) if is_here else None,
-            bound=speed_bound(plan.model, plan.estimate, self.bandwidths(machine)),
-        )
+        speed = self._speed_of(path) if is_here else None
+        bound = speed_bound(plan.model, plan.estimate, self.bandwidths(machine), speed)
+        return replace(plan, known=self.known(path, machine), speed=speed, bound=bound)
 
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
         """How fast the memory of a machine's devices is read.

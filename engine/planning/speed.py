@@ -18,6 +18,7 @@ from engine.memory.placement import device_named, place
 from engine.memory.terms import TermKind
 from engine.memory.weights import layer_of, overridden, override_rules, weights_of
 from engine.model.architecture import Model
+from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import EXPERT, expert_share, read_tensors
 
 BandwidthOf = Callable[[Device], Bandwidth | None]
@@ -31,43 +32,62 @@ class DeviceReads:
     weight_bytes: int
     cache_bytes: int
     """Of the cache of one chat when its context is full, with its recurrent state."""
-    bandwidth: Bandwidth
+    bandwidth: Bandwidth | None
+    """None where it is not known."""
 
-    def seconds(self, cache_share: float) -> float:
-        """The time to read the weights and a share of the cache."""
+    def seconds(self, cache_share: float) -> float | None:
+        """The time to read the weights and a share of the cache; None where that is not known."""
+        if self.bandwidth is None or self.bandwidth.basis == "measured while busy":
+            return None
         return (self.weight_bytes + cache_share * self.cache_bytes) / self.bandwidth.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedBound:
-    """The most tokens per second without drafts."""
+    """The most tokens per second without drafts; each figure is None where that is not known."""
 
     reads: tuple[DeviceReads, ...]
     n_ctx: int
     """Tokens of a chat's full context."""
+    least_tps: float = 0.0
+    """What a measurement reached with the same settings: a bound below that would be wrong."""
 
     @property
-    def tps(self) -> float:
+    def doubt(self) -> str:
+        """Why there is no figure; empty where there is one."""
+        unknown = [each.device for each in self.reads if each.bandwidth is None]
+        if unknown:
+            return f"the bandwidth of {' and '.join(unknown)} is not known"
+        if self._rate(1, 0.0) is None:
+            return "this machine was busy whenever the bandwidth of its memory was measured"
+        return ""
+
+    @property
+    def tps(self) -> float | None:
         """At the beginning of a chat."""
-        return self.behind(0)
+        found = self._rate(1, 0.0)
+        return None if found is None else max(found, self.least_tps)
 
     @property
-    def full_tps(self) -> float:
-        """Behind a full context."""
-        return self.behind(self.n_ctx)
+    def full_tps(self) -> float | None:
+        """With a full context."""
+        return self._rate(1, 1.0)
 
-    def behind(self, n_tokens: int) -> float:
-        """Behind so many tokens."""
-        share = min(n_tokens / max(self.n_ctx, 1), 1.0)
-        return 1.0 / sum(each.seconds(share) for each in self.reads)
+    def behind(self, n_tokens: int) -> float | None:
+        """With so many tokens in the context."""
+        return self._rate(1, min(n_tokens / max(self.n_ctx, 1), 1.0))
 
-    def together(self, n_chats: int, n_tokens: int) -> float:
-        """Of so many chats that decode in one batch, each behind so many tokens.
+    def together(self, n_chats: int, n_tokens: int) -> float | None:
+        """Of chats that decode in one batch, each with the same number of tokens.
 
         The weights are read once for all, each cache for its own.
         """
-        share = n_chats * min(n_tokens / max(self.n_ctx, 1), 1.0)
-        return n_chats / sum(each.seconds(share) for each in self.reads)
+        return self._rate(n_chats, n_chats * min(n_tokens / max(self.n_ctx, 1), 1.0))
+
+    def _rate(self, n_tokens: int, cache_share: float) -> float | None:
+        times = [each.seconds(cache_share) for each in self.reads]
+        known = [seconds for seconds in times if seconds is not None]
+        return n_tokens / sum(known) if len(known) == len(times) else None
 
     @property
     def weight_bytes(self) -> int:
@@ -75,13 +95,17 @@ class SpeedBound:
         return sum(each.weight_bytes for each in self.reads)
 
 
-def speed_bound(model: Model, cost: Estimate, bandwidth_of: BandwidthOf) -> SpeedBound | None:
-    """The bound of a configuration; None where a device that is read of has no known bandwidth.
+def speed_bound(
+    model: Model, cost: Estimate, bandwidth_of: BandwidthOf, measured: ModelSpeed | None = None
+) -> SpeedBound | None:
+    """The bound of a configuration; None where nothing is read.
 
     Args:
         model: The model of the estimate.
         cost: What the configuration holds, and where.
         bandwidth_of: The bandwidth of a device, None where it is not known.
+        measured: What the model reached here. It counts where there is no GPU: elsewhere layers
+            may have been placed otherwise.
     """
     weights = _weight_reads(model, cost)
     n_slots = max(cost.configuration.n_slots, 1)
@@ -92,12 +116,12 @@ def speed_bound(model: Model, cost: Estimate, bandwidth_of: BandwidthOf) -> Spee
         if not weight_bytes and not cache:
             continue
         bandwidth = bandwidth_of(each.device)
-        if bandwidth is None:
-            return None
         reads.append(DeviceReads(each.device.name, weight_bytes, cache // n_slots, bandwidth))
     if not sum(each.weight_bytes for each in reads):
         return None
-    return SpeedBound(tuple(reads), cost.n_ctx // n_slots)
+    is_alike = measured is not None and len(cost.devices) == 1
+    least = measured.decode_tps if measured is not None and is_alike else 0.0
+    return SpeedBound(tuple(reads), cost.n_ctx // n_slots, least)
 
 
 def _weight_reads(model: Model, cost: Estimate) -> dict[Device, float]:

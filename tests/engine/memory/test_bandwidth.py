@@ -52,6 +52,7 @@ def test_on_a_busy_machine_nothing_is_settled(
     told = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
     assert [each.bytes_per_s for each in told if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
     assert len(passes) == 1, "each process measured"
+    assert {each.basis for each in told if each} == {"measured while busy"}
 
 
 def test_one_process_measures_once(passes: list[float]) -> None:

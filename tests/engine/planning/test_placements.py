@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.estimate import estimate
+from engine.memory.estimate import Estimate, estimate
 from engine.memory.terms import TermKind
+from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
 from engine.planning.goals import Offload
 from engine.planning.placements import (
     Placement,
     expert_bytes,
+    fastest_fitting,
+    laid,
     n_moe_layers_in_main_memory,
     placements,
 )
@@ -61,3 +64,25 @@ def test_leading_dense_layers_hold_no_experts_to_move() -> None:
     assert first.n_cpu_moe == 2
     assert n_moe_layers_in_main_memory(first, model) == 1
     assert n_moe_layers_in_main_memory(Placement(-1, -1), model) == 26
+
+
+@pytest.mark.parametrize("sizes", [(8,), (12,), (24,), (6, 16), (10, 10, 4)])
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "llama-3.1-8b", "llama-3.1-70b"])
+def test_the_first_placement_that_fits_is_found_with_few_estimates(
+    name: str, sizes: tuple[float, ...]
+) -> None:
+    found = find_entry(name).model()
+    ram = replace(RAM, free_bytes=40 * GIB)
+    devices = (*(replace(gpu(each), name=f"GPU {n}") for n, each in enumerate(sizes)), ram)
+    now, asked = Configuration(found.file.path, 8192), []
+
+    def cost(each: Configuration) -> Estimate:
+        asked.append(each)
+        return estimate(found, each, devices)
+
+    ladder = placements(found, devices, Offload.PARTIAL)
+    best = fastest_fitting(now, ladder, cost, GIB)
+    n_asked = len(set(asked))
+    in_turn = (laid(now, place) for place in ladder)
+    assert best == next((each for each in in_turn if cost(each).fits(GIB)), None)
+    assert len(sizes) > 1 or n_asked <= 16

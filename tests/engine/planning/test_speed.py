@@ -17,8 +17,9 @@ from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import token_reads
 from engine.planning.as_json import plan_json
 from engine.planning.machine import PlannedMachine
-from engine.planning.models import ModelOption, ranked
+from engine.planning.models import ModelOption, fit_context, ranked, with_verdict
 from engine.planning.planner import Plan, Planner, Setup, Verdict
+from engine.planning.resolve import Machine, resolve
 from engine.planning.speed import SpeedBound
 
 MAIN, CARD = Bandwidth(5e10, "measured here"), Bandwidth(5e11, "nominal")
@@ -39,6 +40,10 @@ def bound_of(name: str, **values: object) -> SpeedBound:
     bound = plan_of(name, **values).bound
     assert bound is not None
     return bound
+
+
+def tps_of(plan: Plan) -> float | None:
+    return None if plan.bound is None else plan.bound.tps
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b", "gemma-3-4b"])
@@ -73,15 +78,60 @@ def test_the_cache_of_one_chat_is_read_too() -> None:
     assert bound.full_tps == pytest.approx(5e10 / (bound.weight_bytes + cache))
     assert bound.behind(4096) == pytest.approx(5e10 / (bound.weight_bytes + cache / 2))
     slots = bound_of("llama-3.1-8b", n_gpu_layers=0, n_slots=2)
+    assert slots.full_tps is not None
+    assert bound.full_tps is not None
     assert slots.full_tps > bound.full_tps
 
 
-def test_a_device_that_is_not_known_leaves_no_bound() -> None:
+def test_a_device_that_is_not_known_leaves_no_bound_and_says_so() -> None:
     planner = Planner(here=HERE, bandwidths=lambda each: MAIN if each.kind == "cpu" else None)
     path = planner.add(find_entry("llama-3.1-8b").model())
     whole = Setup(Configuration(path, 8192, n_gpu_layers=0))
-    assert planner.plan(whole).bound is not None
-    assert planner.plan(whole.changed(n_gpu_layers=10)).bound is None
+    assert tps_of(planner.plan(whole)) is not None
+    unknown = planner.plan(whole.changed(n_gpu_layers=10))
+    assert tps_of(unknown) is None
+    [line] = speed_lines(unknown)
+    assert plain(line) == "speed not known  the bandwidth of GPU is not known"
+    said = plan_json(unknown, planner)
+    assert said["speed_bound"] is None
+    assert said["speed_unknown"] == "the bandwidth of GPU is not known"
+
+
+def test_a_bound_of_a_busy_machine_is_not_shown_anywhere_and_the_reason_is() -> None:
+    busy = Bandwidth(1e9, "measured while busy")
+    planner = Planner(here=HERE, bandwidths=lambda _: busy)
+    path = planner.add(find_entry("llama-3.1-8b").model())
+    plan = planner.plan(Setup(Configuration(path, 8192, n_gpu_layers=0)))
+    [line] = speed_lines(plan)
+    assert "machine was busy" in plain(line)
+    assert speed_text(None, plan.bound) == ""
+    said = plan_json(plan, planner)
+    assert said["speed_bound"] is None
+    assert "busy" in str(said["speed_unknown"])
+
+
+def test_a_bound_is_never_below_what_was_measured_without_a_gpu() -> None:
+    measured = ModelSpeed(74, None, None, None, "", "2026-11-22", by="bench")
+    planner = Planner(here=HERE[-1:], bandwidths=bandwidth_of, speeds=lambda _: measured)
+    path = planner.add(find_entry("llama-3.1-8b").model())
+    assert tps_of(planner.plan(Setup(Configuration(path, 8192)))) == 74
+
+
+def test_a_list_of_models_says_the_speed_of_the_plan() -> None:
+    here = (replace(HERE[0], free_bytes=24 * GIB), HERE[1])
+    planner = Planner(here=here, bandwidths=bandwidth_of)
+    model = find_entry("llama-3.1-70b").model()
+    path = planner.add(model)
+    context = fit_context(Setup(Configuration(path, 8192)), planner)
+    listed = with_verdict(ModelOption("", "", ()), model, context)
+    assert listed.spills
+    assert listed.bound is not None
+    placed = resolve(None, model, Machine(here))
+    plan = planner.plan(Setup(replace(placed, n_ctx=8192)))
+    assert listed.bound.tps == tps_of(plan)
+    small = tuple(replace(each, free_bytes=2 * GIB) for each in here)
+    nowhere = with_verdict(ModelOption("", "", ()), model, replace(context, devices=small))
+    assert (nowhere.spills, nowhere.bound) == (False, None), "what does not fit has no speed"
 
 
 def test_main_memory_of_a_typed_size_has_no_known_speed_and_a_mac_one() -> None:
@@ -89,7 +139,7 @@ def test_main_memory_of_a_typed_size_has_no_known_speed_and_a_mac_one() -> None:
     path = planner.add(find_entry("llama-3.1-8b").model())
     setup = Setup(Configuration(path, 8192, n_gpu_layers=0))
     typed = replace(setup, machine=PlannedMachine(ram_bytes=64 * GIB, has_gpu=False))
-    assert planner.plan(typed).bound is None
+    assert tps_of(planner.plan(typed)) is None
     mac = planner.plan(replace(setup, machine=PlannedMachine(cards=("M4 Max 64GB",))))
     assert mac.bound is not None
     assert {each.bandwidth for each in mac.bound.reads} == {CARD}
@@ -131,6 +181,7 @@ def test_json_has_bytes_bandwidth_and_basis() -> None:
 
 def test_what_fits_and_is_quick_comes_first_the_largest_before_smaller_ones() -> None:
     slow = SpeedBound(bound_of("llama-3.1-70b", n_gpu_layers=0).reads, 8192)
+    assert slow.tps is not None
     assert slow.tps < 5
 
     def option(name: str, verdict: Verdict | None, size: int, **more: object) -> ModelOption:
