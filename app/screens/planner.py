@@ -88,7 +88,7 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Look at the plan in the formats of other programs, copy and save it"),
         Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
         Binding("escape", "leave", "Back", id="planner-back", tooltip="Back, nothing is loaded"),
-        Binding("f", "fit", "Fit", id="planner-fit",
+        Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Take the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
                 tooltip="Take one of the changes under what if; the first makes it fit"),

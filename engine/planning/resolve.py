@@ -423,8 +423,10 @@ def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
     if rules.ram_gib is None:
         return tuple(used)
     nbytes = round(rules.ram_gib * GIB)
-    ram = Device("CPU", "cpu", nbytes, nbytes)
-    return tuple(ram if device.kind == "cpu" else device for device in used)
+    return tuple(
+        replace(device, total_bytes=nbytes, free_bytes=nbytes) if device.kind == "cpu" else device
+        for device in used
+    )
 
 
 def _limits(rules: Preset, least: int | None, known: Known | None, *, has_draft: bool) -> Limits:

@@ -9,6 +9,7 @@ import pytest
 
 from app.planning import user_planner
 from engine.errors import ModelFileError
+from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model import library
 from engine.model.library import ModelNotFoundError, UnknownNameError
@@ -16,6 +17,7 @@ from engine.planning.machine import PlannedMachine
 from engine.planning.measured import can_measure
 from engine.planning.planner import warnings_of
 from engine.planning.request import PlanRequest, setup_of, suited, take_model
+from engine.planning.resolve import _devices
 from engine.presets.preset import Preset
 from tests.app.cli.conftest import kvchat
 from tests.gguf_files import header, llama_values, write
@@ -166,3 +168,9 @@ def test_a_model_of_the_catalogue_has_the_name_that_was_asked_for() -> None:
     assert "which has it as llama-3.1-70b" in warnings_of(planner.plan(setup))[0]
     own = take_model("Qwen3-8B", planner)
     assert own == Path("qwen3-8b.Q4_K_M.gguf")
+
+
+def test_a_size_of_main_memory_in_a_preset_leaves_the_processor_what_it_can() -> None:
+    arm = Device("CPU", "cpu", 8 * GIB, 4 * GIB, instructions="arm")
+    [found] = _devices(Preset(name="x", ram_gib=16), (arm,))
+    assert found == replace(arm, total_bytes=16 * GIB, free_bytes=16 * GIB)
