@@ -128,11 +128,15 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
         ModelFileError: the model's file cannot be read.
     """
     store = PlanStore(paths.cache_plans_dir())
+    guessed = Known(
+        gates=policy,
+        has_key_biases=any(each.name.endswith("attn_k.bias") for each in model.file.tensors),
+    )
     if store.is_empty or model.file.origin is not None or not model.file.path.is_file():
-        return Known(gates=policy)
+        return guessed
     found = store.find(identity_of(model.file), installed_build())
     if not found.plans:
-        return Known(gates=policy, notes=found.problems)
+        return replace(guessed, notes=found.problems)
     plan = next((e for e in found.plans if has_verdict(e.report)), found.plans[0])
     return Known(
         plan.report,

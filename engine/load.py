@@ -10,11 +10,13 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LoadedModel
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
-from engine.errors import EngineError, ModelLoadError
+from engine.errors import EngineError, ModelFileError, ModelLoadError
 from engine.events import BufferSize, Loaded
 from engine.generation.session import Session
 from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
+from engine.model.gguf import read_gguf
+from engine.model.identity import ModelKind, kind_of
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
 from engine.speculation.predictors.base import DisabledPredictor
@@ -94,6 +96,7 @@ def load_session(
     """
     watch, log = Stopwatch(), NativeLog()
     warning = check_draft(configuration)
+    _check_projector(configuration)
     opened: list[ModelBackend] = []
     try:
         target = _open_backend(configuration, log, "target", weights)
@@ -143,6 +146,15 @@ def _open_backend(
     except ImportError as error:
         raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
     return TorchBackend(configuration, log, role)
+
+
+def _check_projector(configuration: Configuration) -> None:
+    """Raise `ModelFileError` where the file that images are to be read with is of another kind."""
+    path = configuration.mmproj_path
+    if path is None or not path.is_file():
+        return
+    if (found := kind_of(read_gguf(path))) is not ModelKind.PROJECTOR:
+        raise ModelFileError(f"{path.name} is no projector: its header says {found}")
 
 
 def _check_not_torch(configuration: Configuration) -> None:

@@ -27,6 +27,7 @@ from engine.quality.laboratory import Laboratory, Plan
 from engine.quality.questions import questions
 from engine.quality.records import (
     CONTROL,
+    LEAST_TOKENS,
     CacheKind,
     QualityError,
     Report,
@@ -320,6 +321,11 @@ def _laboratory_notes(
             f"the first {n_tokens:,} tokens of the texts are scored: --tokens says how many, and 0 "
             "takes all"
         )
+    if n_tokens < LEAST_TOKENS:
+        yield (
+            f"{n_tokens:,} tokens give figures and no verdict: {LEAST_TOKENS:,} are the least to "
+            "choose a type by"
+        )
     if n_most > model.architecture.n_ctx_train:
         yield (
             f"texts of up to {n_most:,} tokens are longer than the "
@@ -361,13 +367,15 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
     rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
     settings = {
         "flash attention": configuration.flash_attention,
-        "layers on the GPU": str(configuration.n_gpu_layers),
-        "cache on the GPU": str(configuration.offload_kqv),
         "sliding window": "whole" if configuration.swa_full else "as trained",
         "CPU kernels": "repacked" if configuration.use_extra_buffers else "plain",
         "rotation of quantised caches": "on" if rotation else "off",
         CONTROL: "the other attention",
     }
+    n_layers = configuration.n_gpu_layers
+    if n_layers and find_gpus():
+        settings["layers on the GPU"] = "all" if n_layers < 0 else str(n_layers)
+        settings["cache on the GPU"] = "yes" if configuration.offload_kqv else "no"
     if configuration.lora_paths:
         settings["LoRA"] = adapters_in_words(configuration.adapters, model_identity)
     return settings

@@ -110,6 +110,10 @@ def command(
     from app.config import load_settings
 
     if show_path is not None:
+        if any(each is not None for each in (json_path, resume_path, preset_name)):
+            raise click.UsageError(
+                "--show measures nothing: leave out --json, --resume and --write"
+            )
         show(read_results(show_path), html_path)
         return 0
     options = BenchOptions(

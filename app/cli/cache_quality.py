@@ -140,6 +140,8 @@ def command(
 
     settings = load_settings().settings
     if show_path is not None:
+        if files.json is not None or files.resume is not None:
+            raise click.UsageError("--show measures nothing: leave out --json and --resume")
         _show(show_path, files.html, settings)
         return 0
     if takes_all and asked.backend == "torch":

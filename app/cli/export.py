@@ -74,6 +74,8 @@ def command(
     if format_name == LIST:
         _show_formats(as_json=as_json)
         return
+    if as_json and (installs or output is not None):
+        raise click.UsageError("--json prints the export: leave out -o and --install")
     from app.planning import user_planner
     from engine.planning.exporting import export_format, export_request
 

@@ -126,6 +126,9 @@ def _layers(text: str, *, words: set[str]) -> int | str:
 
 def _adapter(text: str) -> str:
     adapter = Adapter.read(text)
+    path, _, scale = text.rpartition(":")
+    if not adapter.path.exists() and path and Path(path).expanduser().is_file():
+        raise click.BadParameter(f"{scale!r} is no scale: write a number such as 0.5")
     click.Path(exists=True, dir_okay=False).convert(str(adapter.path), None, None)
     return adapter.spelled
 

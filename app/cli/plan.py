@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import click
 
-from app.cli.console import SlowReading, print_json
+from app.cli.console import SlowReading, print_json, tell
 from app.cli.options import (
     ADAPTER,
     GPU,
@@ -279,6 +279,8 @@ def command(
             raise click.UsageError("--calibrate learns from a log: name it with --log")
         learn(plan, log)
     _print(plan, planner, log, as_json=as_json)
+    for note in types_notes(plan, options):
+        tell(note)
 
 
 def _dry_run(plan: "Plan") -> "Plan":

@@ -26,6 +26,7 @@ from app.planning import due_plans, keep_report
 from app.quality import MOST_TOKENS, USUAL_KINDS
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
+from engine.clock import Pacer
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.files import replace_file
@@ -54,6 +55,8 @@ STYLES = {"muted": "dim", "strong": "bold", "good": "green", "bad": "red"}
 """What rich calls the styles of a report's lines."""
 PART = re.compile(r" \d+/(\d+)$")
 """Behind the name of a text that is longer than a context."""
+LINE_EVERY_S = 10.0
+"""Between two lines of progress where they go to a file or a pipe."""
 MOST_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
@@ -113,6 +116,7 @@ def run_measurement(
         options = _with_due(options, configuration, settings)
     else:
         read_report(files.resume)  # one that is missing gets no folder for its lock
+    files = _going_on(files)
     if files.html is not None:
         check_writable(files.html)
     asked = laboratory_request(options, configuration)
@@ -123,7 +127,8 @@ def run_measurement(
             "tokens, none of their words"
         )
     named = files.json or files.resume
-    with MeasurementRun(named or _unfinished_path(asked), LaboratoryProcess) as run:
+    place = named or _unfinished_path(asked, takes_chats=options.takes_chats)
+    with MeasurementRun(place, LaboratoryProcess) as run:
         if named is None:
             run.go_on(asked)
         else:
@@ -144,14 +149,25 @@ def run_measurement(
     return exit_code
 
 
-def _unfinished_path(request: LaboratoryRequest) -> Path:
-    """Where the report of a command that names no file lies until it is complete."""
+def _going_on(files: Files) -> Files:
+    """The files, where the report that --json names is there gone on with: the same command."""
+    if files.resume is None and files.json is not None and files.json.exists():
+        return replace(files, resume=files.json)
+    return files
+
+
+def _unfinished_path(request: LaboratoryRequest, *, takes_chats: bool) -> Path:
+    """Where the report of a command that names no file lies until it is complete.
+
+    The user's chats do not count: they grow, and a report of those before is replaced.
+    """
     configuration = request.configuration
     place: Path = configuration.model_path
     named: tuple[str, ...] = (configuration.backend,)
     if configuration.server is not None:
         place, named = Path(SERVERS), (configuration.address, *request.other_servers)
-    asked = repr((request.plan, request.texts, request.n_ctx, request.n_most, *named))
+    texts = tuple(each for each in request.texts if not takes_chats or each.kind != "chat")
+    asked = repr((request.plan, texts, takes_chats, request.n_ctx, request.n_most, *named))
     digest = blake2b(asked.encode(), digest_size=DIGEST_BYTES).hexdigest()
     return report_path(place, f"unfinished-{digest}")
 
@@ -376,7 +392,7 @@ def _check_is_free(files: Files) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} is there already: go on with it by --resume {files.json}, or name another "
+        f"{files.json} is there already: go on with it by leaving --resume out, or name another "
         "file for --json"
     )
 
@@ -414,10 +430,12 @@ def chat_texts() -> Iterator[Text]:
 
 
 class MeasureProgress:
-    """A bar with the time that is left; nothing where the console is no terminal."""
+    """A bar with the time that is left; where the console is no terminal, a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self._start_s = time.monotonic()
+        self._console = console
+        self._pacer = Pacer(LINE_EVERY_S)
         self._bar = Bar(
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
@@ -436,12 +454,16 @@ class MeasureProgress:
         self._bar.stop()
 
     def show(self, reached: Progress) -> None:
-        """Move the bar."""
+        """Move the bar, or print a line where one is due."""
+        elapsed_s = time.monotonic() - self._start_s
+        if not self._console.is_terminal and self._pacer.is_due():
+            with self._pacer.work():
+                _note(progress_text(reached, elapsed_s))
         self._bar.update(
             self._task,
             total=reached.n_total,
             completed=reached.n_done,
-            description=escape(progress_text(reached, time.monotonic() - self._start_s)),
+            description=escape(progress_text(reached, elapsed_s)),
             refresh=True,
         )
 

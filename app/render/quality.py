@@ -23,8 +23,8 @@ from engine.quality.records import (
 )
 
 STOPPED = (
-    "* was stopped before its last text: the same command goes on with it; where it named a file "
-    "by --json, with --resume in its place"
+    "* was stopped before its last text: the same command goes on with it; with --chats, as long "
+    "as no chat has changed"
 )
 STOPPED_AT_SERVERS = "* was stopped before its last text: servers are measured anew"
 NO_TYPES = (
@@ -235,7 +235,13 @@ def verdict_lines(report: Report) -> Iterator[str]:
 
 
 def no_verdict(report: Report) -> str:
-    """Why a report of too little text has no verdict."""
+    """Why a report of too little text has no verdict, and what gives one."""
+    n_all = sum(text.n_tokens for text in report.texts)
+    if n_all >= LEAST_TOKENS:
+        return (
+            f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, and "
+            f"{LEAST_TOKENS:,} are the least to choose by: the same command goes on."
+        )
     return (
         f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few to choose by, "
         f"{LEAST_TOKENS:,} are the least: name more texts."

@@ -85,6 +85,27 @@ TYPES = {
 """Values of `general.type`."""
 
 
+def not_a_file(path: Path) -> str:
+    """What is wrong with a path that is no file, as the end of a sentence."""
+    if path.is_dir():
+        return "is a folder: name a GGUF file in it"
+    if path.exists():
+        return "is a pipe or a device: name a GGUF file"
+    return "does not exist: check the path"
+
+
+def check_adapter(file: GgufFile, model: GgufFile) -> None:
+    """Raise `ModelFileError` where an adapter changes nothing, or is one of other models."""
+    name = file.path.name
+    if not file.tensors:
+        raise ModelFileError(f"the adapter {name} has no tensors and would change nothing")
+    if file.architecture != model.architecture:
+        raise ModelFileError(
+            f"the adapter {name} is of the architecture {file.architecture} and "
+            f"{model.path.name} of {model.architecture}: name an adapter of this model"
+        )
+
+
 def kind_of(file: GgufFile) -> ModelKind:
     """What a file is for, by its header."""
     name = file.architecture

@@ -158,6 +158,8 @@ def types_text(configuration: Configuration, known: Known) -> str:
             text = why or f"{pair_label(pair)}: {standing.text}"
         case Basis.GUESSED:
             text = f"{pair_label(pair)}; nothing was measured on this model, {MEASURE_IT}"
+            if known.has_key_biases and not is_whole(pair):
+                text += f"; {standing.text}"
     return f"cache {standing.basis}: {text}"
 
 

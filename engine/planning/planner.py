@@ -18,7 +18,7 @@ from engine.memory.terms import DeviceEstimate, Target
 from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.identity import ModelKind, kind_of
+from engine.model.identity import ModelKind, check_adapter, kind_of
 from engine.model.speeds import ModelSpeed
 from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
@@ -291,10 +291,13 @@ class Planner:
     def _companions(self, configuration: Configuration) -> Companions:
         """The headers of the files that run beside the model."""
         draft, projector = configuration.draft, configuration.mmproj_path
+        adapters = tuple(self._file(path, ModelKind.ADAPTER) for path in configuration.lora_paths)
+        for adapter in adapters:
+            check_adapter(adapter, self.model(configuration.model_path).file)
         return Companions(
             None if draft is None else self.model(draft.model_path),
             None if projector is None else self._file(projector, ModelKind.PROJECTOR),
-            tuple(self._file(path, ModelKind.ADAPTER) for path in configuration.lora_paths),
+            adapters,
         )
 
     def _file(self, path: Path, kind: ModelKind) -> GgufFile:

@@ -14,6 +14,8 @@ from engine.backends.llama_cpp.projector import Projector
 from engine.configuration import Adapter, Configuration
 from engine.errors import AdapterError, ModelLoadError
 from engine.images import Image, ImageError, starts_image
+from engine.model.gguf import read_gguf
+from engine.model.identity import not_a_file
 
 KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
 NO_PROJECTOR = (
@@ -180,7 +182,7 @@ class Adapters:
         if known is not None:
             return known
         if not path.is_file():
-            raise AdapterError(f"the adapter {path} does not exist: check the path")
+            raise AdapterError(f"the adapter {path} {not_a_file(path)}")
         self._log.clear()
         adapter: ctypes._Pointer[ctypes.c_void_p] = llama_cpp.llama_adapter_lora_init(
             self._model, os.fsencode(path)
@@ -190,6 +192,8 @@ class Adapters:
                 f"{path.name} is no adapter of this model: "
                 f"{self._log.errors() or 'no reason was given'}"
             )
+        if not read_gguf(path).tensors:
+            raise AdapterError(f"the adapter {path.name} has no tensors and would change nothing")
         self._loaded[path] = adapter
         return adapter
 

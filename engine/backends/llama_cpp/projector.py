@@ -24,14 +24,18 @@ from numpy.typing import NDArray
 from engine.backends.llama_cpp.log import NativeLog
 from engine.errors import StateError
 from engine.images import Image, ImageError, image_tokens, starts_image
+from engine.model.identity import not_a_file
 
 MARKER = b"<__media__>"
 READING = "upright on white"
 """How pixels are read: what was kept of others is not taken for them."""
 NO_TOKEN = -1
 """Where libmtmd looked for a word in the vocabulary that is not there."""
+MOST_IMAGES = 1024
+"""Images whose layout is known, those named last: what a line holds is named with each prompt."""
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
+UNKNOWN_IMAGE = "the line holds an image of which only its tokens are known"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
     "({reason}); build it again with `make llama`"
@@ -104,7 +108,8 @@ class Projector:
         self._digest = ""
         self._images: dict[str, Image] = {}
         """Images by key, each where it was named last."""
-        self._known: dict[str, tuple[int, ...]] = {}
+        self._known: OrderedDict[str, tuple[tuple[int, ...], object]] = OrderedDict()
+        """What stands for an image, and libmtmd's parts of it, which `_stretches` names."""
         self._stretches: dict[int, Stretch] = {}
         """Stretches by their first token."""
         self._kept: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
@@ -119,12 +124,16 @@ class Projector:
         self._images[key] = image
         known = self._known.get(key)
         if known is not None:
-            return known
+            self._known.move_to_end(key)
+            return known[0]
         image.check_size()
         mtmd, found = self._mtmd, []
         bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, None)
-        chunks = self._cut(bitmap, image)  # stays: decoding names its parts
-        mtmd.mtmd_bitmap_free(bitmap)
+        try:
+            chunks = self._cut(bitmap, image)  # stays: decoding names its parts
+        finally:
+            mtmd.mtmd_bitmap_free(bitmap)
+        stretches: dict[int, Stretch] = {}
         for index in range(mtmd.mtmd_input_chunks_size(chunks)):
             chunk = mtmd.mtmd_input_chunks_get(chunks, index)
             n_tokens: int = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
@@ -135,19 +144,31 @@ class Projector:
             places = (mtmd.mtmd_decoder_pos * n_tokens)()
             parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
             mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, places)
-            self._stretches[own[0]] = Stretch(
+            stretches[own[0]] = Stretch(
                 key, index, chunk, n_tokens,
                 np.array([place.t for place in places], np.int32),
                 int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
             )  # fmt: skip
             found += own
         if NO_TOKEN in found:
+            mtmd.mtmd_input_chunks_free(chunks)
             raise ImageError(
                 f"{self._path.name} puts words between the parts of an image that this model's "
                 "vocabulary lacks: it belongs to another model"
             )
-        self._known[key] = tuple(found)
+        self._stretches |= stretches
+        self._known[key] = tuple(found), chunks
+        while len(self._known) > MOST_IMAGES:
+            self._forget(*self._known.popitem(last=False))
         return tuple(found)
+
+    def _forget(self, key: str, known: tuple[tuple[int, ...], object]) -> None:
+        """Forget an image whose layout is no longer known."""
+        tokens, chunks = known
+        for token in tokens:
+            self._stretches.pop(token, None)
+        self._images.pop(key, None)
+        self._mtmd.mtmd_input_chunks_free(chunks)
 
     def positions(self, tokens: Tokens[int]) -> NDArray[np.int32] | None:
         """The position of every token of a line, and of one behind it, `[n_tokens + 1]`.
@@ -168,7 +189,7 @@ class Projector:
         for start in (place for place, token in enumerate(tokens) if starts_image(token)):
             stretch = self._stretches.get(tokens[start])
             if stretch is None:
-                raise StateError("the line holds an image of which only its tokens are known")
+                raise StateError(UNKNOWN_IMAGE)
             end = start + stretch.n_tokens
             found[end:] -= stretch.n_tokens - stretch.n_positions
             found[start:end] = found[start] + stretch.positions[: len(found) - start]
@@ -200,9 +221,12 @@ class Projector:
 
         Raises:
             ImageError: the image is gone, or no image.
+            StateError: it was never asked for here, or so long ago that it is forgotten.
             DecodeAborted: it was stopped before anything was decoded.
         """
-        mtmd, stretch = self._mtmd, self._stretches[tokens[0]]
+        mtmd, stretch = self._mtmd, self._stretches.get(tokens[0])
+        if stretch is None:
+            raise StateError(UNKNOWN_IMAGE)
         is_whole = mtmd.mtmd_decode_use_non_causal(self._native, stretch.chunk)
         if is_whole and stretch.n_tokens > min(self._n_ubatch, n_batch):
             raise ImageError(
@@ -318,7 +342,7 @@ class Projector:
 def _library(path: Path) -> Any:
     """The binding of libmtmd, which not every build brings."""
     if not path.is_file():
-        raise ImageError(f"the projector {path} does not exist: check the path")
+        raise ImageError(f"the projector {path} {not_a_file(path)}")
     try:
         from llama_cpp import mtmd_cpp
     except (OSError, RuntimeError) as error:

@@ -190,8 +190,24 @@ def test_an_earlier_report_is_not_overwritten(
 ) -> None:
     before = report_path.read_bytes()
     assert run(["cache-quality", str(starter_path), "--json", str(report_path)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "is of another measurement" in capsys.readouterr().err
     assert report_path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["cache-quality", "--show", "{0}", "--json", "g.json"],
+        ["cache-quality", "--show", "{0}", "--resume", "g.json"],
+        ["bench", "--show", "{0}", "--resume", "g.json"],
+        ["export", "m.gguf", "--json", "-o", "m.env"],
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    report_path: Path, capsys: pytest.CaptureFixture[str], typed: list[str]
+) -> None:
+    assert run([each.format(report_path) for each in typed]) == 2
+    assert "leave out" in capsys.readouterr().err
 
 
 def _command(model: Path, folder: Path, *more: str) -> list[str]:
