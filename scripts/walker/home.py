@@ -124,8 +124,8 @@ class Home:
         unreadable = self.work / "unreadable"
         unreadable.mkdir(exist_ok=True)
         unreadable.chmod(0)
-        for number, name in enumerate(("plain", "[/x] odd", "wide 漢字")):
-            text = PRESET.format(name=name)
+        for number, preset in enumerate(("plain", "[/x] odd", "wide 漢字")):
+            text = PRESET.format(name=preset)
             (self.config / "presets" / f"walk{number}.toml").write_text(text)
         (self.config / "presets" / "broken.toml").write_text('name = "br\n[[[')
 

@@ -106,8 +106,8 @@ class User:
         self._n_asked = 0
         self.shown = Shown()
         self._acts: dict[Act, int] = {
-            self.ask: 20, self.press: 24, self.move: 16, self.open_screen: 8, self.leave: 12,
-            self.click: 12, self.write: 8, self.command: 4, self.fill_in: 5, self.message_keys: 14,
+            self.ask: 15, self.press: 28, self.move: 22, self.open_screen: 10, self.leave: 10,
+            self.click: 12, self.write: 8, self.command: 4, self.fill_in: 7, self.message_keys: 10,
             self.stop: 6, self.resize: 4, self.paste: 4, self.scroll: 6, self.name_file: 3,
             self.palette: 2, self.compare: 1, self.measure: 1, self.hurt_engine: 1,
             self.hurt_server: 2, self.restart: 2, self.hold: 1, self.ask_twice: 3, self.fork: 2,

@@ -39,6 +39,7 @@ class Walk:
     models: Sequence[Path] = ()
     """Real models besides the tiny ones."""
     module: str = MODULE
+    user: type[User] = User
     most_found: int | None = None
     """Different faults after which it ends."""
     tally: Tally = field(default_factory=Tally)
@@ -85,7 +86,7 @@ class Walk:
         self.tally.n_lives += 1
         name = f"{self.seed}-{self.tally.n_lives}"
         life = Life(home, arguments, servers, saved, self.tally, self.folder / OPS, self.module)
-        user = User(life, random.Random(rng.randrange(2**32)), name)
+        user = self.user(life, random.Random(rng.randrange(2**32)), name)
         acts: list[str] = []
         try:
             life.begin()

@@ -7,7 +7,6 @@ an application program command (ESC _) that names the screen in front and what h
 import asyncio
 import json
 import os
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -56,7 +55,7 @@ def watch() -> None:
         else:
             await on_event(self, event)
 
-    KvchatApp.on_event = on_event_or_probe  # type: ignore[method-assign]
+    setattr(KvchatApp, "on_event", on_event_or_probe)  # noqa: B010  a method of another class
 
 
 def _note_streams(journal: Journal) -> None:
@@ -114,4 +113,4 @@ def _is_busy(pump: MessagePump) -> bool:
 
 if __name__ == "__main__":
     watch()
-    sys.exit(main())
+    main()

@@ -7,6 +7,7 @@ import pytest
 from walker.checks import exception_in, reports, wrong_counts, wrong_figures
 from walker.life import MODULE
 from walker.terminal import Screen
+from walker.user import User
 from walker.walk import Walk, replay
 
 LOSS = """
@@ -41,7 +42,7 @@ answer, n_asked = watched._answer, []
 
 async def die(application):
     n_asked.append(1)
-    if len(n_asked) > 12:
+    if len(n_asked) > 6:
         os._exit(3)
     await answer(application)
 
@@ -71,13 +72,23 @@ PLANTED = {
 }
 
 
-def walk_in(folder: Path, seed: int, module: str = MODULE) -> Walk:
-    return Walk(seed, folder / "walk", folder / "found", module=module, most_found=1)
+class Asker(User):
+    """Asks, and waits until nothing waits for the model."""
+
+    def step(self) -> str:
+        self.ask()
+        while self._hands.sync().n_waiting:
+            pass
+        return "ask"
+
+
+def walk_in(folder: Path, seed: int, module: str = MODULE, user: type[User] = User) -> Walk:
+    return Walk(seed, folder / "walk", folder / "found", module=module, user=user, most_found=1)
 
 
 def test_a_short_walk_finds_nothing(tmp_path: Path) -> None:
     walk = walk_in(tmp_path, 1)
-    assert walk.run(35) == 0
+    assert walk.run(25) == 0
     assert walk.tally.n_asked > 0
 
 
@@ -88,8 +99,8 @@ def test_what_is_broken_on_purpose_is_found_and_kept(
     program, kind = PLANTED[name]
     (tmp_path / "planted.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    walk = walk_in(tmp_path, 2, module="planted")
-    assert walk.run(300) == 1
+    walk = walk_in(tmp_path, 2, module="planted", user=Asker)
+    assert walk.run(8) == 1
     assert set(walk.tally.found) == {kind}
     said = capsys.readouterr().out
     assert f"FOUND {kind}" in said
@@ -102,7 +113,7 @@ def test_a_finding_is_found_again_from_what_was_kept(
 ) -> None:
     (tmp_path / "planted.py").write_text(DEATH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert walk_in(tmp_path, 3, module="planted").run(100) == 1
+    assert walk_in(tmp_path, 3, module="planted", user=Asker).run(8) == 1
     [case] = (tmp_path / "found").iterdir()
     assert replay(case, module="planted")
     assert not replay(case)
