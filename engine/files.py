@@ -45,6 +45,8 @@ def replace_file(
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"{path.name}.{secrets.token_hex(4)}.{os.getpid()}{DRAFT_SUFFIX}"
     draft = path.with_name(name)

@@ -193,7 +193,8 @@ class PlannerScreen(Screen[Configuration | None]):
 
     def left(self) -> PlanSession | None:
         """What is planned, to come back to; None where nothing is."""
-        self.session.knob = self._knobs.index
+        for knobs in self.query(PlanKnobs):  # none where it was left before it was composed
+            self.session.knob = knobs.index
         return self.session if self.setup is not None else None
 
     def open_model(self, name: str | Path) -> None:

@@ -126,7 +126,7 @@ class ColdIndex:
         self._connection.execute(
             "INSERT INTO namespaces VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE SET "
             "model = ?2 WHERE model <> ?2",
-            (namespace.key, namespace.model, fields),
+            (namespace.key, _kept_path(namespace.model), fields),
         )
 
     def namespaces(self) -> list[Namespace]:
@@ -134,7 +134,11 @@ class ColdIndex:
         rows = self._connection.execute("SELECT key, model, fields FROM namespaces").fetchall()
         try:
             return [
-                Namespace(key, model, tuple((name, value) for name, value in json.loads(fields)))
+                Namespace(
+                    key,
+                    os.fsdecode(model),
+                    tuple((name, value) for name, value in json.loads(fields)),
+                )
                 for key, model, fields in rows
             ]
         except (TypeError, ValueError, RecursionError) as error:
@@ -343,3 +347,12 @@ def _entry(row: Row) -> ColdEntry:
         found, bool(is_pinned), n_uses, used_at, origin,
     )  # fmt: skip
     return ColdEntry(namespace, state, file_bytes)
+
+
+def _kept_path(path: str) -> str | bytes:
+    """A path as SQLite can keep it: one that is no UTF-8 by its bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return path

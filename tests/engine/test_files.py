@@ -37,6 +37,12 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_path_without_a_name_is_refused_as_a_folder(path: str) -> None:
+    with pytest.raises(IsADirectoryError):
+        replace_file(Path(path), [b"x"], is_durable=False)
+
+
 def test_a_file_is_replaced_by_all_parts_in_order(tmp_path: Path) -> None:
     path = tmp_path / "states" / "one.kv"
     replace_file(path, [b"ab", memoryview(b"cd")], is_durable=True)

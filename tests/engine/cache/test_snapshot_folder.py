@@ -53,6 +53,12 @@ def test_everything_is_for_its_owner_only(folder: ColdFolder, path: Path) -> Non
     assert {stat.S_IMODE(each.stat().st_mode) for each in (path, path / NAMESPACE.key)} == {0o700}
 
 
+def test_a_model_whose_path_is_no_text_is_known_by_it(folder: ColdFolder) -> None:
+    odd = replace(NAMESPACE, model=os.fsdecode(b"/models/na\xff.gguf"))
+    folder.know(odd)
+    assert odd in folder.namespaces()
+
+
 def test_a_missing_index_is_made_of_the_files(path: Path) -> None:
     with ColdFolder(path) as folder:
         put(folder, *STATES)
