@@ -403,7 +403,8 @@ class KvchatApp(App[None]):
 
         def chosen(configuration: Configuration | None) -> None:
             if configuration is not None:
-                self.controller.history.use_preset(configuration.sampling, screen.system_prompt)
+                prompt = screen.system_prompt or self.services.settings.settings.chat.system_prompt
+                self.controller.history.use_defaults(configuration.sampling, prompt)
                 self.load(configuration)
 
         self.push_screen(screen, chosen)

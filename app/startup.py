@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,17 @@ from app.cache import forget_on_disk
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, UserSettings
-from app.opening import ModelRequest, choose_model, last_server, new_client, usual_model
+from app.opening import (
+    ChosenModel,
+    ModelRequest,
+    choose_model,
+    last_server,
+    new_client,
+    usual_model,
+)
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
-from engine.errors import ModelFileError
+from engine.errors import IncompatiblePairError, ModelFileError
 from engine.model.addresses import kept_server
 from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
@@ -109,8 +116,8 @@ def prepare(request: ModelRequest) -> AppParts:
     controller.limits = settings.chat
     controller.restore_last_chat(settings.chat.reopen)
     services = Services(
-        configure=lambda path: chosen.configure(path, live.settings),
-        types_note=lambda configuration: chosen.types_note(configuration, live.settings),
+        configure=lambda path: _configure(chosen, path, live.settings, first=model),
+        types_note=lambda configuration: _types_note(chosen, configuration, live.settings),
         planned_bytes=_planned_bytes,
         fit_context=_fit_context,
         scan=LibraryScan(folders, paths.header_cache_path(), _speeds()),
@@ -124,6 +131,35 @@ def prepare(request: ModelRequest) -> AppParts:
     )
     problems = filter(None, (live.loaded.problem, no_default))
     return AppParts(store, controller, services, model, (*problems, *store.notices), served)
+
+
+def _configure(
+    chosen: ChosenModel, path: Path, settings: Settings, *, first: Path | None
+) -> Configuration:
+    """The configuration of a model; a draft model was named for the first one.
+
+    Another model is opened without a draft model that cannot draft for it.
+    """
+    try:
+        return chosen.configure(path, settings)
+    except IncompatiblePairError:
+        if chosen.draft is None or path == first:
+            raise
+        return replace(chosen, draft=None).configure(path, settings)
+
+
+def _types_note(
+    chosen: ChosenModel, configuration: Configuration, settings: Settings
+) -> str | None:
+    """Why the cache has its types, and which draft model was left out."""
+    left_out = (
+        f"{chosen.draft.name} has another vocabulary and cannot draft for this model: opened "
+        "without it"
+        if chosen.draft is not None and configuration.draft is None
+        else None
+    )
+    notes = (left_out, chosen.types_note(configuration, settings))
+    return "\n".join(filter(None, notes)) or None
 
 
 def _servers(store: ChatStore) -> list[str]:

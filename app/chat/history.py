@@ -417,10 +417,6 @@ class ChatHistory:
         self.system_prompt = system_prompt
         self.sampling = sampling
 
-    def use_preset(self, sampling: SamplingSettings, system_prompt: str) -> None:
-        """Begin new chats like a preset; its system prompt counts unless it is empty."""
-        self.use_defaults(sampling, system_prompt or self._default_system_prompt)
-
     def use_defaults(self, sampling: SamplingSettings, system_prompt: str) -> None:
         """Begin new chats like this; a chat that is saved keeps its own settings."""
         self._default_sampling = sampling

@@ -116,7 +116,7 @@ class ReplyMeter:
 
     def shown_in(self, engine: CockpitSnapshot) -> CockpitSnapshot:
         """What the panels show of this reply, beside what they show of the engine."""
-        self._settle()
+        self.settled()
         self._close_bin()
         shown = (
             engine
@@ -195,17 +195,18 @@ class ReplyMeter:
     def _end(self, tally: Tally | None = None) -> None:
         """Close it; a reply that was cut counts as far as it came."""
         if self.is_running:
-            self._settle()
+            self.settled()
             self._decode_tps = self._live_tps()
             self.tally = tally or self.tally
             self.is_running = False
 
-    def _settle(self) -> None:
-        """Bring the counters up to the last round."""
+    def settled(self) -> Tally:
+        """What this part counted, up to the last round."""
         for event in self._unsettled:
             self.tally = self.tally.with_round(event)
             self._last = event
         self._unsettled.clear()
+        return self.tally
 
     def _live_tps(self) -> float | None:
         now = self._clock()
@@ -255,7 +256,7 @@ class Meters:
         """
         running = self._replies.get(number) if number is not None else None
         snapshot = (running or self._newest).shown_in(self._engine)
-        tallies = [meter.tally for meter in self._replies.values()]
+        tallies = [meter.settled() for meter in self._replies.values()]
         return replace(snapshot, session=reduce(add, tallies, self._earlier))
 
     @property

@@ -108,7 +108,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                 for knob in _KNOBS:
                     value = getattr(self._settings.sampling, knob.name)
                     yield Label(knob.label, classes="label")
-                    yield Input(f"{value:g}", id=knob.name, compact=True)
+                    yield Input(repr(value).removesuffix(".0"), id=knob.name, compact=True)
                     yield Label(knob.hint, classes="hint")
             with Grid(id="answer"):
                 yield Label("answers fit", classes="label")

@@ -9,10 +9,11 @@ from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
 from app.store.records import NewChat
 from engine.configuration import SamplingSettings
-from engine.errors import ModelFileError, PresetError
+from engine.errors import IncompatiblePairError, ModelFileError, PresetError
 from engine.memory.estimate import estimate
 from engine.memory.hardware import usable_devices
 from engine.model.architecture import read_model
+from tests.drafting_models import drafting_model
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +124,22 @@ def test_new_chats_draw_as_the_preset_says_else_as_the_settings(home: Path) -> N
     drawn = opened(ModelRequest()).controller.history.sampling.temperature
     preset = opened(ModelRequest(preset="cold")).controller.history.sampling.temperature
     assert (drawn, preset) == (0.25, 0.5)
+
+
+def test_a_model_that_the_draft_cannot_draft_for_is_opened_without_it(home: Path) -> None:
+    models = home / "models"
+    first = drafting_model(models / "first.gguf", 4)
+    draft = drafting_model(models / "draft.gguf", 1)
+    other = drafting_model(models / "other.gguf", 4, [f"word {n}" for n in range(300)])
+    services = opened(ModelRequest(model=str(first), draft=str(draft))).services
+    configuration = services.configure(first)
+    assert configuration.draft is not None
+    assert services.types_note(configuration) is None
+    configuration = services.configure(other)
+    assert configuration.draft is None
+    note = services.types_note(configuration)
+    assert note is not None
+    assert "draft.gguf" in note
+    wrong = opened(ModelRequest(model=str(other), draft=str(draft))).services
+    with pytest.raises(IncompatiblePairError):
+        wrong.configure(other)

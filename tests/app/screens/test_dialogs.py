@@ -13,6 +13,7 @@ from app.screens.chats import ChatsScreen
 from app.screens.dialogs import AskLine, AskYes, HelpScreen
 from app.screens.downloads import FirstRunScreen
 from app.screens.models import ModelsScreen
+from app.screens.presets import PresetsScreen
 from app.widgets.bars import TabStrip
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
@@ -278,3 +279,47 @@ async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_
         assert app.screen.query_one("#verification", Select).value == "block"
         assert not app.screen.query_one("#bonus_token", Select).value
         assert app.screen.query_one("#strict", Select).value
+
+
+async def test_settings_of_a_chat_are_shown_as_they_are_and_saved_unchanged(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        odd = replace(
+            screen.controller.history.sampling,
+            thinking_budget=1_500_000, temperature=0.12345678, min_p=0.00001, top_p=1.0,
+        )  # fmt: skip
+        screen.controller.history.change_settings(system_prompt="", sampling=odd)
+        await pilot.press("ctrl+s")
+        assert app.screen.query_one("#top_p", Input).value == "1"
+        await pilot.press("ctrl+s")
+        await wait_until(pilot, lambda: app.screen is screen)
+        assert screen.controller.history.sampling == odd
+
+
+async def test_a_preset_without_a_system_prompt_has_that_of_the_settings(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text('[chat]\nsystem_prompt = "Be kind."\n')
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    for name, rest in (("a", 'system_prompt = "Be a pirate."\n'), ("b", "")):
+        text = f'name = "{name}"\ndescription = "For tests"\nn_ctx = 1024\n{rest}'
+        (presets / f"{name}.toml").write_text(text)
+    controller, _ = make_controller(tmp_path)
+    configuration = replace(CONFIGURATION, model_path=starter_path)
+    app = KvchatApp(controller, services(tmp_path), configuration=configuration)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        prompts = []
+        for steps in (0, 1):
+            await pilot.press("f3")
+            await wait_until(pilot, lambda: isinstance(app.screen, PresetsScreen))
+            for _ in range(steps):
+                await pilot.press("down")
+            view = app.screen.query_one(LinesView)
+            await wait_until(pilot, lambda view=view: "fits" in "".join(map(plain, view.lines)))
+            await pilot.press("enter")
+            await ready(pilot)
+            prompts.append(controller.history.system_prompt)
+    assert prompts == ["Be a pirate.", "Be kind."]
