@@ -1,7 +1,8 @@
 """What a measured run taught about a card: the memory beyond buffers, and how far graphs were off.
 
 llama.cpp cannot know before loading what a driver's context takes; a log of a server that ended
-can: its memory breakdown tells total, free and own bytes of each device.
+can: its memory breakdown has total, free and own bytes of each device. What other programs hold of
+a card is left out: its free memory lacks that already.
 """
 
 import json
@@ -38,7 +39,7 @@ class Calibration:
     """What one run on a card taught."""
 
     overhead_bytes: int
-    """In use beyond llama.cpp's buffers while the model was loaded, to 1 MiB."""
+    """In use beyond llama.cpp's buffers and other programs while the model was loaded."""
     compute_factor: float | None = None
     """Measured graph over the planned one; None where the log is of another configuration."""
 
@@ -75,7 +76,7 @@ def calibrate(log: ServerLog, planned: Estimate) -> dict[str, Calibration]:
     for row in log.devices:
         if row.unaccounted_bytes is None:
             continue
-        nbytes = row.unaccounted_bytes - _beside(row, log)
+        nbytes = row.unaccounted_bytes - _beside(row, log) - _of_others(row, planned)
         _check(row, nbytes)
         found[card_name(row.description)] = Calibration(nbytes, _factor(row, log, planned))
     if not found:
@@ -91,6 +92,21 @@ def _beside(row: DeviceMemory, log: ServerLog) -> int:
     return sum(b.nbytes for b in log.buffers if b.owner != "target" and b.device == row.name)
 
 
+def _of_others(row: DeviceMemory, planned: Estimate) -> int:
+    """What other programs hold of the planned card of a row; 0 where the plan is for another."""
+    found = _planned_device(row, planned)
+    if found is None or card_name(found.name) != card_name(row.description):
+        return 0
+    return max(0, (row.total_bytes or 0) - found.free_bytes)
+
+
+def _planned_device(row: DeviceMemory, planned: Estimate) -> Device | None:
+    """The GPU of a plan that has the number of a row; None where there is none."""
+    gpus = [device.device for device in planned.devices if device.device.kind == "gpu"]
+    number = "".join(character for character in row.name if character.isdigit())
+    return gpus[int(number)] if number and int(number) < len(gpus) else None
+
+
 def _check(row: DeviceMemory, nbytes: int) -> None:
     if not 0 < nbytes <= OVERHEAD_LIMIT_BYTES:
         raise CalibrationError(
@@ -101,13 +117,11 @@ def _check(row: DeviceMemory, nbytes: int) -> None:
 
 
 def _factor(row: DeviceMemory, log: ServerLog, planned: Estimate) -> float | None:
-    gpus = [device.device.name for device in planned.devices if device.device.kind == "gpu"]
-    number = "".join(character for character in row.name if character.isdigit())
-    if settings_that_differ(planned, log) or not number or int(number) >= len(gpus):
+    gpu = _planned_device(row, planned)
+    if gpu is None or settings_that_differ(planned, log):
         return None
-    name = gpus[int(number)]
     for compared in compare_log(planned, log):
-        if (compared.device, compared.kind) == (name, TermKind.COMPUTE.value):
+        if (compared.device, compared.kind) == (gpu.name, TermKind.COMPUTE.value):
             low, high = FACTOR_LIMITS
             share = compared.measured_bytes / max(compared.planned_bytes, 1)
             return round(share, 3) if low <= share <= high else None

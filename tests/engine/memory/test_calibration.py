@@ -54,6 +54,22 @@ def test_a_draft_model_is_no_overhead(planned: Estimate) -> None:
     assert found["RTX 3090"].overhead_bytes == 400 * MIB
 
 
+@pytest.mark.parametrize("name", [CARD.name, f"GPU 0 · {CARD.name}"])
+def test_other_programs_on_a_card_are_counted_once(starter_path: Path, name: str) -> None:
+    held = 1200 * MIB
+    card = replace(CARD, name=name, free_bytes=CARD.free_bytes - held)
+    planned = estimate(read_model(starter_path), Configuration(starter_path, 2048), (card, CPU))
+    found = calibrate(log_of(free=23 * GIB - 350 * MIB - held), planned)
+    assert found["RTX 3090"].overhead_bytes == 350 * MIB
+
+
+def test_programs_on_another_card_than_the_logs_count_nothing(starter_path: Path) -> None:
+    other = replace(CARD, name="NVIDIA GeForce RTX 4090", free_bytes=20 * GIB)
+    planned = estimate(read_model(starter_path), Configuration(starter_path, 2048), (other, CPU))
+    found = calibrate(log_of(free=23 * GIB - 350 * MIB), planned)
+    assert found["RTX 3090"].overhead_bytes == 350 * MIB
+
+
 def test_the_graphs_factor_is_of_the_same_configuration_only(planned: Estimate) -> None:
     graph = planned.devices[0].term(TermKind.COMPUTE).nbytes
     log = log_of(free=22 * GIB, compute=round(graph * 1.25))
