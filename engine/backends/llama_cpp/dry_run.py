@@ -6,13 +6,14 @@ memory for them, 3 to 8 ms a configuration; the model stays open between request
 placement. Recurrent state is really allocated, so the process limits its own memory.
 
 What a context takes to the byte llama.cpp tells in C++ only: `llama_get_memory_breakdown` returns a
-`std::map`, read here as libstdc++ (GCC 12) lays it out, on Linux alone, and checked against what
-the log says of the same context.
+`std::map`, read here as libstdc++ (GCC 12) lays it out and x86-64 returns it, on Linux alone, and
+checked against what the log says of the same context. Elsewhere the header's weights count.
 """
 
 import ctypes
 import json
 import os
+import platform
 import resource
 import sys
 from collections import defaultdict
@@ -32,6 +33,8 @@ from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
 
 SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
+ABI = ("Linux", "x86_64")
+"""Where the map's layout, and how it is returned, are those that are read here."""
 LIBRARY = llama_cpp.llama_cpp._lib
 PARTS = ("model", "context", "compute")
 ROUNDING_BYTES = 16 * 1024
@@ -174,7 +177,7 @@ def weights_buffers(context: object, logged: Sequence[BufferSize]) -> list[Buffe
 
     None where this llama.cpp cannot be asked, or tells other graphs than it logged.
     """
-    if sys.platform != "linux" or not hasattr(LIBRARY, SYMBOL):
+    if (platform.system(), platform.machine()) != ABI or not hasattr(LIBRARY, SYMBOL):
         return []
     sizes = breakdown(context)
     graphs = [buffer.nbytes for buffer in logged if buffer.kind == "compute"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.backends.llama_cpp.dry_run import weights_buffers
 from engine.configuration import Configuration, DraftConfiguration, TensorOverride
 from engine.errors import WorkerError
 from engine.events import BufferSize
@@ -374,3 +375,12 @@ def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_pa
     silent.close()
     asker.join(10)
     assert said == ["llama.cpp's dry run was ended"]
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Linux", "aarch64"), ("Darwin", "x86_64")])
+def test_a_map_is_read_only_where_its_layout_is_known(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert weights_buffers(object(), []) == []
