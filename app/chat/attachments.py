@@ -35,10 +35,8 @@ IGNORED = ("node_modules", "__pycache__", "venv", "target", "build", "dist")
 
 _PASTE = re.compile(f"{PASTE_BEGINS}(.*?){PASTE_ENDS}", re.DOTALL)
 _NAME = re.compile(r"(?<![\w@/.])@(?:\"([^\"\n]+)\"|([^\s\"@,;:!?()\[\]{}<>]+))")
-_ATTACHED = re.compile(
-    r"\n\nFile (?P<name>[^\n]+):\n(?P<fence>`{3,})\n(?P<text>.*?)\n?(?P=fence)(?=\n\nFile |\Z)",
-    re.DOTALL,
-)
+_FILE = "\n\nFile "
+SHORTEST_FENCE = 3
 
 
 class AttachmentError(EngineError):
@@ -255,24 +253,30 @@ def without_references(text: str) -> str:
 def _without_files(message: str) -> tuple[str, list[Attachment]]:
     files: list[Attachment] = []
     named = set(names_in(message))
-    while (match := _last_file(message)) is not None and match["name"] in named:
-        files.append(Attachment(match["name"], match["text"]))
-        message = message[: match.start()]
-    return message, files[::-1]
+    end = len(message)
+    while (found := _last_file(message, end)) is not None and found[1].name in named:
+        end, file = found
+        files.append(file)
+    return message[:end], files[::-1]
 
 
-def _last_file(message: str) -> re.Match[str] | None:
-    """The last file behind a message's text."""
-    last = None
-    start = message.find("\n\nFile ")
-    while start >= 0:
-        match = _ATTACHED.match(message, start)
-        if match is None:
-            start = message.find("\n\nFile ", start + 1)
-        else:
-            last = match
-            start = message.find("\n\nFile ", match.end())
-    return last
+def _last_file(message: str, end: int) -> tuple[int, Attachment] | None:
+    """The file that ends a message, cut at `end`, and where it begins.
+
+    It is found from its last fence backwards, which no line of the file can equal: a text of
+    files that never end costs one look at each character.
+    """
+    closing = end
+    while closing > 0 and message[closing - 1] == "`":
+        closing -= 1
+    fence = message[closing:end]
+    opening = message.rfind(f":\n{fence}\n", 0, closing) if len(fence) >= SHORTEST_FENCE else -1
+    start = message.rfind(_FILE, 0, opening) if opening >= 0 else -1
+    name = message[start + len(_FILE) : opening]
+    if start < 0 or not name or "\n" in name or message[closing - 1] != "\n":
+        return None
+    text = message[opening + len(f":\n{fence}\n") : closing]
+    return start, Attachment(name, text.removesuffix("\n"))
 
 
 def _fenced(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 
 from app.chat.entries import index_of, prompt_messages, with_question
@@ -84,9 +85,18 @@ def n_tokens_of(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> i
     """Tokens of a message with what the template puts around it; estimated where not known."""
     if message.token_ids:
         return len(message.token_ids) + TURN_TOKENS
-    images = images_in(message.content)
-    n_bytes = len(message.content.encode()) - sum(len(each.reference.encode()) for each in images)
-    return round(n_bytes / per_token) + IMAGE_TOKENS * len(images) + TURN_TOKENS
+    n_bytes, n_images = _size_of(message.content)
+    return round(n_bytes / per_token) + IMAGE_TOKENS * n_images + TURN_TOKENS
+
+
+@lru_cache(maxsize=4096)
+def _size_of(text: str) -> tuple[int, int]:
+    """Bytes of a message's text without its images, and how many those are.
+
+    The screen asks for the size of all that it shows many times a second.
+    """
+    images = images_in(text)
+    return len(text.encode()) - sum(len(each.reference.encode()) for each in images), len(images)
 
 
 def is_surely_longer(text: str, n_ctx: int) -> bool:

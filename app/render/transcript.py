@@ -34,6 +34,8 @@ GUTTER = 8
 """Cells left of the text, for the marker of the selection and the speaker."""
 MAX_WIDTH = 110
 """Longer lines are hard to read, so the text is not wider than this."""
+MAX_REPLY_CHARS = 200_000
+"""Characters of a reply that are laid out: its end, some fifty thousand tokens of it."""
 MAX_QUESTION_LINES = 200
 """Lines of a pasted question that are shown; the rest is sent and saved all the same."""
 _SPEAKERS = {
@@ -167,6 +169,8 @@ class EntryLines:
         self._is_open = False
         self._progress = ""
         self._document = MarkdownDocument("") if _is_markdown(entry) else None
+        self._n_above = 0
+        """Characters of the reply that are too far above to be laid out."""
         self._read()
         self._width = 0
         self._lines: list[Line] | None = None
@@ -192,6 +196,8 @@ class EntryLines:
         is_decided = self._thought.is_over if self._thought else len(self._content) > MARKER_CHARS
         if is_decided:
             self._document.append(text)
+            if len(self._document.source) > 2 * MAX_REPLY_CHARS:
+                self._show_end(self._document.source)
         else:
             self._read()
         added = list(spans)
@@ -206,7 +212,18 @@ class EntryLines:
         """Part the thinking of a reply from its answer."""
         if self._document is not None:
             self._thought = Thought.of(self._content)
-            self._document.replace(self._thought.answer if self._thought else self._content)
+            self._n_above = 0
+            self._show_end(self._thought.answer if self._thought else self._content)
+
+    def _show_end(self, text: str) -> None:
+        """Lay out a text; of a very long one its end, from the start of a line if there is one."""
+        start = max(0, len(text) - MAX_REPLY_CHARS)
+        if start:
+            newline = text.find("\n", start, start + MAX_REPLY_CHARS // 2)
+            start = start if newline < 0 else newline + 1
+        self._n_above += start
+        if self._document is not None:
+            self._document.replace(text[start:])
 
     def set_open(self, *, is_open: bool) -> None:
         """Show the thinking of a reply, or fold it."""
@@ -253,6 +270,8 @@ class EntryLines:
             return [*self._tinted.lines(width), *(wrapped(colours, width) if colours else [])]
         if self._document is not None:
             said = self._document.lines(width)
+            if self._n_above:
+                said = [clipped((Run(_above(self._n_above), "note"),), width), EMPTY, *said]
             if self._thought is not None:
                 return [*self._thinking(self._thought, width), *said]
             return said or [(Run("…", "muted"),)]
@@ -291,6 +310,11 @@ class EntryLines:
         return [*wrapped(said, width), *wrapped(keys, width)] if parts else wrapped(keys, width)
 
 
+def _above(n_chars: int) -> str:
+    chars = fmt.counted(n_chars, "character")
+    return f"… {chars} before this are saved and sent; an export has them"
+
+
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:
     """A rule that says what the model sees of the messages above, and the summary of them."""
     label = f" {SUMMARISED if summary else UNSEEN} ({undoes}) "
@@ -315,15 +339,17 @@ def _file_line(file: Attachment, width: int) -> Line:
 def question_lines(text: str, width: int, style: str = "") -> list[Line]:
     """Literal text, wrapped; a very long one is cut with a line that says so."""
     lines: list[Line] = []
-    rows = visible(text).split("\n")
-    for i, content in enumerate(rows):
+    # Each character takes a cell or more, but for marks that join others.
+    for content in visible(text[: MAX_QUESTION_LINES * max(width, 1)]).split("\n"):
         lines += wrapped((Run(content, style),), width)
         if len(lines) > MAX_QUESTION_LINES:
-            left = sum(len(rest) + 1 for rest in rows[i + 1 :])
-            left += sum(len(run.text) for runs in lines[MAX_QUESTION_LINES:] for run in runs)
-            note = f"… {fmt.count(left)} more {fmt.plural(left, 'character')}, sent and saved"
-            return [*lines[:MAX_QUESTION_LINES], (Run(note, "note"),)]
-    return lines
+            break
+    if len(lines) <= MAX_QUESTION_LINES and len(text) <= MAX_QUESTION_LINES * max(width, 1):
+        return lines
+    lines = lines[:MAX_QUESTION_LINES]
+    left = len(text) - sum(len(run.text) for line in lines for run in line) - len(lines)
+    note = f"… {fmt.count(left)} more {fmt.plural(left, 'character')}, sent and saved"
+    return [*lines, (Run(note, "note"),)]
 
 
 def gutter(entry: Entry, *, is_first: bool, is_selected: bool) -> Line:

@@ -166,19 +166,22 @@ class ChatsScreen(ModalScreen[Opening | None]):
         dialog.border_subtitle = "" if is_empty else opens
         self._show_marked()
 
-    def _kept(self) -> dict[str, CachedChat]:
+    def _kept(self) -> dict[str, CachedChat] | None:
+        """What is cached of each chat, by its owner; None where the engine reports no tiers."""
         report = self._controller.snapshot().tiers
-        return {each.owner: each for each in cached_chats(report.entries if report else ())}
+        if report is None:
+            return None
+        return {each.owner: each for each in cached_chats(report.entries)}
 
-    def _row(self, chat: Chat, kept: dict[str, CachedChat]) -> ChatRow:
+    def _row(self, chat: Chat, kept: dict[str, CachedChat] | None) -> ChatRow:
         shown = self._controller.history.chat
         return ChatRow(
             chat,
             self._sizes.get(chat.id, ChatSize()),
-            kept.get(owner_of(chat.id)),
+            (kept or {}).get(owner_of(chat.id)),
             is_shown=shown is not None and shown.id == chat.id,
             is_answered=self._controller.replies.of_chat(chat.id) is not None,
-            is_cache_known=self._controller.snapshot().tiers is not None,
+            is_cache_known=kept is not None,
         )
 
     def _title(self) -> str:

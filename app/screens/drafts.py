@@ -232,9 +232,7 @@ class Drafts:
             with suppress(StoreError):  # without them there is nothing to go back to
                 store = self._conversation.history.store
                 asked = store.newest_questions(self.chat_id, limit=N_QUESTIONS)
-                self._history = InputHistory(
-                    [as_written(text) for text in asked], self._composer.written
-                )
+                self._history = InputHistory(asked, self._composer.written, as_written)
         text = self._history.step(n) if self._history is not None else None
         if text is not None:
             self._composer.put(text)

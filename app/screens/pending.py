@@ -3,7 +3,7 @@
 Texts name keys by their ids, as `with_keys` takes them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -99,14 +99,19 @@ def together(drafts: Iterable[Draft]) -> Draft:
 class InputHistory:
     """Questions that were asked before, walked through from the text that is written now."""
 
-    def __init__(self, questions: Sequence[str], written: str) -> None:
+    def __init__(
+        self, questions: Sequence[str], written: str, as_written: Callable[[str], str] = str
+    ) -> None:
         """Stand at the text that is written.
 
         Args:
             questions: Newest first; each is shown once.
             written: What stands in the composer.
+            as_written: Turns a question into what was typed, once it is shown.
         """
-        self._texts = list(dict.fromkeys((written, *filter(None, questions))))
+        self._questions = list(dict.fromkeys(filter(None, questions)))
+        self._as_written = as_written
+        self._texts = [written]
         self._index = 0
 
     @property
@@ -117,6 +122,10 @@ class InputHistory:
     def step(self, n: int) -> str | None:
         """Go so many texts back in time, or forward; None at either end."""
         index = self._index + n
+        while index >= len(self._texts) and self._questions:
+            text = self._as_written(self._questions.pop(0))
+            if text and text not in self._texts:
+                self._texts.append(text)
         if not 0 <= index < len(self._texts):
             return None
         self._index = index

@@ -177,3 +177,12 @@ def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path
     assert said in refusal("@a.PNG", folder)
     (folder / "out.png").symlink_to(png(folder.parent / "other.png"))
     assert "@out.png leads out of" in refusal("@out.png", folder)
+
+
+def test_a_message_of_files_that_never_end_is_looked_at_once() -> None:
+    for block in ("\n\nFile a:\n```\n", "\n\nFile a:\n```\n`", "\n\nFile a:\n```\n\n```x\n"):
+        message = "@a" + block * 70_000
+        assert attached_to(message) == (message, [])
+    whole = "@a" + "\n\nFile a:\n```\nx\n```" * 50_000
+    text, files = attached_to(whole)
+    assert (text, len(files), files[0].text) == ("@a", 50_000, "x")

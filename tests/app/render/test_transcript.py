@@ -1,7 +1,13 @@
 from app.chat.entries import Entry, Speaker
 from app.chat.spans import TokenSpan
 from app.render.lines import plain
-from app.render.transcript import MAX_QUESTION_LINES, EntryLines, gutter, question_lines
+from app.render.transcript import (
+    MAX_QUESTION_LINES,
+    MAX_REPLY_CHARS,
+    EntryLines,
+    gutter,
+    question_lines,
+)
 from engine.events import TokenKind
 
 
@@ -76,3 +82,25 @@ def test_colours_come_while_a_reply_streams_and_wherever_they_are_switched_on() 
     assert styles["ran"] == "kind-correction"
     entry.update(reply(FOX))
     assert shown(entry, 80)[:2] == ["The *red* fox", "ran"]
+
+
+def test_of_a_very_long_reply_the_end_is_laid_out_and_the_rest_is_counted() -> None:
+    line = "0123456789\n"
+    text = line * (3 * MAX_REPLY_CHARS // len(line)) + "the end"
+    whole = EntryLines(Entry(2, Speaker.MODEL, text))
+    lines = [plain(each) for each in whole.lines(80)]
+    assert "characters before this are saved and sent" in lines[0]
+    assert any("the end" in each for each in lines)
+    assert sum(map(len, lines)) < 2 * MAX_REPLY_CHARS
+    growing = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
+    for start in range(0, len(text), 5000):
+        growing.append(text[start : start + 5000])
+    lines = [plain(each) for each in growing.lines(80)]
+    assert "characters before this" in lines[0]
+    assert any("the end" in each for each in lines)
+
+
+def test_a_question_of_one_endless_word_is_cut_and_its_rest_counted() -> None:
+    lines = question_lines("x" * 5_000_000, 80)
+    assert len(lines) == MAX_QUESTION_LINES + 1
+    assert "more characters" in plain(lines[-1])
