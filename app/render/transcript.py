@@ -34,8 +34,8 @@ GUTTER = 8
 """Cells left of the text, for the marker of the selection and the speaker."""
 MAX_WIDTH = 110
 """Longer lines are hard to read, so the text is not wider than this."""
-MAX_REPLY_CHARS = 200_000
-"""Characters of a reply that are laid out: its end, some fifty thousand tokens of it."""
+MAX_REPLY_CHARS = 100_000
+"""Characters of a reply that are laid out: its end, some twenty-five thousand tokens."""
 MAX_QUESTION_LINES = 200
 """Lines of a pasted question that are shown; the rest is sent and saved all the same."""
 _SPEAKERS = {
