@@ -52,7 +52,7 @@ def command(
 
     \b
     kvchat tune qwen2.5-1.5b               three minutes
-    kvchat tune qwen2.5-1.5b --minutes 10  time for more settings, and for slower models
+    kvchat tune qwen2.5-1.5b --minutes 10  more settings, slower models
     kvchat tune --preset long-context      the model and settings of a preset
 
     Threads, flash attention, ubatch, drafts and layers on the GPU are compared with what kvchat
