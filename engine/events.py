@@ -450,7 +450,7 @@ class OfReply:
     """What a reply tells that is made under a number; that of number 0 comes bare."""
 
     reply_id: int
-    """As it was asked for with, from 1 on."""
+    """As it was asked for with; never 0."""
     event: "Event"
 
 

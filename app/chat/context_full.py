@@ -86,6 +86,9 @@ class ContextFull:
         trim, chat, loaded = self._trim(), self._history.chat, self._conversation.loaded
         if trim is None or chat is None or loaded is None:
             return
+        if self._conversation.is_leased:
+            self._warn("The model is not free: another summary or comparison is under way.")
+            return
         self._conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
         done = partial(self._take_summary, chat.id, trim)
         of_share = partial(

@@ -17,13 +17,21 @@ from app.chat.meters import Meters
 from app.chat.replies import LEASED, Replies
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.trimming import Summariser, TokenCounts, n_tokens_of
-from app.chat.update import ChatUpdate, EngineLease, Notice, Severity, UpdateBuilder
+from app.chat.update import (
+    READ_AHEAD,
+    ChatUpdate,
+    EngineLease,
+    Notice,
+    Severity,
+    UpdateBuilder,
+)
 from app.config import ChatDefaults
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import (
+    ENGINE_EVENTS,
     CacheChanged,
     Event,
     Failed,
@@ -40,8 +48,6 @@ from engine.requests import GenerationRequest
 
 LOCK_RETRY_S = 2.0
 """How often the lock of a chat that another kvchat writes is tried again, in seconds."""
-READ_AHEAD = -1
-"""Instead of the number of a message: what a new chat begins with is read, and nothing is said."""
 WITHOUT_ENGINE = "{engine-restart} tries once more, {model-list} opens another model."
 
 
@@ -210,13 +216,13 @@ class Conversation:
         reply = self.replies.shown
         if self.meters.phase is Phase.LOADING:
             self.client.stop()
-        elif isinstance(self.lease, Summariser) and self.lease.is_running:
-            self.lease.stop()
-        elif reply is None or reply.is_stopping:
-            return False
-        else:
+        elif reply is not None and not reply.is_stopping:
             reply.is_stopping = True
             self.client.stop(reply.message_id)
+        elif isinstance(self.lease, Summariser) and self.lease.is_running:
+            self.lease.stop()
+        else:
+            return False
         return True
 
     def begin_close(self) -> None:
@@ -475,10 +481,12 @@ class Conversation:
             return
 
     def _take(self, event: Event) -> None:
+        number = 0
         if isinstance(event, OfReply):
-            self.replies.take(event.reply_id, event.event)
-            event = event.event
-        else:
+            number, event = event.reply_id, event.event
+        if number > 0:
+            self.replies.take(number, event)
+        elif number == 0 or isinstance(event, ENGINE_EVENTS):
             self.meters.feed(event)
             self._take_own(event)
         if isinstance(event, SpeculationChanged) and event.note is not None:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import count
 
 from app.chat.entries import index_of, prompt_messages, with_question
+from app.chat.update import SUMMARY
 from app.store.records import StoredMessage
 from engine.configuration import SamplingSettings
 from engine.errors import ContextFullError
@@ -15,6 +16,7 @@ from engine.events import (
     Failed,
     Finished,
     FinishReason,
+    OfReply,
     WorkerStopped,
 )
 from engine.images import images_in
@@ -193,7 +195,7 @@ class Summariser:
 
     def stop(self) -> None:
         """End it without a summary."""
-        self._client.stop()
+        self._client.stop(SUMMARY)
 
     def revoke(self, why: str) -> None:
         """End it because the engine is needed for something else."""
@@ -201,13 +203,18 @@ class Summariser:
             self._end(None, why)
 
     def take(self, event: Event) -> bool:
-        """Handle an event; False for one that the chat should have."""
-        if not self._is_running or isinstance(event, ENGINE_EVENTS):
-            return False
+        """Handle an event of the summary; False for one that the conversation should have."""
         match event:
             case WorkerStopped(title, message):
-                self._end(None, f"{title}: {message}")
-                return False  # the chat must know too
+                self.revoke(f"{title}: {message}")
+                return False
+            case OfReply(reply_id, told) if reply_id == SUMMARY:
+                return self._is_running and self._take_own(told)
+            case _:
+                return False
+
+    def _take_own(self, event: Event) -> bool:
+        match event:
             case Failed(title, message):
                 if title != ContextFullError.title or not self._asks_next():
                     self._end(None, f"{title}: {message}")
@@ -215,12 +222,14 @@ class Summariser:
                 self._end(None, "it was stopped")
             case Finished(text=text):
                 self._end(text.strip() or None, "the model wrote nothing")
+            case _:
+                return not isinstance(event, ENGINE_EVENTS)
         return True
 
     def _asks_next(self) -> bool:
         request = next(self._requests, None)
         if request is not None:
-            self._client.generate(request)
+            self._client.generate(request, SUMMARY)
         return request is not None
 
     def _end(self, text: str | None, problem: str) -> None:

@@ -7,6 +7,10 @@ from app.chat.spans import TokenSpan
 from app.store.errors import StoreError
 from engine.events import Event, Loaded
 
+READ_AHEAD, SUMMARY, SIDES = -1, -2, (-3, -4)
+"""What the engine calls the replies that are no message's, whose number is theirs: the reading of
+what a new chat begins with, a summary, and the two of a comparison."""
+
 Severity = Literal["information", "warning", "error"]
 
 
@@ -84,5 +88,5 @@ class EngineLease(Protocol):
         ...
 
     def take(self, event: Event) -> bool:
-        """Handle an event; False for one that the conversation should have."""
+        """Handle an event of its own replies; False for any other, which is the conversation's."""
         ...

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from app.chat.snapshot import Tally, tally_of
 from app.chat.spans import TokenSpan, spans_of
+from app.chat.update import SIDES
 from app.compare.side import Side
 from engine.configuration import SpeculationSettings
 from engine.events import (
@@ -136,9 +137,8 @@ class Comparison:
         self._client = client
         self._restore = restore
         self._clock = clock
-        self._running: int | None = None
-        self._beside: set[int] = set()
-        """The sides that answer at once with the other."""
+        self._running: set[int] = set()
+        """The sides that answer now."""
         self._fault: str | None = None
         """Why one of these failed; the other is stopped then."""
         self._n_wanted = 0
@@ -147,12 +147,12 @@ class Comparison:
     @property
     def is_running(self) -> bool:
         """A reply is being made."""
-        return self._running is not None or bool(self._beside)
+        return bool(self._running)
 
     @property
     def running_side(self) -> int | None:
         """The side that answers now, 0 or 1; where both do, the first of them."""
-        return min(self._beside, default=self._running)
+        return min(self._running, default=None)
 
     @property
     def was_stopped(self) -> bool:
@@ -181,95 +181,70 @@ class Comparison:
     def revoke(self, why: str) -> None:
         """End without the running reply, because the engine is taken away."""
         if self.is_running:
-            if self._beside:
-                self._stop_running()
+            self._stop_running()
             self._end(why)
 
     def take(self, event: Event) -> bool:
-        """Handle an event; False for one that was not of this comparison."""
-        if self._beside:
-            return self._take_beside(event)
-        if self._running is None or isinstance(event, ENGINE_EVENTS):
-            return False
-        answer = self.shown[self._running]
-        assert answer is not None
+        """Handle an event of its replies; False for one that the conversation should have."""
         match event:
             case WorkerStopped(title, message):
-                self._end(f"{title}: {message}")
-                return False  # the chat must know too
-            case Failed(title, message):
-                self._end(f"{title}: {message}")
-            case Finished(reason=FinishReason.CANCELLED):
-                answer.take(event)
-                self._end("stopped")
-            case Finished():
-                answer.take(event)
-                self._next()
-            case _:
-                answer.take(event)
-        return True
-
-    def _take_beside(self, event: Event) -> bool:
-        """Handle an event while both sides answer."""
-        match event:
-            case WorkerStopped(title, message):
-                self._end(f"{title}: {message}")
-                return False  # the chat must know too
-            case OfReply(reply_id, told):
-                index = reply_id - 1
-                answer = self.shown[index] if index in self._beside else None
-                if answer is not None:
-                    answer.take(told)
-                    self._count_beside(index, told)
-                return True
+                if self.is_running:
+                    self._end(f"{title}: {message}")
+                return False
+            case OfReply(reply_id, told) if reply_id in SIDES:
+                index = SIDES.index(reply_id)
+                return index in self._running and self._take_own(index, told)
             case _:
                 return False
 
-    def _count_beside(self, index: int, told: Event) -> None:
-        match told:
+    def _take_own(self, index: int, event: Event) -> bool:
+        answer = self.shown[index]
+        assert answer is not None
+        answer.take(event)
+        match event:
             case Failed(title, message):
                 self._fault = f"{title}: {message}"
             case Finished(reason=reason):
                 self._is_stopping |= reason is FinishReason.CANCELLED
             case _:
-                return
-        self._beside.discard(index)
-        if not self._beside and self._fault is not None:
-            self._end(self._fault)
-        elif not self._beside:
-            self._next()
-        elif self._fault is not None:
+                return not isinstance(event, ENGINE_EVENTS)
+        answer.cut()
+        self._running.discard(index)
+        if self._fault is not None:
             self._stop_running()
+        if not self.is_running:
+            self._next()
+        return True
 
     def _stop_running(self) -> None:
-        if not self._beside:
-            self._client.stop()
-        for index in self._beside:
-            self._client.stop(index + 1)
+        for index in self._running:
+            self._client.stop(SIDES[index])
 
     def _begin_pair(self) -> None:
-        self.shown = [None, None]
+        self.shown, self._fault = [None, None], None
         if not self.is_together:
-            self._begin(len(self.pairs) % 2)
+            self._begin_alone(len(self.pairs) % 2)
             return
-        self.shown = [Answer(side, self._clock) for side in self.sides]
-        self._beside, self._fault = {0, 1}, None
         for index, side in enumerate(self.sides):
-            request = replace(self.request, speculation=side.settings)
-            self._client.generate(request, index + 1)
+            self._begin(index, replace(self.request, speculation=side.settings))
 
-    def _begin(self, index: int) -> None:
-        self._running = index
-        self.shown[index] = Answer(self.sides[index], self._clock)
+    def _begin_alone(self, index: int) -> None:
         self._client.set_speculation(self.sides[index].settings)
-        self._client.generate(self.request)
+        self._begin(index, self.request)
+
+    def _begin(self, index: int, request: GenerationRequest) -> None:
+        self._running.add(index)
+        self.shown[index] = Answer(self.sides[index], self._clock)
+        self._client.generate(request, SIDES[index])
 
     def _next(self) -> None:
         first, second = self.shown
-        if self._is_stopping:
+        if self._fault is not None:
+            self._end(self._fault)
+        elif self._is_stopping:
             self._end("stopped")
         elif first is None or second is None:
-            self._begin(1 if second is None else 0)
+            self._begin_alone(1 if second is None else 0)
         else:
             self.pairs.append(Pair(first, second))
             if len(self.pairs) < self._n_wanted:
@@ -278,12 +253,11 @@ class Comparison:
                 self._end(None)
 
     def _end(self, problem: str | None) -> None:
-        own = set() if self._running is None else {self._running}
-        for index in self._beside | own:
+        for index in self._running:
             answer = self.shown[index]
             if answer is not None:
                 answer.cut()
-        self._running, self._beside = None, set()
+        self._running.clear()
         self._n_wanted = len(self.pairs)
         self.problem = problem
         self._client.set_speculation(self._restore)

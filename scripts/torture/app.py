@@ -6,7 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat.conversation import READ_AHEAD, Conversation
+from app.chat.conversation import Conversation
+from app.chat.update import READ_AHEAD
 from app.store.chats import ChatStore
 from app.store.records import NewTurn, StoredMessage, Turn
 from engine.configuration import Configuration, SamplingSettings

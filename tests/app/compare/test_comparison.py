@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.chat.update import SIDES
 from app.compare.comparison import Comparison
 from app.compare.side import Side
 from app.compare.verdict import identity_of, speed_of
@@ -24,6 +25,7 @@ from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
 LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))
+LEFT, RIGHT = SIDES
 ONES_OWN = SpeculationSettings(n_draft=7)
 REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_tokens=64)
 
@@ -35,9 +37,9 @@ class RecordingClient(ScriptedClient):
         super().__init__(script)
         self.asked: list[SpeculationSettings] = []
 
-    def generate(self, request: GenerationRequest) -> None:
+    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         self.asked.append(self.speculation)
-        super().generate(request)
+        super().generate(request, reply_id)
 
 
 def make(script: Script | None = None) -> tuple[Comparison, RecordingClient]:
@@ -129,8 +131,10 @@ def test_events_that_are_not_its_own_are_left_to_others() -> None:
     assert not comparison.take(event)
     comparison.add_pairs()
     assert not comparison.take(event)
-    assert not comparison.take(CacheChanged(1, 2, 3))
-    assert not comparison.take(CostsMeasured(((1, 1.0),), 0.01))
+    for of_engine in (CacheChanged(1, 2, 3), CostsMeasured(((1, 1.0),), 0.01)):
+        assert not comparison.take(of_engine)
+        assert not comparison.take(OfReply(LEFT, of_engine))
+    assert not comparison.take(OfReply(1, end("a chat's")))
     assert comparison.is_running
 
 
@@ -206,13 +210,13 @@ def test_both_sides_answer_at_once_where_that_is_asked() -> None:
     comparison, client = both_at_once()
     comparison.add_pairs(2)
     assert [(number, asked.speculation) for number, asked in client.beside] == [
-        (1, PLAIN.settings),
-        (2, LOOKUP.settings),
+        (LEFT, PLAIN.settings),
+        (RIGHT, LOOKUP.settings),
     ]
-    assert comparison.take(OfReply(2, end("two")))
+    assert comparison.take(OfReply(RIGHT, end("two")))
     assert comparison.is_running
     assert not comparison.take(end("the chat's own"))
-    assert comparison.take(OfReply(1, end("one")))
+    assert comparison.take(OfReply(LEFT, end("one")))
     [pair] = comparison.pairs
     assert (pair.first.text, pair.second.text) == ("one", "two")
     assert len(client.beside) == 4, "the second pair begins"
@@ -222,8 +226,8 @@ def test_stopping_both_at_once_ends_each_and_keeps_whole_pairs() -> None:
     comparison, client = both_at_once()
     comparison.add_pairs(2)
     comparison.stop()
-    assert sorted(client.stopped) == [1, 2]
-    for number in (1, 2):
+    assert sorted(client.stopped) == sorted(SIDES)
+    for number in SIDES:
         comparison.take(OfReply(number, end("", FinishReason.CANCELLED)))
     assert not comparison.is_running
     assert comparison.pairs == []
@@ -233,9 +237,9 @@ def test_stopping_both_at_once_ends_each_and_keeps_whole_pairs() -> None:
 def test_a_side_that_fails_ends_the_other_too() -> None:
     comparison, client = both_at_once()
     comparison.add_pairs()
-    comparison.take(OfReply(1, Failed("No room", "the prompt is too long")))
-    assert client.stopped == [2]
+    comparison.take(OfReply(LEFT, Failed("No room", "the prompt is too long")))
+    assert client.stopped == [RIGHT]
     assert comparison.is_running, "until the other has ended too"
-    comparison.take(OfReply(2, end("", FinishReason.CANCELLED)))
+    comparison.take(OfReply(RIGHT, end("", FinishReason.CANCELLED)))
     assert not comparison.is_running
     assert comparison.problem == "No room: the prompt is too long"
