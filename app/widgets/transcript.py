@@ -102,6 +102,9 @@ class Transcript(ScrollView, Ink, can_focus=True):
             self.selected = None
             if self.has_focus:
                 self._select_last()
+        if self._text_width <= 0:
+            self._tops, self._lines = [], []  # of the entries before
+            self.forget_strips()
         self._lay_out_from(0)
 
     def _last_message(self) -> EntryLines | None:
@@ -185,6 +188,11 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def _text_width(self) -> int:
         return self.size.width - GUTTER - 1
 
+    @property
+    def _is_laid_out(self) -> bool:
+        """Whether each shown entry has its lines; not before there is a width for them."""
+        return self._text_width > 0 and len(self._tops) == len(self._shown)
+
     def _lay_out_from(self, first: int) -> None:
         """Lay out the entries from the given one on, and keep the view where it was."""
         if self._text_width <= 0:  # another tab is shown: `on_resize` does it then
@@ -245,7 +253,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         is_wrapped_anew, self._laid_width = self.size.width != self._laid_width, self.size.width
         if is_wrapped_anew and not self.is_following and 0 <= anchor < len(self._tops):
             self.scroll_to(y=self._tops[anchor], animate=False)
-        if self._goal is not None and self._text_width > 0:
+        if self._goal is not None and self._is_laid_out:
             self.jump_to(*self._goal)
 
     # --- painting ---
@@ -339,6 +347,9 @@ class Transcript(ScrollView, Ink, can_focus=True):
         index = keys.index(self.selected) + step if self.selected in keys else len(keys) - 1
         self.selected = keys[min(max(index, 0), len(keys) - 1)]
         shown = next(i for i, s in enumerate(self._shown) if s.entry.key == self.selected)
+        if not self._is_laid_out:
+            self._goal = (self.selected, "")
+            return
         top = self._tops[shown]
         if not 0 <= top - self.scroll_offset.y < self.size.height - 2:
             self.scroll_to(y=max(top - 1, 0), animate=False)
@@ -361,7 +372,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
             self.forget_strips()
             self.show(self._all)
         self.selected = key
-        self._goal = None if self._text_width > 0 else (key, found)
+        self._goal = None if self._is_laid_out else (key, found)
         if self._goal is not None:
             return True
         line = self._line_of(index - self.n_hidden, found)

@@ -134,3 +134,19 @@ async def test_only_the_last_messages_are_laid_out() -> None:
         await pilot.pause()
         await pilot.click(Transcript, offset=(12, 1))
         assert app.transcript.n_hidden == 100 - 2 * WINDOW
+
+
+async def test_entries_that_change_while_there_is_no_width_for_them_are_not_painted_as_before() -> None:
+    app = Widgets()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.transcript.show(ENTRIES)
+        await pilot.pause()
+        await pilot.resize_terminal(3, 20)
+        await pilot.pause()
+        app.transcript.show(ENTRIES[:1])
+        app.transcript.focus()
+        app.transcript.action_select(-1)
+        await pilot.resize_terminal(100, 20)
+        await pilot.pause()
+        assert "first question" in painted(app.transcript)
+        assert "answer" not in painted(app.transcript)
