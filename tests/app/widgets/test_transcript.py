@@ -136,7 +136,9 @@ async def test_only_the_last_messages_are_laid_out() -> None:
         assert app.transcript.n_hidden == 100 - 2 * WINDOW
 
 
-async def test_entries_that_change_while_there_is_no_width_for_them_are_not_painted_as_before() -> None:
+async def test_entries_that_change_while_there_is_no_width_for_them_are_not_painted_as_before() -> (
+    None
+):
     app = Widgets()
     async with app.run_test(size=(60, 20)) as pilot:
         app.transcript.show(ENTRIES)
