@@ -5,10 +5,11 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from engine.errors import HardwareError
 from engine.memory.gpus import apple_share
-from engine.memory.hardware import Device, Instructions, devices
+from engine.memory.hardware import Device, Instructions, Vendor, devices
 from engine.memory.units import GIB, MIB
 from engine.validation import nearest
 
@@ -20,6 +21,7 @@ FILLERS = re.compile(
 )
 NUMBERED = re.compile(r"^GPU \d+ · ")
 """What stands before the name of one of several cards."""
+VENDORS: dict[str, Vendor] = {name: name for name in get_args(Vendor)}
 FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
 
 
@@ -33,7 +35,7 @@ class UnknownCardError(HardwareError):
 class Card:
     """A card, or a machine whose GPU shares the main memory."""
 
-    vendor: str
+    vendor: Vendor
     name: str
     memory_bytes: int
     """What a GPU may take: the driver's total, or the part of a shared memory."""
@@ -54,7 +56,8 @@ class Card:
 
     def device(self) -> Device:
         """The card as a GPU that is all free."""
-        return Device(self.name, "gpu", self.memory_bytes, self.memory_bytes, self.is_unified)
+        nbytes, is_unified = self.memory_bytes, self.is_unified
+        return Device(self.name, "gpu", nbytes, nbytes, is_unified, vendor=self.vendor)
 
 
 @cache
@@ -122,7 +125,7 @@ def _key(name: str) -> str:
 
 
 def _cards(entry: dict[str, object]) -> list[Card]:
-    vendor, name = str(entry["vendor"]), str(entry["name"])
+    vendor, name = VENDORS[str(entry["vendor"])], str(entry["name"])
     bandwidth, memory = entry["bandwidth_gbps"], entry.get("memory_mib")
     aliases = entry.get("aliases", [])
     assert isinstance(bandwidth, int | float)

@@ -3,14 +3,15 @@
 What it has none for runs on the CPU. With `auto` llama.cpp 0c1e57098 probes whether a layer's own
 device can do it (`src/llama-context.cpp`); what CUDA can do, and when it copies keys and values to
 f16, is read from `ggml-cuda/fattn.cu` and `fattn-common.cuh`, the shapes of scans from
-`ggml-cuda.cu` (`ggml_backend_cuda_device_supports_op`).
+`ggml-cuda.cu` (`ggml_backend_cuda_device_supports_op`). It holds for NVIDIA's cards; AMD's may run
+by Vulkan, whose kernels are others.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from engine.configuration import Configuration, KVTypeName
-from engine.memory.hardware import Device
+from engine.memory.hardware import Device, Vendor
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.model.architecture import Architecture, Model
 from engine.model.layers import Layer
@@ -33,6 +34,8 @@ EARLY_STATES = frozenset(
 )
 """Hybrids that read the states of a layer before the layer before it is done."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
+COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})
+"""Whose caches may be copied to f16: ROCm is built from CUDA's code, and Vulkan needs less."""
 HALF_BYTES = 2
 GROUPED_SCANS = frozenset(
     {"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe", "plamo2"}
@@ -107,9 +110,9 @@ def _value_dim(architecture: Architecture, layer: Layer) -> int:
 def falls_off_flash_attention(
     architecture: Architecture, configuration: Configuration, devices: tuple[Device, ...]
 ) -> bool:
-    """Whether `auto` ends without flash attention: a GPU has no kernel for the model's heads."""
+    """Whether `auto` ends without flash attention: CUDA has no kernel for the model's heads."""
     has_layers = configuration.n_gpu_layers not in (0, 1)  # the output layer is the first to go
-    on_gpu = has_layers and any(device.kind == "gpu" for device in devices)
+    on_gpu = has_layers and any(device.runs_cuda for device in devices)
     is_probed = configuration.flash_attention == "auto" and not is_quantized(configuration.type_v)
     types = (configuration.type_k, configuration.type_v)
     can_run = _can_run(architecture, types) and not strays(architecture, configuration)

@@ -22,6 +22,7 @@ from engine.memory.compute import (
     scores_width,
 )
 from engine.memory.cuda_kernels import (
+    COPYING,
     attending_layers,
     cast_bytes,
     cast_shape,
@@ -76,12 +77,13 @@ class Graph:
 
     def __post_init__(self) -> None:
         shape, architecture = self.shape, self.model.architecture
+        by_cuda = not self.where.gpus or any(gpu.runs_cuda for gpu in self.where.gpus)
         found = {
             "architecture": architecture,
-            "scan_width": scan_width(self.model),
+            "scan_width": scan_width(self.model) if by_cuda else 0,
             "is_pipelined": _is_pipelined(self.configuration, self.where),
             "is_offloaded": self.visited is not None and shape.n_graph_tokens >= LEAST_TOKENS,
-            "attends_on_cpu": leaves_gpus(architecture, shape),
+            "attends_on_cpu": by_cuda and leaves_gpus(architecture, shape),
             "is_turned": self.configuration.flash_attention == "auto"
             and architecture.has_flash_attention
             and not shape.flash_attention,
@@ -234,7 +236,8 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
     whole = attention if is_alone else layers_bytes(part, seen)
     if graph.attends_on_cpu:
         attention, whole = (n - mask_bytes(part, seen) for n in (attention, whole))
-    layers = max(whole, attention + cuda_copy_bytes(part, shape)) if own else 0
+    copied = cuda_copy_bytes(part, shape) if device.vendor in COPYING else 0
+    layers = max(whole, attention + copied) if own else 0
     if graph.attends_on_cpu and (cast := cast_bytes(part, shape)):
         is_copied = bool(visiting) or not graph.configuration.offload_kqv
         layers = max(layers, attention + cast + is_copied * _copied_cache_bytes(part, shape))
@@ -242,7 +245,7 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
         tensor = offloaded_tensor_bytes(graph.model, graph.configuration, graph.where)
         layers = max(layers, whole + tensor if tensor else 0)
     if (visiting or not graph.configuration.offload_kqv) and not graph.attends_on_cpu:
-        copies = _copied_cache_bytes(part, shape) + cuda_copy_bytes(part, shape)
+        copies = _copied_cache_bytes(part, shape) + copied
         layers = max(layers, (attention + whole) // 2 + copies)
     return layers
 

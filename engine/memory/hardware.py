@@ -40,6 +40,7 @@ ROW_MULTIPLES: dict[Instructions, dict[str, int]] = {
 products (i8mm) and vectors of 256 bits (SVE) change the layout only."""
 
 DeviceKind = Literal["gpu", "cpu"]
+Vendor = Literal["NVIDIA", "AMD", "Intel", "Apple"]
 ROOT = Path("/")
 UNLIMITED = 1 << 60
 """Version 1 of control groups writes a number near 2^63 where there is no limit."""
@@ -122,6 +123,13 @@ class Device:
     """What a CPU can: it decides which weights llama.cpp repacks."""
     worker: str = ""
     """The `host:port` of the RPC worker that a GPU is reached by; empty for this machine's."""
+    vendor: Vendor = "NVIDIA"
+    """The maker of a GPU; one of which the size alone is known is planned as NVIDIA's."""
+
+    @property
+    def runs_cuda(self) -> bool:
+        """Whether llama.cpp runs a GPU by CUDA; AMD's run by Vulkan or ROCm."""
+        return self.kind == "gpu" and self.vendor == "NVIDIA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +180,10 @@ def find_gpus() -> tuple[Device, ...]:
     An integrated GPU counts only where there is no other, as in llama.cpp 0c1e57098.
     """
     amd = gpus.amd_gpus()
-    own = tuple(_gpu(gpu) for gpu in amd if not gpu.is_integrated)
+    own = tuple(_gpu(gpu, "AMD") for gpu in amd if not gpu.is_integrated)
     found = (*find_nvidia_gpus(), *own, *_find_apple_gpu())
     if not found:
-        return tuple(map(_gpu, amd))
+        return tuple(_gpu(gpu, "AMD") for gpu in amd)
     if len(found) == 1:
         return found
     # Two cards alike, both idle, would be one and the same device without their numbers.
@@ -184,7 +192,7 @@ def find_gpus() -> tuple[Device, ...]:
 
 def find_nvidia_gpus() -> tuple[Device, ...]:
     """The NVIDIA GPUs that the driver reports; none where there is no driver."""
-    return tuple(map(_gpu, gpus.nvidia_gpus()))
+    return tuple(_gpu(gpu, "NVIDIA") for gpu in gpus.nvidia_gpus())
 
 
 def find_cpu() -> Device:
@@ -241,11 +249,12 @@ def _quota(group: Path) -> float | None:
     return quota / period if quota and period else None
 
 
-def _gpu(gpu: gpus.Gpu) -> Device:
-    if gpu.total_bytes is not None and gpu.free_bytes is not None:
-        return Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes, gpu.is_integrated)
-    cpu = find_cpu()
-    return Device(gpu.name, "gpu", cpu.total_bytes, cpu.free_bytes, is_unified=True)
+def _gpu(gpu: gpus.Gpu, vendor: Vendor) -> Device:
+    total, free, is_unified = gpu.total_bytes, gpu.free_bytes, gpu.is_integrated
+    if total is None or free is None:
+        cpu = find_cpu()
+        total, free, is_unified = cpu.total_bytes, cpu.free_bytes, True
+    return Device(gpu.name, "gpu", total, free, is_unified, vendor=vendor)
 
 
 def _find_apple_gpu() -> tuple[Device, ...]:
@@ -254,7 +263,7 @@ def _find_apple_gpu() -> tuple[Device, ...]:
     cpu = find_cpu()
     share = gpus.apple_share(cpu.total_bytes, gpus.apple_wired_limit_mib())
     free = min(share, cpu.free_bytes)
-    return (Device(gpus.apple_chip(), "gpu", share, free, is_unified=True),)
+    return (Device(gpus.apple_chip(), "gpu", share, free, is_unified=True, vendor="Apple"),)
 
 
 def _cpu(total_bytes: int, free_bytes: int) -> Device:

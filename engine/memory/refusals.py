@@ -166,7 +166,7 @@ def _odd_rwkv_heads(architecture: Architecture, device: Device) -> Iterator[str]
     if architecture.name not in RECURRENT - MAMBA:
         return
     head = next(iter(architecture.states.values())).n_state // architecture.d_hidden
-    if device.kind == "gpu" and head not in RWKV_CUDA_HEADS:
+    if device.runs_cuda and head not in RWKV_CUDA_HEADS:
         yield f"heads of {head} elements have no kernel in CUDA, which has those of 64 and 128"
     step = RWKV_STEPS[device.instructions]
     if device.kind == "cpu" and architecture.name in ("rwkv7", "arwkv7") and head % step:

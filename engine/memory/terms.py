@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from engine.configuration import Target as Target
-from engine.memory.hardware import Device
+from engine.memory.hardware import Device, Vendor
 from engine.memory.mapping import MappedWeights
 from engine.memory.units import GIB, MIB
 
@@ -19,6 +19,14 @@ may be. 107 to 555 MiB were reported, growing with the card; an H100 took 516 to
 seven models (driver 580, CUDA 13.0, llama.cpp 0c1e57098: `benchmarks/gpu_truth.py`)."""
 GPU_SIZES = (24 * GIB, 80 * GIB)
 """Memory of those cards; in between it is taken to grow in proportion."""
+OTHER_OVERHEAD: dict[Vendor, tuple[int, Bounds]] = {
+    "AMD": (280 * MIB, (100 * MIB, 500 * MIB)),
+    "Intel": (280 * MIB, (100 * MIB, 500 * MIB)),
+    "Apple": (0, (0, 0)),
+}
+"""What other makers' drivers take, and how much it may be. AMD: llama.cpp's breakdown on ROCm, as
+users published it, left 253 MiB (MI50, three cards) and 313 MiB unaccounted for; Intel's is taken
+for the same. Apple's is outside of the part of the memory that Metal gives."""
 LIBRARY_BYTES = 26 * MIB
 """Resident code of Python and of the libraries in kvchat's worker, which other processes share."""
 CPU_OVERHEAD_BYTES = {"kvchat": LIBRARY_BYTES + 49 * MIB, "llama-server": 33 * MIB}
@@ -28,8 +36,16 @@ Measured on Linux at vocabularies of 49k and 262k tokens: 78 and 91 MiB in kvcha
 (`benchmarks/process_memory.py`), 36 and 84 MiB in llama-server."""
 
 
-def gpu_overhead_bytes(gpu: Device) -> int:
-    """What a GPU's context takes beyond llama.cpp's buffers, by the size of its memory."""
+def gpu_overhead(gpu: Device) -> tuple[int, Bounds]:
+    """What a GPU's driver takes beyond llama.cpp's buffers, and what that may turn out to be."""
+    if not gpu.runs_cuda:
+        return OTHER_OVERHEAD[gpu.vendor]
+    nbytes = cuda_overhead_bytes(gpu)
+    return nbytes, (nbytes - GPU_OVERHEAD_SPREAD, nbytes + GPU_OVERHEAD_SPREAD)
+
+
+def cuda_overhead_bytes(gpu: Device) -> int:
+    """What CUDA's context takes on a card, by the size of its memory."""
     (small, large), (least, most) = GPU_OVERHEAD_BYTES, GPU_SIZES
     share = (gpu.total_bytes - least) / (most - least)
     mib = (small + (large - small) * min(max(share, 0.0), 1.0)) / MIB
@@ -165,10 +181,9 @@ class Ledger:
         bounds, note = within(own, 0.6), "the process and its vocabulary"
         self.add(self.cpu, TermKind.OVERHEAD, own, Source.ESTIMATED, note, bounds)
         for gpu in self.gpus:
-            if self._terms[gpu]:
-                note = "its driver, grows with the card"
-                nbytes = gpu_overhead_bytes(gpu)
-                bounds = nbytes - GPU_OVERHEAD_SPREAD, nbytes + GPU_OVERHEAD_SPREAD
+            nbytes, bounds = gpu_overhead(gpu)
+            if self._terms[gpu] and nbytes:
+                note = "its driver" + ", grows with the card" * gpu.runs_cuda
                 self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
     def devices(self) -> tuple[DeviceEstimate, ...]:

@@ -63,6 +63,11 @@ class Situation:
         has_gpu = any(device.kind == "gpu" for device in self.devices)
         return self.configuration.n_gpu_layers != 0 and has_gpu
 
+    @property
+    def on_cuda(self) -> bool:
+        """Whether some layer may run by CUDA."""
+        return self.on_gpu and any(device.runs_cuda for device in self.devices)
+
 
 def warnings_for(
     model: Model,
@@ -110,7 +115,7 @@ def _beyond_training(now: Situation) -> str:
 
 def _slow_pair(now: Situation) -> str:
     k, v = now.configuration.type_k, now.configuration.type_v
-    if not (now.on_gpu and now.shape.flash_attention) or (k == v and k in CUDA_PAIRS):
+    if not (now.on_cuda and now.shape.flash_attention) or (k == v and k in CUDA_PAIRS):
         return ""
     if "iq4_nl" in (k, v):
         return "CUDA has no flash attention for iq4_nl: attention runs on the CPU; use q4_0"
@@ -123,7 +128,7 @@ def _slow_pair(now: Situation) -> str:
 def _no_kernel(now: Situation) -> str:
     """Warn of heads that CUDA's flash attention does not know."""
     layers = without_cuda_kernel(now.architecture)
-    if not now.on_gpu or not layers:
+    if not now.on_cuda or not layers:
         return ""
     heads = ", ".join(
         f"{layer.k_head_dim} elements, {layer.n_heads // layer.n_kv_heads} for each key head"

@@ -140,7 +140,7 @@ def _pairs(
         return limits.pairs
     whole: Pair = ("bf16", "bf16") if start.type_k == start.type_v == "bf16" else WHOLE
     has_gpu = any(device.kind == "gpu" for device in devices)
-    if has_gpu and not has_cuda_kernel(model.architecture):
+    if any(gpu.runs_cuda for gpu in devices) and not has_cuda_kernel(model.architecture):
         return (whole,)
     if not known.has_verdict:
         return (whole, *FAST_PAIRS[1:])

@@ -8,7 +8,7 @@ from engine.errors import HardwareError, PresetError
 from engine.memory.estimate import estimate, estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
-from engine.memory.terms import TARGETS, Source, Target, TermKind, gpu_overhead_bytes
+from engine.memory.terms import TARGETS, Source, Target, TermKind, cuda_overhead_bytes
 from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model, read_model
@@ -199,4 +199,4 @@ def test_odd_heads_are_refused_with_flash_attention_only(tmp_path: Path) -> None
 def test_the_context_of_a_larger_card_takes_more(gib: float, mib: int) -> None:
     """598 MiB is what an H100 of 79.6 GiB was measured to take (516 to 636)."""
     card = Device("card", "gpu", round(gib * GIB), round(gib * GIB))
-    assert gpu_overhead_bytes(card) == mib * MIB
+    assert cuda_overhead_bytes(card) == mib * MIB

@@ -167,7 +167,8 @@ def test_a_mac_has_one_gpu_inside_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: ())
     cpu = Device("CPU", "cpu", 24 * GIB, 12 * GIB)
     monkeypatch.setattr("engine.memory.hardware.find_cpu", lambda: cpu)
-    assert find_gpus() == (Device("Apple M4", "gpu", 16 * GIB, 12 * GIB, is_unified=True),)
+    apple = Device("Apple M4", "gpu", 16 * GIB, 12 * GIB, is_unified=True, vendor="Apple")
+    assert find_gpus() == (apple,)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="the program is there")

@@ -1,0 +1,120 @@
+"""What is true of CUDA is planned for NVIDIA's cards, and for those alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.errors import PresetError
+from engine.memory import gpus, hardware
+from engine.memory.cards import all_cards, find_card
+from engine.memory.cuda_kernels import falls_off_flash_attention
+from engine.memory.estimate import Estimate, estimate
+from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import Model, read_model
+from engine.planning.goals import Goal, Limits
+from engine.planning.search import search
+
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
+NVIDIA, OTHERS = "RTX 3090", ("M4 Max 64GB", "RX 7900 XTX", "Arc A770")
+
+
+@pytest.fixture
+def model(starter_path: Path) -> Model:
+    return read_model(starter_path)
+
+
+@pytest.fixture
+def headed(model: Model) -> Model:
+    """The starter with heads that CUDA has no kernel for."""
+    layers = {i: replace(layer, k_head_dim=48) for i, layer in model.architecture.layers.items()}
+    return replace(model, architecture=replace(model.architecture, layers=layers))
+
+
+def planned(model: Model, card: str, **changes: object) -> Estimate:
+    now = replace(Configuration(model.file.path, 4096, n_gpu_layers=-1), **changes)  # type: ignore[arg-type]  # plain values
+    return estimate(model, now, (find_card(card).device(), CPU))
+
+
+def words_of(found: Estimate) -> str:
+    notes = [term.note for each in found.devices for term in each.terms.values()]
+    return " ".join((*notes, *found.warnings))
+
+
+@pytest.mark.parametrize("card", OTHERS)
+@pytest.mark.parametrize("types", [("iq4_nl", "iq4_nl"), ("q8_0", "q4_0"), ("f16", "f16")])
+def test_a_plan_for_another_makers_card_says_nothing_of_cuda(
+    headed: Model, card: str, types: tuple[str, str]
+) -> None:
+    changes = {"type_k": types[0], "type_v": types[1], "flash_attention": "on"}
+    assert "CUDA" in words_of(planned(headed, NVIDIA, **changes))
+    assert "CUDA" not in words_of(planned(headed, card, **changes))
+
+
+@pytest.mark.parametrize("card", OTHERS)
+def test_heads_without_a_cuda_kernel_keep_flash_attention_elsewhere(
+    headed: Model, card: str
+) -> None:
+    now = Configuration(headed.file.path, 4096, n_gpu_layers=-1)
+    for name, falls_off in ((NVIDIA, True), (card, False)):
+        devices = (find_card(name).device(), CPU)
+        assert falls_off_flash_attention(headed.architecture, now, devices) is falls_off
+
+
+def test_the_cpu_attends_for_cuda_alone(model: Model) -> None:
+    changes = {"type_k": "iq4_nl", "type_v": "iq4_nl", "flash_attention": "on"}
+    on_cpu = {
+        card: planned(model, card, **changes).devices[-1].term(TermKind.COMPUTE).nbytes
+        for card in (NVIDIA, *OTHERS)
+    }
+    assert len({on_cpu[card] for card in OTHERS}) == 1
+    assert on_cpu[NVIDIA] > on_cpu[OTHERS[0]]
+
+
+def test_a_drivers_share_is_that_of_the_maker(model: Model) -> None:
+    def driver(card: str) -> tuple[int, tuple[int, int]]:
+        term = planned(model, card).devices[0].term(TermKind.OVERHEAD)
+        return term.nbytes // MIB, term.range
+
+    assert driver(NVIDIA)[0] == 300
+    assert driver("M4 Max 64GB") == (0, (0, 0))
+    for card in ("RX 7900 XTX", "RX 9070 XT", "Arc A770"):
+        nbytes, (least, most) = driver(card)
+        assert least <= 254 * MIB <= nbytes * MIB <= 313 * MIB <= most
+
+
+def test_every_card_of_the_table_has_a_maker_that_is_planned_for() -> None:
+    makers = {card.device().vendor for card in all_cards()}
+    assert makers == {"NVIDIA", "AMD", "Intel", "Apple"}
+    assert {card.vendor for card in all_cards()} == makers
+
+
+def test_a_size_alone_is_planned_as_nvidias(model: Model) -> None:
+    [sized] = hardware.devices(vram_bytes=(24 * GIB,), ram_bytes=GIB)[:-1]
+    assert sized.vendor == "NVIDIA"
+
+
+def test_the_gpus_of_this_machine_have_their_makers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "nvidia_gpus", lambda: (gpus.Gpu("RTX 4090", GIB, GIB),))
+    monkeypatch.setattr(gpus, "amd_gpus", lambda: (gpus.Gpu("RX 7900", GIB, GIB),))
+    monkeypatch.setattr(gpus, "has_apple_gpu", lambda: True)
+    monkeypatch.setattr(gpus, "apple_chip", lambda: "Apple M4")
+    monkeypatch.setattr(gpus, "apple_wired_limit_mib", lambda: 0)
+    assert [gpu.vendor for gpu in hardware.find_gpus()] == ["NVIDIA", "AMD", "Apple"]
+
+
+@pytest.mark.parametrize("card", OTHERS)
+def test_quantised_caches_are_chosen_where_no_cuda_is(headed: Model, card: str) -> None:
+    def type_k(name: str) -> str:
+        devices, limits = (find_card(name).device(), CPU), Limits(cache_bytes=100 * MIB)
+        found = search(
+            headed, devices, Goal.CONTEXT, target="kvchat", margin_bytes=0, limits=limits
+        )
+        return found.configuration.type_k
+
+    assert type_k(card) != "f16"
+    with pytest.raises(PresetError):
+        type_k(NVIDIA)
