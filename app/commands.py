@@ -21,10 +21,23 @@ from app.bindings import SLASH_NAMES, Action, Command, with_keys
 from app.render.help import KeyHelp, KeySection
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat import ChatScreen
+from app.screens.shown_chat import UNSAVED
 from engine.configuration import ControllerName, PredictorName
 
 Keys = Mapping[str, str]
 """The user's own keys by binding id."""
+
+WIDGET_TITLES = {
+    "BeginningList": "in the list of an empty chat",
+    "ChatSidebar": "in the chats beside the transcript",
+    "FindBox": "in the search of this chat",
+    "LinesView": "in a text",
+    "PlanKnobs": "in the knobs of the plan",
+    "PlanTable": "in the table of contexts",
+    "SearchBox": "in a search",
+    "SelectList": "in a list",
+}
+"""What the help calls parts of a screen whose class has a name of several words."""
 
 
 def every_action() -> list[Action]:
@@ -111,7 +124,7 @@ def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Co
 def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     """What is done with the shown chat; predictors, rules and token colours by their names."""
     loaded = chat.controller.loaded
-    unsaved = "" if chat.controller.history.chat else "the chat is saved with its first question"
+    unsaved = "" if chat.controller.history.chat else UNSAVED
     for name, title, what, run, run_with in (
         (
             "rename",
@@ -183,4 +196,6 @@ def _by_id(app: App[Any], bindings: list[Binding]) -> tuple[KeyHelp, ...]:
 def _title(node: DOMNode, screen: Screen[Any]) -> str:
     if node is screen:
         return "this screen"
-    return "everywhere" if isinstance(node, App) else f"in the {type(node).__name__.lower()}"
+    if isinstance(node, App):
+        return "everywhere"
+    return WIDGET_TITLES.get(type(node).__name__, f"in the {type(node).__name__.lower()}")

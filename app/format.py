@@ -81,7 +81,7 @@ def listed(*counted: tuple[int, str]) -> str:
     return ", ".join(f"{count(n)} {name}" for n, name in counted if n)
 
 
-def plural(n: int, noun: str) -> str:
+def plural(n: float, noun: str) -> str:
     """The noun after a count: `hit` after 1, `misses` or `replies` after 2."""
     if n == 1:
         return noun

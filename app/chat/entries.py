@@ -22,7 +22,7 @@ FAILED = "failed"
 """Finish reason of a reply that a fault cut off while the engine went on."""
 DIVIDER_KEY = -(1 << 40)
 """Key of the divider, below that of every note."""
-CONTINUES = "{composer-send} continues it"
+CONTINUES = "{composer-send} with nothing written continues it"
 """After a reply that was cut."""
 MAKES_ROOM = "{composer-send} shows what can be done"
 """After a reply that had no room."""

@@ -24,6 +24,7 @@ from app.chat_files.jsonl import (
 )
 from app.format import local_time
 from app.store.records import ChatTree, StoredMessage
+from engine.model.addresses import model_title
 
 MARK = "<!-- kvchat:"
 END = " -->"
@@ -128,7 +129,7 @@ def _head(tree: ChatTree, ids: dict[int, int]) -> str:
     mark = _mark("chat", {"version": VERSION} | chat_values(chat, ids))
     title = " ".join(chat.title.split()) or "Chat"
     begun = f"Begun {local_time(chat.created_at)}"
-    model = f", {chat.model_path}" if chat.model_path else ""
+    model = f", {model_title(chat.model_path)}" if chat.model_path else ""
     system = f"\n{_quote(chat.system_prompt)}\n" if chat.system_prompt else ""
     return f"{mark}\n# {title}\n\n{begun}{model}\n{system}\n"
 

@@ -236,6 +236,8 @@ def import_(files: tuple[str, ...]) -> None:
         added = store.add_trees(trees)
     for chat, tree in zip(added, trees, strict=True):
         tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
+    n_messages = sum(len(tree.messages) for tree in trees)
+    tell(f"{fmt.counted(len(added), 'chat')} with {_counted(n_messages)} added")
 
 
 def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
@@ -250,18 +252,20 @@ def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     from app.console import console, plain_table
     from app.store.records import ChatSize
 
-    titles = ("id", "last used", "messages", "tokens", "model", "title")
-    rows = [_cells(chat, sizes.get(chat.id, ChatSize())) for chat in chats]
+    in_folders = any(chat.folder for chat in chats)
+    titles = ("id", "last used", "messages", "tokens", "model", *(["folder"] * in_folders), "title")
+    rows = [_cells(chat, sizes.get(chat.id, ChatSize()), in_folders=in_folders) for chat in chats]
     console().print(plain_table(titles, rows, numbers=("id", "messages", "tokens"), folds=False))
 
 
-def _cells(chat: Chat, size: ChatSize) -> tuple[str, ...]:
+def _cells(chat: Chat, size: ChatSize, *, in_folders: bool) -> tuple[str, ...]:
     return (
         str(chat.id),
         fmt.local_time(chat.updated_at),
         fmt.count(size.n_messages),
-        fmt.count(size.n_tokens),
+        fmt.count(size.n_tokens) if size.n_tokens or not size.n_messages else "-",
         "-" if chat.model_path is None else one_line(model_title(chat.model_path)),
+        *([one_line(chat.folder) or "-"] * in_folders),
         one_line(chat.title),
     )
 

@@ -62,13 +62,14 @@ def command(
     began_s = time.monotonic()
     import app.console  # noqa: F401  what prints in the end is read before the time is over
     from app.config import load_settings
+    from app.format import plural
     from app.opening import ModelRequest
     from app.tuning import TuneRequest, Tuning
 
     until_s = began_s + 60 * minutes
     request = TuneRequest(ModelRequest(model, draft, preset, n_ctx), minutes, until_s, name)
     tuning = Tuning(request, load_settings().settings)
-    tell(f"{tuning.model_name}: up to {minutes:g} minutes")
+    tell(f"{tuning.model_name}: up to {minutes:g} {plural(minutes, 'minute')}")
     shown = _Shown(until_s)
     try:
         tuned = tuning.run(shown.tell, shown.waiting)

@@ -39,9 +39,10 @@ def chat_row(row: ChatRow, now: datetime, width: int) -> Line:
     counts = _counts(row) if width >= MIN_WIDTH else ()
     room = width - 2 - WHEN_WIDTH - width_of(counts) - 1
     said = " answering" if row.is_answered else " pinned" if row.chat.is_pinned else ""
-    note = Run(said, "accent")
-    title = clipped((Run(_one_line(row.chat.title)),), max(room - width_of((note,)), 8))
-    return (sign, when, *padded((*title, note), room + 1), *counts)
+    folder = clipped((Run(f" {_one_line(row.chat.folder)}", "muted"),), max(room // 3, 8))
+    notes = (*(folder if row.chat.folder else ()), Run(said, "accent"))
+    title = clipped((Run(_one_line(row.chat.title)),), max(room - width_of(notes), 8))
+    return (sign, when, *padded((*title, *notes), room + 1), *counts)
 
 
 def hit_row(hit: SearchHit, now: datetime, width: int) -> Line:
@@ -115,7 +116,9 @@ def when_text(seconds: float, now: datetime) -> str:
 
 
 def _counts(row: ChatRow) -> Line:
-    size = f"{row.size.n_messages:>5} msg {fmt.tokens(row.size.n_tokens):>6} tokens "
+    n = row.size.n_tokens
+    n_tokens = fmt.tokens(n) if n or not row.size.n_messages else fmt.NO_VALUE
+    size = f"{row.size.n_messages:>5} msg {n_tokens:>6} tokens "
     if not row.is_cache_known:
         return (Run(f"{size}  {fmt.NO_VALUE}", "muted"),)
     letters = [

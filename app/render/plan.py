@@ -253,7 +253,8 @@ def _measured_line(speed: ModelSpeed) -> Line:
     """What was measured of the model here, by what, and with which settings."""
     match speed.by:
         case "chats":
-            how = f"in the last {fmt.counted(speed.n_replies or 0, 'reply')} of your chats"
+            n = speed.n_replies or 0
+            how = f"in the last {'reply' if n == 1 else fmt.counted(n, 'reply')} of your chats"
         case "bench":
             how = f"by kvchat bench  {_settings(speed)}"
         case "tune":

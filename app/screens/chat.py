@@ -36,7 +36,7 @@ from app.screens.completion import Commands, Completion
 from app.screens.dialogs import report
 from app.screens.drafts import Drafts
 from app.screens.find import FindBar
-from app.screens.shown_chat import ShownChat
+from app.screens.shown_chat import UNSAVED, ShownChat
 from app.screens.sidebar import ChatSidebar
 from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
@@ -319,6 +319,8 @@ class ChatScreen(Screen[None]):
 
     def on_text_area_changed(self) -> None:
         """Keep what is written, say how long a long text is, and what a word may become."""
+        if self.composer.text:
+            self._invite()
         self.drafts.measure()
         self.completion.look()
         self.asking.describe()
@@ -343,6 +345,7 @@ class ChatScreen(Screen[None]):
             "message-see-all": "" if history.n_hidden else "the model sees the whole chat",
             "reply-stop": "" if is_busy else "nothing runs",
             "chat-settings": READ_ONLY if history.is_read_only else "",
+            "chat-export": UNSAVED if history.chat is None else "",
             "message-edit": self._why_not_edit(Speaker.USER) or no_question,
             "message-edit-reply": self._why_not_edit(Speaker.MODEL) or no_reply,
         }
@@ -408,6 +411,10 @@ class ChatScreen(Screen[None]):
         except StoreError as error:
             report(self, error)
 
+    def action_export(self) -> None:
+        """Write this chat to a file."""
+        self.shown.ask_export()
+
     def action_see_all(self) -> None:
         """Let the model see the whole chat again."""
         self.asking.see_all()
@@ -459,7 +466,7 @@ class ChatScreen(Screen[None]):
     def _complete(self) -> bool:
         """Write the marked completion; without any, go to the messages."""
         if not self.completion.complete():
-            self.transcript.focus()
+            self.set_focus(self.transcript)  # at once: the next key may wait already
         return True
 
     def _move_in_list(self, step: int) -> bool:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 
 from app.cache import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
-from app.paths import typed_path
+from app.paths import current_folder, typed_path
 from app.render.chat_list import ChatRow, chat_facts, chat_row, hit_row, kept_text, snippet_row
 from app.render.lines import Run
 from app.sanitize import visible
@@ -325,21 +325,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
     def action_export(self) -> None:
         chat = self._marked()
         if chat is not None:
-            question = (
-                "Write the chat to this file. Its ending says how: .md is the shown branch to "
-                "read, .jsonl is everything and can be imported"
-            )
-            ask_line(self, question, file_name(chat.title), partial(self._export, chat.id))
-
-    def _export(self, chat_id: int, name: str) -> None:
-        path = typed_path(name)
-        write = partial(write_chat, self.app, self._store, chat_id, path)
-        # Of the application, so that it goes on when the list is closed.
-        begin = partial(self.app.run_worker, write, thread=True, group="export")
-        if is_file(path):
-            confirm(self, f"{path} exists. Replace it?", begin)
-        else:
-            begin()
+            ask_export(self, self._store, chat)
 
     def action_delete(self) -> None:
         chat = self._marked()
@@ -397,6 +383,28 @@ class ChatsScreen(ModalScreen[Opening | None]):
 def _found_row(hit: SearchHit, now: datetime) -> Row[SearchHit]:
     below = None if hit.message_id is None else partial(snippet_row, hit)
     return Row(hit, partial(hit_row, hit, now), below)
+
+
+def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
+    """Ask for the file that a chat is written to, and write it."""
+    folder = current_folder()
+
+    def export(name: str) -> None:
+        path = folder / typed_path(name)
+        write = partial(write_chat, screen.app, store, chat.id, path)
+        # Of the application, so that it goes on when the screen is closed.
+        begin = partial(screen.app.run_worker, write, thread=True, group="export")
+        if is_file(path):
+            confirm(screen, f"{path} exists. Replace it?", begin)
+        else:
+            begin()
+
+    question = (
+        f"Write the chat to this file, in {visible(str(folder))} unless you name another folder. "
+        "Its ending says how: .md is the shown branch to read, .jsonl is everything and can be "
+        "imported"
+    )
+    ask_line(screen, question, file_name(chat.title), export)
 
 
 def file_name(title: str) -> str:

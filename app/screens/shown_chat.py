@@ -13,6 +13,8 @@ from app.startup import Services
 from app.store.errors import StoreError
 from app.store.records import Chat, ChatChanges
 
+UNSAVED = "the chat is saved with its first question"
+
 
 class ShownChat:
     """Opens chats, and changes the one that is shown."""
@@ -135,6 +137,15 @@ class ShownChat:
         if (chat := self._chat) is not None:
             self._sidebar.put_into(chat.id, folder)
             self._is_still_there()
+
+    def ask_export(self) -> None:
+        """Ask for a file and write it there."""
+        from app.screens.chats import ask_export
+
+        if (chat := self._chat) is not None:
+            ask_export(self._screen, self._conversation.history.store, chat)
+        else:
+            self._screen.notify(f"There is nothing to export: {UNSAVED}.")
 
     def ask_title(self) -> None:
         """Ask for another title."""

@@ -1,6 +1,7 @@
 """The chats of a user: a tree of messages each, in SQLite, written while a reply streams."""
 
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -56,6 +57,7 @@ REPLY_BLOCK = 64
 """Messages that `ChatStore.newest_replies` leaves out at once."""
 RECENT_REPLIES = 20
 """The newest replies of a model, whose median is its speed in chats."""
+_FORKED = re.compile(r" \(fork(?: \d+)?\)$")
 
 
 class ChatStore:
@@ -315,6 +317,7 @@ class ChatStore:
         now = time.time()
         forked = replace(
             chat,
+            title=self._title_of_fork(chat.title),
             head_id=message_id,
             kept_from=chat.kept_from if is_seen else None,
             summary=chat.summary if is_seen else None,
@@ -324,6 +327,14 @@ class ChatStore:
         )
         copied = (live if live and live.id == message.id else message for message in path)
         return self.add_trees([ChatTree(forked, tuple(copied))])[0]
+
+    def _title_of_fork(self, title: str) -> str:
+        """The title of a chat with `(fork)`, or `(fork 2)` and so on, behind it."""
+        begins = f"{_FORKED.sub('', title)} (fork"
+        [(n,)] = self._read(
+            "SELECT COUNT(*) FROM chats WHERE substr(title, 1, ?) = ?", len(begins), begins
+        )
+        return f"{begins} {n + 1})" if n else f"{begins})"
 
     def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat and all of its messages; nothing happens where it is gone already.

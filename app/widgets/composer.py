@@ -10,13 +10,15 @@ from textual.strip import Strip
 from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Selection
 
-from app.bindings import COMPOSER_KEYS
+from app.bindings import COMPOSER_KEYS, with_keys
 from app.chat.attachments import folded, is_long, paste_size, pieces, with_newlines, without_marks
 
 COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
 PLACEHOLDER = (
     "Ask something  ({composer-send} sends, {composer-newline} new line, / commands, @ files)"
 )
+EMPTIED = "Emptied: {composer-undo} brings the text back."
+"""Stands in the composer until the next text does."""
 _LABEL = re.compile(r"\[paste (\d+): [^\]\n]*\]")
 
 
@@ -60,6 +62,14 @@ class Composer(TextArea):
         A priority binding would overtake letters that still wait for this widget, and a message
         that is typed fast or pasted would be sent without its end.
         """
+        top = self.app.screen
+        focused = top.focused or top
+        if focused is not self:
+            # It waited here while an earlier key, such as tab, moved the focus on.
+            event.stop()
+            event.prevent_default()
+            focused._forward_event(events.Key(event.key, event.character))
+            return
         is_alt = event.key.startswith("alt+")
         if event.is_printable and not is_alt:
             return
@@ -150,11 +160,13 @@ class Composer(TextArea):
             self.action_copy()
         elif self.text and not self.read_only:
             self.put("")
-            self.notify("Emptied: {composer-undo} brings the text back.", timeout=3)
+            self.placeholder = with_keys(EMPTIED, self.app)
 
     def action_line_start_or_all(self) -> None:
         """Go to the start of the line; from there, select all."""
-        if self.cursor_at_start_of_line or self.selected_text == self.text:
+        home = self.get_cursor_line_start_location(smart_home=True)
+        is_all = self.selected_text == self.text
+        if self.cursor_at_start_of_line or self.cursor_location == home or is_all:
             self.select_all()
         else:
             self.action_cursor_line_start()

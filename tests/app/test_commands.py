@@ -2,8 +2,20 @@
 
 from pathlib import Path
 
+from textual.dom import DOMNode
+from textual.widget import Widget
+
 from app.bindings import SLASH_NAMES, Command, command_named, completions
-from app.commands import commands_of, every_action, key_sections, own_bindings, own_nodes
+from app.commands import (
+    _own_kinds,
+    commands_of,
+    every_action,
+    key_sections,
+    own_bindings,
+    own_nodes,
+)
+from app.screens.chats import ChatsScreen
+from app.screens.planner import PlannerScreen
 from tests.fakes_app import make_app
 
 
@@ -45,3 +57,20 @@ def test_the_nearest_command_comes_first() -> None:
     assert [each.name for each in completions(commands, "hist")] == ["chats"]
     assert command_named(commands, "history") is commands[1]
     assert command_named(commands, "his") is None
+
+
+async def test_the_help_has_no_name_of_a_class(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    every_action()
+    several_words = {
+        kind.__name__.lower()
+        for kind in _own_kinds(DOMNode)
+        if issubclass(kind, Widget) and sum(map(str.isupper, kind.__name__)) > 1
+    }
+    async with app.run_test(size=(120, 36)):
+        for screen in (app.screen, PlannerScreen(None, None), ChatsScreen(app.controller)):
+            if screen is not app.screen:
+                await app.push_screen(screen)
+            titles = [section.title for section in key_sections(app, screen, {})]
+            assert len(titles) > 1
+            assert not {title.rpartition(" ")[2] for title in titles} & several_words

@@ -88,7 +88,7 @@ def test_a_fork_of_a_streaming_reply_has_its_text_so_far_and_can_go_on(
     controller.fork(live.key)
     copied = controller.entries()[-1]
     assert copied.content == live.content
-    assert copied.ending == "stopped · {composer-send} continues it"
+    assert copied.ending == "stopped · {composer-send} with nothing written continues it"
     clock.now += 60
     controller.poll()
     assert controller.continue_reply()

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation
-from app.chat.entries import Speaker
+from app.chat.entries import CONTINUES, Speaker
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
 from engine.configuration import SamplingSettings
@@ -47,7 +47,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     controller, client = stopped(tmp_path, clock)
     [_, cut] = controller.entries()
     assert 0 < len(cut.content) < len(FIRST)
-    assert cut.ending.endswith("{composer-send} continues it")
+    assert cut.ending.endswith(CONTINUES)
     assert controller.continue_reply()
     assert spelled(client.requests[-1].continues) == cut.content
     assert [m.role for m in client.requests[-1].messages] == ["user"]
@@ -110,7 +110,7 @@ def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
     controller.send("count")
     controller.poll()
     cut = controller.entries()[1]
-    assert cut.ending.endswith("{composer-send} continues it")
+    assert cut.ending.endswith(CONTINUES)
     client.script = replace(client.script, dies_after=None)
     controller.load(CONFIGURATION)
     controller.poll()
@@ -148,7 +148,7 @@ def test_the_line_behind_a_cut_reply_promises_that_it_goes_on(
         ),
     )
     controller.refresh()
-    assert controller.entries()[-1].ending.endswith("{composer-send} continues it")
+    assert controller.entries()[-1].ending.endswith(CONTINUES)
 
 
 def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:

@@ -12,7 +12,7 @@ import engine.cache.snapshot_store
 from app import paths
 from app.cli.main import run
 from app.store.chats import ChatStore
-from app.store.records import Chat, NewChat, NewMessage
+from app.store.records import Chat, ChatChanges, NewChat, NewMessage
 from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import SamplingSettings
 from engine.errors import CacheStoreError
@@ -287,3 +287,28 @@ def test_a_wrong_file_adds_nothing_of_any_file(store: ChatStore, tmp_path: Path)
     missing = kvchat("chats", "import", str(tmp_path / "none.md"))
     assert missing.returncode == 1
     assert "cannot be read" in missing.stderr
+
+
+def test_folders_are_listed_and_an_import_prints_what_it_added(
+    store: ChatStore, tmp_path: Path
+) -> None:
+    for title in ("one", "two"):
+        chat = dialogue(store, title)
+        store.update_chat(chat.id, ChatChanges(folder="garden"))
+    [head, first, _] = kvchat("chats").stdout.splitlines()
+    assert head.split()[-2:] == ["folder", "title"]
+    assert first.split()[-2:] == ["garden", "two"]
+    file = str(tmp_path / "chats.jsonl")
+    kvchat("chats", "export", "--all", "-o", file)
+    added = kvchat("chats", "import", file)
+    assert (added.stdout + added.stderr).splitlines()[-1] == "2 chats with 6 messages added"
+
+
+def test_of_a_chat_without_kept_tokens_no_zero_is_listed(store: ChatStore) -> None:
+    chat = store.create_chat(
+        NewChat(title="from elsewhere", model_path=None, system_prompt="",
+                sampling=SamplingSettings())
+    )  # fmt: skip
+    store.add_message(NewMessage(chat_id=chat.id, parent_id=None, role="user", content="hi"))
+    line = kvchat("chats").stdout.splitlines()[1]
+    assert line.split()[3:5] == ["1", "-"], line

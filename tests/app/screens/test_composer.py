@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from app.chat.attachments import folded
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
+from app.screens.dialogs import AskLine
 from app.screens.pending import size_text
 from app.widgets.bars import TitleBar
 from engine.images import images_in
@@ -281,3 +283,64 @@ async def test_a_model_without_a_projector_says_so_before_an_image_is_sent(
         assert f"an image, and {blind}" in beside(screen)
         said = [notice.message for notice in app._notifications]
         assert said == [f"@a.png is an image, and {blind}"]
+
+
+async def test_ctrl_a_twice_selects_all_in_a_text_that_is_wrapped(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await ready(pilot)
+        screen.composer.put("a wrapped text of several rows " * 8)
+        await pilot.press("ctrl+a")
+        assert not screen.composer.selected_text
+        await pilot.press("ctrl+a")
+        assert screen.composer.selected_text == screen.composer.text
+        await pilot.press("ctrl+a", "X")
+        assert screen.composer.text == "X"
+
+
+async def test_a_key_that_waited_behind_tab_is_of_the_messages(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "one")
+        for key in ("tab", "k"):  # both lie in the composer's queue before it looks at the first
+            screen.composer._forward_event(events.Key(key, "k" if key == "k" else None))
+        await wait_until(pilot, lambda: screen.transcript.selected is not None)
+        assert screen.composer.text == ""
+
+
+async def test_what_was_emptied_is_said_in_the_composer_until_something_is_typed(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        usual = screen.composer.placeholder
+        await pilot.press("a", "ctrl+c")
+        assert str(screen.composer.placeholder) == "Emptied: ctrl+z brings the text back."
+        assert not app._notifications
+        await pilot.press("b", "backspace")
+        assert screen.composer.placeholder == usual
+
+
+async def test_a_chat_is_exported_by_name_and_both_texts_have_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "two colours")
+        screen.composer.put("/exp")
+        await wait_until(pilot, lambda: screen.choices.display and "/export" in listed(screen))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskLine))
+        question = " ".join(str(each.render()) for each in app.screen.query(Static))
+        assert str(tmp_path) in question
+        await pilot.press("enter")
+        written = tmp_path / "two-colours.md"
+        await wait_until(pilot, lambda: any(str(written) in n.message for n in app._notifications))
+    head = written.read_text().partition("## ")[0]
+    visible = "".join(line for line in head.splitlines() if not line.startswith("<!--"))
+    assert "Tiny-Instruct" in visible
+    assert ".gguf" not in visible

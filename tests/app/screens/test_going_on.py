@@ -4,6 +4,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from app.chat.entries import CONTINUES
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.records import NewChat, NewMessage
@@ -25,7 +26,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         await pilot.pause()
-        assert screen.controller.entries()[-1].ending.endswith("{composer-send} continues it")
+        assert screen.controller.entries()[-1].ending.endswith(CONTINUES)
         await pilot.press("enter")
         client.hurry()
         await wait_until(pilot, lambda: "theend." in screen.transcript.text)

@@ -96,3 +96,14 @@ def test_of_several_trees_all_are_added_or_none(store: ChatStore) -> None:
 def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
     with pytest.raises(StoreError, match="99 is not in the database"):
         action(store)
+
+
+def test_a_fork_is_told_from_its_chat_by_its_title(store: ChatStore) -> None:
+    chat, path = dialogue(store)
+    first = store.fork_chat(path[1].id)
+    second = store.fork_chat(path[1].id)
+    assert first.head_id is not None
+    third = store.fork_chat(first.head_id)
+    titles = [f"{chat.title} (fork{n})" for n in ("", " 2", " 3")]
+    assert [each.title for each in (first, second, third)] == titles
+    assert store.chat(chat.id).title == chat.title
