@@ -337,14 +337,14 @@ class LlamaCppSequence:
             self._forget()
 
     def _window_is_whole(self, length: int) -> bool:
-        """Whether every cell that token `length` attends to is still there.
+        """Whether every cell that token `length` attends to, itself included, is still there.
 
-        The rule of llama.cpp's server: `seq_rm` itself returns True on a sliding-window cache that
-        it leaves without the cells of the window.
+        `seq_rm` returns True on a sliding-window cache too that it leaves without those cells.
+        Where sequences share cells, all others of the window are soon another sequence's.
         """
         in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._context.memory, self._id)
         first = max(in_memory, self._n_gone) if in_memory >= 0 else in_memory
-        return first == 0 or 0 < first < max(0, length - self._context.n_swa)
+        return 0 <= first <= max(0, length + 1 - self._context.n_swa)
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):

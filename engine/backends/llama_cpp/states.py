@@ -373,4 +373,4 @@ def _follow(positions: Integers, n_tokens: int, n_swa: int) -> bool:
 def _opens_window(lowest: int, n_tokens: int, n_swa: int) -> bool:
     """Whether the next token needs none before `lowest`; chunked windows begin at multiples."""
     chunk = (n_tokens - 1) // n_swa * n_swa
-    return 0 < lowest <= n_tokens - n_swa or lowest == chunk
+    return 0 < lowest <= n_tokens + 1 - n_swa or lowest == chunk

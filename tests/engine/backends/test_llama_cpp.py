@@ -148,6 +148,30 @@ def test_a_window_that_moved_on_refuses_to_go_back_and_stays_whole(
     backend.close()
 
 
+def test_a_window_goes_back_over_a_draft_and_is_loaded_again_when_others_have_the_rest_of_its_cells(
+    tmp_path: Path, log: NativeLog
+) -> None:
+    window = filled_model(tmp_path / "window.gguf", "gemma3")
+    shared = settings(window, n_ctx=1024, n_ubatch=64, n_slots=2, kv_unified=True)
+    backend = LlamaCppBackend(shared, log)
+    line = [3 + n % 50 for n in range(500)]
+    sequence, other = backend.open(), backend.open()
+    for start in (0, 50):
+        sequence.prefill(line[start : start + 50])
+    plain = [sequence.decode(token).logits[0].copy() for token in line[100:102]]
+    sequence.crop(100)
+    for start in range(0, 500, 50):
+        other.prefill(line[start : start + 50])
+    assert not sequence.can_crop(99)
+    state = sequence.save()
+    sequence.verify(line[100:109])
+    sequence.crop(101)
+    assert np.allclose(sequence.decode(line[101]).logits[0], plain[1], atol=1e-2)
+    sequence.load(line[:100], [state])
+    assert np.allclose(sequence.decode(line[100]).logits[0], plain[0], atol=1e-2)
+    backend.close()
+
+
 def test_a_file_that_is_no_model_is_refused_with_the_reason(tmp_path: Path, log: NativeLog) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 64)
