@@ -242,9 +242,11 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
 
 
 def speed_text(speed: ModelSpeed | None, bound: SpeedBound | None) -> str:
-    """Tokens per second in a list: `74 tok/s here`, else the bound, `≤ 310 tok/s`, if known."""
+    """Tokens per second in a list: `74 tok/s here`, else the bound, `≤ 310 tok/s`, or `busy`."""
     if speed is not None:
         return f"{fmt.rate(speed.decode_tps)} tok/s here"
+    if bound is not None and bound.is_busy:
+        return "busy"
     tps = None if bound is None else bound.tps
     return "" if tps is None else f"\N{LESS-THAN OR EQUAL TO} {fmt.rate(tps)} tok/s"
 

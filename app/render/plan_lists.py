@@ -19,7 +19,10 @@ from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
 
 WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
-LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no · ≤ bound of memory, here: measured"
+LEGEND = (
+    "✓ fits · ! tight · ◐ with main memory · ✗ no · size: the model alone\n"
+    "≤ bound of memory · here: measured · busy: not known, other programs ran"
+)
 SPILLS = "partly"
 """The word where main memory must help."""
 NEED_WIDTH = 28

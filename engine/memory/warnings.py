@@ -184,9 +184,13 @@ def _states_of_slots(now: Situation) -> str:
 def _mapped_experts(now: Situation) -> str:
     configuration = now.configuration
     moved = configuration.n_cpu_moe or configuration.tensor_overrides
-    if not (moved and now.on_gpu and not now.is_kvchat):
+    if not (moved and now.on_gpu and configuration.use_mmap):
         return ""
-    return "with tensors kept in main memory llama.cpp is faster without mmap: --load-mode none"
+    how = "use_mmap = false in the preset" if now.is_kvchat else "--load-mode none"
+    return (
+        f"with tensors kept in main memory llama.cpp is faster without mmap: {how}; it is left out "
+        "as the system cannot take that memory back then"
+    )
 
 
 def _no_experts(now: Situation) -> str:

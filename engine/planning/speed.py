@@ -53,12 +53,18 @@ class SpeedBound:
     """What a measurement reached with the same settings: a bound below that would be wrong."""
 
     @property
+    def is_busy(self) -> bool:
+        """Whether there is no figure as other programs ran at every measurement."""
+        is_known = all(each.bandwidth is not None for each in self.reads)
+        return is_known and self._rate(1, 0.0) is None
+
+    @property
     def doubt(self) -> str:
         """Why there is no figure; empty where there is one."""
         unknown = [each.device for each in self.reads if each.bandwidth is None]
         if unknown:
             return f"the bandwidth of {' and '.join(unknown)} is not known"
-        if self._rate(1, 0.0) is None:
+        if self.is_busy:
             return "this machine was busy whenever the bandwidth of its memory was measured"
         return ""
 

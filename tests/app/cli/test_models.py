@@ -5,6 +5,7 @@ import pytest
 
 from app import paths
 from app.cli.main import run
+from engine.memory import bandwidth
 from engine.memory.cards import all_cards
 from engine.model import starter
 from engine.model.identity import model_identity
@@ -13,9 +14,11 @@ from tests.app.cli.conftest import kvchat
 from tests.gguf_files import header, llama_values, write
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
 def test_models_lists_name_quant_context_and_size(
-    starter_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path, is_busy: bool
 ) -> None:
+    monkeypatch.setattr(bandwidth, "_is_busy", lambda: is_busy)
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     (home / "models").mkdir()
     (home / "models" / "a-very-long-name-of-a-broken-model-that-is-not-cut.gguf").write_text("x")
@@ -31,8 +34,12 @@ def test_models_lists_name_quant_context_and_size(
         "folder",
     ]
     starter_line = next(line for line in lines if line.startswith(starter_path.stem))
-    assert starter_line.split()[1:8] == ["model", "Q4_1", "8,192", "94", "MiB", "fits", "≤"]
-    assert float(starter_line.split()[8]) > 1
+    assert starter_line.split()[1:7] == ["model", "Q4_1", "8,192", "94", "MiB", "fits"]
+    if is_busy:
+        assert starter_line.split()[7] == "busy"
+    else:
+        assert starter_line.split()[7] == "≤"
+        assert float(starter_line.split()[8]) > 1
     broken = next(line for line in lines if line.startswith("a-very-long"))
     name = "a-very-long-name-of-a-broken-model-that-is-not-cut"
     assert broken.split()[:3] == [name, "-", "broken"]
@@ -41,6 +48,7 @@ def test_models_lists_name_quant_context_and_size(
 
 
 def test_models_gives_json(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "_is_busy", lambda: False)
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     entries = {entry["name"]: entry for entry in json.loads(kvchat("models", "--json").stdout)}
     entry = entries[starter_path.stem]

@@ -8,7 +8,7 @@ import pytest
 from engine.configuration import Configuration, TensorOverride
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
-from engine.memory.terms import Target
+from engine.memory.terms import TARGETS, Target
 from engine.memory.units import GIB
 from engine.memory.warnings import RopeScaling, rope_scaling, rope_warning
 from engine.model.architecture import Model, read_model
@@ -100,3 +100,18 @@ def test_a_plan_warns_of_it(starter_path: Path) -> None:
         assert any(said in warning for warning in found.warnings)
     near = replace(far, n_ctx=8192)
     assert not any("trained" in w for w in estimate(starter, near, devices).warnings)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_program_is_faster_without_mmap_where_experts_stay_in_ram(target: Target) -> None:
+    model = find_entry("qwen3-30b-a3b").model()
+    now = Configuration(model.file.path, 4096, n_cpu_moe=20)
+
+    def said(now: Configuration) -> list[str]:
+        found = estimate(model, now, (GPU, CPU), target=target)
+        return [text for text in found.warnings if "mmap" in text]
+
+    [text] = said(now)
+    assert ("use_mmap = false" if target == "kvchat" else "--load-mode none") in text
+    assert "cannot take that memory back" in text
+    assert said(replace(now, use_mmap=False)) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.render.lines import plain, width_of
-from app.render.plan_lists import goal_lines, model_option_line
+from app.render.plan_lists import LEGEND, goal_lines, model_option_line
 from engine.errors import PresetError
 from engine.model.catalog import find_entry
 from engine.model.library import ModelEntry
@@ -36,6 +36,7 @@ def test_a_verdict_names_what_is_needed_and_what_is_free_where_it_is_scarcest() 
     found = with_verdict(ModelOption("x", "x", ()), plan.model, fit_context(plan.setup, planner))
     gpu = plan.estimate.devices[0]
     assert (found.needed_bytes, found.free_bytes) == (gpu.total_bytes, gpu.device.free_bytes)
+    assert "size: the model alone" in LEGEND
     assert found.verdict is Verdict.FITS
 
 

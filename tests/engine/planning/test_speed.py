@@ -7,6 +7,7 @@ import pytest
 
 from app.render.lines import plain
 from app.render.plan import speed_lines, speed_text
+from app.render.plan_lists import LEGEND
 from engine.configuration import Configuration
 from engine.memory.bandwidth import Bandwidth
 from engine.memory.hardware import Device
@@ -104,7 +105,8 @@ def test_a_bound_of_a_busy_machine_is_not_shown_anywhere_and_the_reason_is() -> 
     plan = planner.plan(Setup(Configuration(path, 8192, n_gpu_layers=0)))
     [line] = speed_lines(plan)
     assert "machine was busy" in plain(line)
-    assert speed_text(None, plan.bound) == ""
+    assert speed_text(None, plan.bound) == "busy"
+    assert "busy: " in LEGEND
     said = plan_json(plan, planner)
     assert said["speed_bound"] is None
     assert "busy" in str(said["speed_unknown"])
