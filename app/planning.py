@@ -28,7 +28,7 @@ from engine.policy.choice import Choice, Wish, choose, has_verdict
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
 from engine.policy.pairs import Pair
-from engine.policy.plans import PlanStore, SavedPlan
+from engine.policy.plans import FoundPlans, PlanStore, SavedPlan
 from engine.presets.preset import Preset
 from engine.quality.records import Report
 
@@ -146,7 +146,7 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
     )
 
 
-def due_plans(policy: PolicySettings) -> tuple[SavedPlan, ...]:
+def due_plans(policy: PolicySettings) -> FoundPlans:
     """The newest plan of each model whose figures are older than the user's interval."""
     store = PlanStore(paths.cache_plans_dir())
     return store.due(installed_build(), datetime.now(UTC), policy.probe_days)

@@ -209,7 +209,7 @@ def _with_due(options: Options, configuration: Configuration, settings: Settings
     measured = (*options.kinds, CacheKind(options.reference, options.reference))
     if configuration.backend == "torch" or options.servers:
         return options  # plans are of llama.cpp's types
-    due = [plan for plan in due_plans(settings.cache_policy) if plan.kind not in measured]
+    due = [plan for plan in due_plans(settings.cache_policy).plans if plan.kind not in measured]
     identity = identity_of(read_model(configuration.model_path).file) if due else ""
     for plan in due:
         if plan.report.subject.model_identity == identity:
@@ -229,11 +229,13 @@ def measure_due(options: Options, settings: Settings) -> int:
         options: How to measure.
         settings: The user's; they say after how many days a plan is due.
     """
-    plans = due_plans(settings.cache_policy)
-    if not plans:
+    due = due_plans(settings.cache_policy)
+    for problem in due.problems:
+        _note(problem)
+    if not due.plans:
         _note("no measurement is due")
     exit_code = 0
-    for plan in plans:
+    for plan in due.plans:
         subject, age_days = plan.report.subject, plan.age_days(datetime.now(UTC))
         try:
             request = ModelRequest(plan.model, n_threads=subject.n_threads)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
 the coarsest one, FAT's, counts in 2 s."""
 
+STATE_FORMAT = "format"
+BUILD = re.compile(r"(llama\.cpp|torch) state (?:\d+ [0-9a-f]+|\d+, torch [^,]+)")
+"""What begins a state's format: a backend, and after it what names the build of its library."""
 ADAPTERS = "LoRA hashes"
 K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
 """The fields of a namespace that say how keys and values lie in a cache."""
@@ -123,6 +127,15 @@ class Namespace:
         return False
 
 
+def is_of_other_build(namespace: Namespace, state_format: str) -> bool:
+    """Whether another build of the backend that has `state_format` made a namespace's states."""
+    found, own = (
+        BUILD.match(str(text))
+        for text in (dict(namespace.fields).get(STATE_FORMAT, ""), state_format)
+    )
+    return bool(found and own and found[1] == own[1] and found[0] != own[0])
+
+
 @dataclass(frozen=True, slots=True)
 class CacheTypes:
     """The types of cached keys and values."""
@@ -216,7 +229,7 @@ def namespace_of(
     """
     model = read_gguf(configuration.model_path)
     fields = (
-        ("format", state_format),
+        (STATE_FORMAT, state_format),
         ("model hash", " ".join(hash_file(path) for path in model.paths)),
         (ADAPTERS, adapters_in_words(configuration.adapters, hash_file)),
         ("rope", _rope(configuration, model)),

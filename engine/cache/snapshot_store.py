@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.cache.disk_index import ColdEntry
 from engine.cache.eviction import HALF_LIFE_S, LeavingOrder
-from engine.cache.namespace import Namespace
+from engine.cache.namespace import Namespace, is_of_other_build
 from engine.cache.radix import StoredState
 from engine.cache.snapshot_folder import ColdFolder
 
@@ -157,6 +157,22 @@ class Forgotten:
 
     n_states: int
     file_bytes: int
+
+
+def drop_other_builds(folder: ColdFolder, state_format: str) -> Forgotten:
+    """Remove the states that other builds of a backend's library made, pinned ones too.
+
+    Raises:
+        CacheStoreError: the folder cannot be read or written.
+    """
+    gone: list[ColdEntry] = []
+    for namespace in folder.namespaces():
+        if is_of_other_build(namespace, state_format):
+            for entry in folder.entries(namespace.key):
+                folder.delete(namespace.key, entry.state.key)
+                gone.append(entry)
+            folder.forget_empty(namespace.key)
+    return Forgotten(len(gone), sum(entry.file_bytes for entry in gone))
 
 
 def forget_owner(path: Path, owner: str) -> Forgotten:

@@ -154,7 +154,7 @@ class PlanStore:
 
     def find(self, model_identity: str, build: str) -> FoundPlans:
         """The plans of a model for a build of llama.cpp; those of other builds are named."""
-        plans, problems, others = [], [], set()
+        plans, problems, others = [], [], []
         for path in self._paths(model_identity):
             try:
                 plan = read_plan(path)
@@ -164,25 +164,28 @@ class PlanStore:
             if plan.report.subject.build == build:
                 plans.append(plan)
             else:
-                others.add(plan.report.subject.build)
+                others.append(plan.report.subject)
         if others and not plans:
+            builds = ", ".join(sorted({subject.build for subject in others}))
             problems.append(
-                f"the cache was measured with llama-cpp-python {', '.join(sorted(others))}, and "
+                f"the cache of {others[0].model} was measured with llama-cpp-python {builds}, and "
                 f"{build} is installed: measure again with `kvchat cache-quality`"
             )
         plans.sort(key=lambda plan: _time(plan.saved), reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
 
-    def due(self, build: str, now: datetime, every_days: float) -> tuple[SavedPlan, ...]:
+    def due(self, build: str, now: datetime, every_days: float) -> FoundPlans:
         """The newest plan of each model, by its identity, that is older than the interval."""
         if self.is_empty:
-            return ()
+            return FoundPlans()
         names = (path.name.partition("-") for path in self.folder.glob("*-*.json"))
-        newest = (
-            self.find(identity, build).plans[:1]
-            for identity in sorted({identity for identity, _, _ in names})[:MOST_PLANS]
+        identities = sorted({identity for identity, _, _ in names})[:MOST_PLANS]
+        found = [self.find(identity, build) for identity in identities]
+        newest = (plan for each in found for plan in each.plans[:1])
+        return FoundPlans(
+            tuple(plan for plan in newest if plan.is_due(now, every_days)),
+            tuple(problem for each in found for problem in each.problems),
         )
-        return tuple(plan for plans in newest for plan in plans if plan.is_due(now, every_days))
 
     @property
     def is_empty(self) -> bool:

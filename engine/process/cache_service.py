@@ -14,11 +14,12 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
 from engine.cache.requantised import OtherTypes
 from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import ColdStore, drop_other_builds
 from engine.errors import CacheStoreError, EngineError, StateError
 from engine.events import Event, TiersChanged
 from engine.generation.prompt import checked_tokens
 from engine.load import LoadedSession
+from engine.memory.units import format_bytes
 from engine.process.protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
 
 Errand = Prefetch | ManageCache | ForgetOwner
@@ -169,8 +170,9 @@ class CacheKeeper:
         loaded.session.attach_cache(tiers, settings, others)
         if problem is not None:
             tiers.note(problem, is_problem=True)
-        for removed in () if cold is None else cold.take_notes():
-            tiers.note(removed, is_problem=True)
+        if cold is not None:
+            for removed in (*cold.take_notes(), *_without_other_builds(cold, backend.state_format)):
+                tiers.note(removed, is_problem=True)
 
     def _do(self, errand: Errand, tiers: PrefixCache, loaded: LoadedSession) -> None:
         try:
@@ -193,6 +195,21 @@ def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | No
         return ColdStore(ColdFolder(settings.folder), namespace), None
     except CacheStoreError as error:
         return None, f"Nothing is kept on disk: {error}"
+
+
+def _without_other_builds(cold: ColdStore, state_format: str) -> tuple[str, ...]:
+    """Drop what other builds of the library computed, and say so where there was anything."""
+    try:
+        gone = drop_other_builds(cold.folder, state_format)
+    except CacheStoreError as error:
+        return (f"The states of other builds stay on disk: {error}",)
+    if not gone.n_states:
+        return ()
+    states = "state" if gone.n_states == 1 else "states"
+    return (
+        f"{gone.n_states:,} {states} on disk ({format_bytes(gone.file_bytes)}) that another build "
+        "of the library computed were dropped: their tokens are computed again when they are used",
+    )
 
 
 def _manage(tiers: PrefixCache, action: CacheAction, key: str, loaded: LoadedSession) -> None:

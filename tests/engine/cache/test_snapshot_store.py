@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.cache.disk_writer import ColdTier
+from engine.cache.namespace import Namespace
 from engine.cache.radix import pack
 from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import ColdStore, Forgotten, drop_other_builds
 from engine.errors import StateError
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
@@ -83,3 +84,25 @@ def test_a_state_is_read_only_for_the_tokens_it_stands_for(store: ColdStore) -> 
     with pytest.raises(StateError, match="other tokens"):
         store.read(replace(longer, key=state.key))
     assert store.states() == []
+
+
+def test_states_of_other_builds_are_dropped_and_counted_once(folder: ColdFolder) -> None:
+    formats = {
+        "00" * 16: "llama.cpp state 2 00aa",
+        "11" * 16: "llama.cpp state 2 00bb",
+        "22" * 16: "llama.cpp state 2 00bb, not rotated",
+        "33" * 16: "torch state 1, torch 2.4, f32, dense",
+        "44" * 16: "made up by something else",
+    }
+    for key, text in formats.items():
+        namespace = Namespace(key, "/models/one.gguf", (("format", text),))
+        for is_pinned, tokens in enumerate(([1, 2], [3, 4, 5])):
+            state = state_of(tokens, namespace=namespace, is_pinned=bool(is_pinned))
+            folder.write(namespace, state, payload_of(state))
+    nbytes = folder.nbytes
+    gone = drop_other_builds(folder, "llama.cpp state 2 00bb")
+    assert gone == Forgotten(2, nbytes - folder.nbytes)
+    assert {entry.namespace for entry in folder.all_entries()} == set(list(formats)[1:])
+    assert drop_other_builds(folder, "llama.cpp state 2 00bb") == Forgotten(0, 0)
+    assert drop_other_builds(folder, "torch state 1, torch 2.4, f16, int4").n_states == 0
+    assert drop_other_builds(folder, "torch state 1, torch 2.5, f32, dense").n_states == 2

@@ -157,6 +157,7 @@ def test_plans_of_another_build_are_not_used_and_named(store: PlanStore) -> None
     [problem] = found.problems
     assert BUILD in problem
     assert "measure again" in problem
+    assert store.due("0.4.0@2", NOW + timedelta(days=31), 30) == found, "a timer hears of it too"
 
 
 def damaged(path: Path) -> list[tuple[bytes, str]]:

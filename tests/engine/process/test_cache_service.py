@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from engine.cache.namespace import Namespace
 from engine.cache.report import CacheReport, CacheSettings
+from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import Configuration, KVTypeName
 from engine.events import (
     Event,
@@ -25,8 +27,10 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.memory.units import format_bytes
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
+from tests.engine.cache.making import payload_of, state_of
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.model
@@ -87,6 +91,23 @@ def start(tmp_path: Path, starter_path: Path) -> Iterator[StartClient]:
     yield begin
     for client in clients:
         client.close()
+
+
+def test_states_of_an_earlier_build_are_dropped_with_a_word(
+    start: StartClient, tmp_path: Path
+) -> None:
+    old = Namespace("00" * 16, "/models/one.gguf", (("format", "llama.cpp state 2 00ff"),))
+    state = state_of([1, 2, 3], namespace=old)
+    with ColdFolder(tmp_path / "states") as folder:
+        nbytes = folder.write(old, state, payload_of(state))
+    client = start()
+    report = report_in(client, lambda report: bool(report.notes))
+    [note] = report.notes
+    assert f"1 state on disk ({format_bytes(nbytes)})" in note.text
+    assert note.is_problem
+    client.close()
+    with ColdFolder(tmp_path / "states") as folder:
+        assert folder.all_entries() == []
 
 
 def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
