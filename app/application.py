@@ -45,7 +45,7 @@ from app.paths import faults_dir
 from app.render.charts import GraphSymbols
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
-from app.screens.dialogs import HelpScreen, Saving, report
+from app.screens.dialogs import HelpScreen, Saving, ask, report
 from app.startup import Services
 from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
@@ -389,6 +389,23 @@ class KvchatApp(App[None]):
             self.load(configuration)
 
         self.push_screen(screen, closed)
+
+    def action_draft(self) -> None:
+        """Choose the draft model of the loaded model, and load both."""
+        from app.planning import user_planner
+        from app.screens.planner_lists import file_list
+        from engine.planning.knobs import with_draft
+        from engine.planning.planner import Setup
+
+        configuration = self.controller.configuration
+        if configuration is None or configuration.server is not None:
+            self.notify("A draft model stands beside a model of this machine: none is loaded.")
+            return
+
+        def take(path: Path) -> None:
+            self.load(with_draft(Setup(configuration), path).configuration)
+
+        ask(self.chat, file_list("draft", configuration, self.services.scan, user_planner()), take)
 
     def action_presets(self) -> None:
         """List the presets."""

@@ -18,6 +18,7 @@ from textual.screen import Screen
 
 from app import screens
 from app.bindings import SLASH_NAMES, Action, Command, with_keys
+from app.chat.snapshot import NO_MODEL
 from app.render.help import KeyHelp, KeySection
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat import ChatScreen
@@ -148,6 +149,13 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         "Keep this chat at the top, or let it go",
         chat.shown.pin,
         obstacle=unsaved,
+    )
+    yield Command(
+        "draft",
+        "speculation: Draft model",
+        "Choose a smaller model that drafts for this one",
+        partial(chat.run_action, "app.draft"),
+        obstacle="" if chat.controller.configuration else NO_MODEL,
     )
     for name in map(PredictorName, loaded.predictors if loaded else ()):
         yield Command(

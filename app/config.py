@@ -89,7 +89,7 @@ class UISettings(_Section):
     """How the screen looks."""
 
     theme: str = "kvchat-dark"
-    """Name of the theme; the command palette lists them."""
+    """Colours of the screen; enter lists the themes and shows each."""
     graph_symbols: Literal["braille", "block", "ascii"] = "block"
     """What graphs are drawn with; `ascii` suits screen readers and poor fonts."""
     tint: Literal["off", "source", "verdict"] = "off"

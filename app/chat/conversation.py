@@ -198,6 +198,7 @@ class Conversation:
         self._reads_ahead = False
         self.replies.speculation = configuration.speculation
         self.history.use_model(configuration.address)
+        self._updates.is_rebuilt = True  # replies say which of them another model wrote
         self.meters.start_load(configuration)
         self.client.load(configuration)
 

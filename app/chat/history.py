@@ -23,6 +23,7 @@ from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
 from engine.configuration import SamplingSettings
 from engine.files import FileLock
+from engine.model.addresses import model_title
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
@@ -258,11 +259,19 @@ class ChatHistory:
             elif message is last:
                 hint = hint_of(message)
                 entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
+            if message.id != live_id and (author := self._other_model(message)):
+                entry = replace(entry, ending=f"by {author} · {entry.ending}".removesuffix(" · "))
             if self.is_read_only and message.role == "assistant" and message.finish_reason is None:
                 entry = replace(entry, ending="another kvchat writes this")
             entries.append(entry)
             entries += notes.get(message.id, ())
         return entries
+
+    def _other_model(self, message: StoredMessage) -> str:
+        """The model that wrote a reply, where it is not the one that is loaded."""
+        name, path = message.model_name, self._model_path
+        is_other = name and path and message.role == "assistant" and name != model_title(path)
+        return name or "" if is_other else ""
 
     def _entry(self, message: StoredMessage) -> Entry:
         """A message as an entry; it is made once, for a long chat is shown often."""

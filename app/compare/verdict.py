@@ -229,3 +229,23 @@ def _answer(answer: Answer) -> JsonValue:
         "finish_reason": None if finished is None else finished.reason.value,
         "stats": None if finished is None else asdict(finished.stats),
     }
+
+
+def remaining_s(comparison: Comparison) -> float | None:
+    """Seconds until all pairs are done; None where no reply has a speed yet.
+
+    After whole pairs it is expected from their times; before that it is the most that the limit
+    of tokens allows.
+    """
+    if not comparison.is_running or comparison.is_together:
+        return None
+    spent = sum(answer.elapsed_s or 0.0 for answer in comparison.shown if answer is not None)
+    pairs = comparison.pairs
+    if pairs:
+        times = [each.elapsed_s or 0.0 for pair in pairs for each in (pair.first, pair.second)]
+        return max(sum(times) / len(pairs) * (comparison.n_wanted - len(pairs)) - spent, 0.0)
+    speeds = [answer.decode_tps for answer in comparison.shown if answer and answer.decode_tps]
+    limit = comparison.request.max_tokens
+    if not speeds or limit is None:
+        return None
+    return max(2 * comparison.n_wanted * limit / min(speeds) - spent, 0.0)

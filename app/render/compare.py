@@ -12,6 +12,7 @@ from app.compare.verdict import (
     Speed,
     has_drafts,
     identity_of,
+    remaining_s,
     speed_of,
 )
 from app.render.lines import Line, Run, clipped, field, plain, spread
@@ -104,11 +105,21 @@ def _state(comparison: Comparison) -> Line:
             Run(f"{of}: "),
             Run(label, "accent"),
             Run(" answer" if comparison.is_together else " answers"),
+            Run(_time_left(comparison), "muted"),
         )
     if comparison.problem is not None:
         return (Run(visible(comparison.problem), "warn"),)
     done = f"{_pairs(n_pairs)} done" if n_pairs else "nothing was asked yet"
     return (Run(done, "muted"),)
+
+
+def _time_left(comparison: Comparison) -> str:
+    """How long it will take, from the replies so far; empty where nothing is known of it."""
+    seconds = remaining_s(comparison)
+    if seconds is None:
+        return ""
+    about = "about" if comparison.pairs else "at most"
+    return f" · {about} {fmt.seconds(seconds)} left"
 
 
 def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
@@ -123,8 +134,8 @@ def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
     elif speed.is_clear:
         style, word = ("good", "faster") if ratio > 1 else ("bad", "slower")
         verb = "is" if len(speed.ratios) > 1 else "was"
-        said = (
-            Run(f"{ratio:.2f}x", f"strong {style}"),
+        said = (  # one pair is no proof: it has no colour
+            Run(f"{ratio:.2f}x", f"strong {style}" if len(speed.ratios) > 1 else "strong"),
             Run(f": {second.label} {verb} {word} than {first.label}"),
         )
     elif abs(ratio - 1) <= NEAR_ONE:

@@ -27,7 +27,7 @@ from app.compare.side import (
 )
 from app.format import counted
 from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
-from app.render.lines import Line, Run, clipped, indented, wrapped
+from app.render.lines import Line, Run, clipped, field, indented
 from app.render.transcript import TINT_MODES, TintedText, TintMode
 from app.screens.dialogs import PickScreen, ask, report
 from app.store.errors import StoreError
@@ -188,7 +188,10 @@ class CompareScreen(Screen[None]):
             self._show_side(index, side)
         verdict = self.query_one("#compare-verdict", InkLines)
         if verdict.size.width:
-            verdict.show(verdict_lines(self.comparison, verdict.size.width))
+            lines = verdict_lines(self.comparison, verdict.size.width)
+            legend = max((text.legend for text in self._answers), key=len)
+            lines += field("colours", legend[1:], verdict.size.width) if legend else []
+            verdict.show(lines)
 
     def _show_side(self, index: int, side: Side) -> None:
         answer, text = self.comparison.shown[index], self._answers[index]
@@ -338,11 +341,14 @@ class AnswerText:
         self._text.append(new)
         return is_other or bool(new)
 
+    @property
+    def legend(self) -> Line:
+        """What its colours mean."""
+        return self._text.legend
+
     def lines(self, width: int) -> list[Line]:
-        """The text and what its colours mean."""
-        lines = self._text.lines(width) if self._answer is not None else []
-        legend = self._text.legend
-        return [*lines, (), *wrapped(legend, width)] if legend else lines
+        """The text at a width."""
+        return self._text.lines(width) if self._answer is not None else []
 
 
 def side_list(choices: Sequence[SideChoice], now: Side) -> PickScreen[Side]:

@@ -222,6 +222,10 @@ class PickScreen(ModalScreen[Key | None]):
         """Close with a row."""
         self.dismiss(key)
 
+    def found(self, words: Sequence[str]) -> list[Row[Key]]:
+        """The rows with all of these words, in lower case, in their order."""
+        return [row for row in self._all if all(word in row.words for word in words)]
+
     def typed_row(self, text: str) -> Row[Key] | None:  # noqa: ARG002  for lists that know more
         """A row for a typed text that no row matches; None where it means nothing."""
         return None
@@ -267,8 +271,7 @@ class PickScreen(ModalScreen[Key | None]):
         self.query_one(SelectList).action_go(0)
 
     def _narrow(self, mark: Key | None) -> None:
-        words = self._search.lower().split()
-        self._shown = [row for row in self._all if all(word in row.words for word in words)]
+        self._shown = self.found(self._search.lower().split())
         if not self._shown and (typed := self.typed_row(self._search.strip())) is not None:
             self._shown = [typed]
         self.query_one(SelectList).show_rows(self._shown, mark)

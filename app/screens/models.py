@@ -29,6 +29,7 @@ from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
     FitContext,
     ModelOption,
+    catalog_names,
     catalog_options,
     library_options,
     ranked,
@@ -186,7 +187,7 @@ class ModelsScreen(PickScreen[str]):
         self._options = ()
         if self._is_catalog:
             note = f"as {self._quantization} (◂ ▸) · what fits and is quick first"
-            self.show_all((), note="judging …")
+            self.show_all((), note="reading the catalogue …")
             self._judge(self._catalog, note, is_ranked=True)
         else:
             self._judge(self._library, folders_text(self._folders), is_ranked=False)
@@ -221,12 +222,17 @@ class ModelsScreen(PickScreen[str]):
         """Judge one model after the other away from the screen."""
         worker = get_current_worker()
         found: list[ModelOption] = []
+        rest: dict[str, ModelOption] = {}
+        if is_ranked:  # the names can be searched at once
+            rest = {option.key: option for option in catalog_names(self._quantization)}
+            call_if_open(self, self._show, [*rest.values()], f"{note} · 0 judged …")
         for option in options():
             if worker.is_cancelled:
                 return
             found.append(option)
+            rest.pop(option.key, None)
             if len(found) % (CATALOG_BATCH if is_ranked else BATCH) == 0:
-                shown = ranked(found) if is_ranked else list(found)
+                shown = [*(ranked(found) if is_ranked else found), *rest.values()]
                 call_if_open(self, self._show, shown, f"{note} · {len(found)} judged …")
         if is_ranked:
             found = ranked(found)

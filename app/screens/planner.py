@@ -87,7 +87,8 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("x", "export", "Export", id="planner-export",
                 tooltip="Look at the plan in the formats of other programs, copy and save it"),
         Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
-        Binding("escape", "leave", "Back", id="planner-back", tooltip="Back, nothing is loaded"),
+        Binding("escape", "leave", "Back", id="planner-back",
+                tooltip="End a comparison, else back: nothing is loaded"),
         Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Take the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
@@ -447,9 +448,11 @@ class PlannerScreen(Screen[Configuration | None]):
             self.notify(NO_MODEL)
             return
 
-        def take(cards: tuple[str, ...]) -> None:
+        def take(chosen: tuple[str | int, ...]) -> None:
+            sizes = tuple(each for each in chosen if isinstance(each, int))
+            cards = tuple(each for each in chosen if isinstance(each, str))
             try:
-                self.turn(with_machine(setup, with_gpus(setup.machine, (), cards)))
+                self.turn(with_machine(setup, with_gpus(setup.machine, sizes, cards)))
             except EngineError as error:
                 report(self, error)
 
@@ -498,7 +501,10 @@ class PlannerScreen(Screen[Configuration | None]):
     # --- leaving, presets and export ---
 
     def action_leave(self) -> None:
-        self.dismiss(None)
+        if self.session.pinned is not None:
+            self.action_compare()
+        else:
+            self.dismiss(None)
 
     def action_load(self) -> None:
         plan = self._shown_plan()

@@ -1,8 +1,11 @@
 """What the planner asks: models, files, cards, goals, changes worth a thought, a preset's name."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +24,7 @@ from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.cards import Card, all_cards
 from engine.memory.hardware import Device
+from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
@@ -82,7 +86,7 @@ def file_list(
     folders = tuple(dict.fromkeys((*model_folders(), now.model_path.absolute().parent)))
     look: Callable[[], Sequence[ModelEntry]] = partial(scan_models, folders, (file.kind,))
     if chooser == "draft":
-        look = partial(drafts_for, planner.model(now.model_path), models)
+        look = lambda: drafts_for(planner.model(now.model_path), models)  # noqa: E731
     chosen = {
         "draft": () if now.draft is None else (now.draft.model_path,),
         "projector": () if now.mmproj_path is None else (now.mmproj_path,),
@@ -157,12 +161,17 @@ def effect_list(effects: Sequence[Effect]) -> PickScreen[Setup]:
     )
 
 
-class CardsScreen(PickScreen[tuple[str, ...]]):
-    """Cards to plan for; the result is their names, none for those of this machine."""
+Cards = tuple[str | int, ...]
+"""GPUs by their cards' names, or by their bytes where any card of that size is meant."""
+_SIZE = re.compile(r"(?<![\w.])(\d+)\s*g(?:i?b)?(?!\w)")
+
+
+class CardsScreen(PickScreen[Cards]):
+    """Cards to plan for; the result is none for the GPUs of this machine."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
-                tooltip="One more of the marked card"),
+                tooltip="One more of the marked card; enter takes all that were added"),
     ]  # fmt: skip
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -170,40 +179,53 @@ class CardsScreen(PickScreen[tuple[str, ...]]):
         found = ", ".join(each.name for each in devices if each.kind == "gpu")
         found = found or "no GPU: main memory alone"
         here = (Run("this machine  ", "strong"), Run(found, "muted"))
-        rows: list[Row[tuple[str, ...]]] = [Row((), partial(clipped, here))]
+        self._added: Counter[Cards] = Counter()
+        rows: list[Row[Cards]] = [Row((), partial(clipped, here))]
         rows += [
-            Row((card.name,), partial(_card_line, card), words=_card_words(card))
+            Row((card.name,), partial(self._card_line, card), words=_card_words(card))
             for card in all_cards()
         ]
         super().__init__(
             "plan for which GPUs?",
             rows,
             noun="card",
-            hint="enter takes it · + adds one more · type to search · esc closes",
+            hint="enter takes it · + adds one · type a name or a size such as 8 GB · esc closes",
         )
         self._rows = rows
-        self._added: tuple[str, ...] = ()
 
-    def picked(self, key: tuple[str, ...]) -> None:
-        """Close with a card beside those that were added."""
-        self.dismiss((*self._added, *key) if key else ())
+    def found(self, words: Sequence[str]) -> list[Row[Cards]]:
+        """The cards found by name and by size, below a row for any card of that size."""
+        text = " ".join(words)
+        rows = super().found(_SIZE.sub(r"=\1gib", text).split())
+        if size := _SIZE.fullmatch(text):
+            line = partial(self._line, (int(size[1]) * GIB,), f"any card of {size[1]} GiB", ())
+            rows.insert(0, Row((int(size[1]) * GIB,), line, words=text))
+        return rows
+
+    def picked(self, key: Cards) -> None:
+        """Close with what was added, or with the marked card where nothing was."""
+        added = tuple(chain.from_iterable(self._added.elements()))
+        self.dismiss((added or key) if key else ())
 
     def action_add(self) -> None:
-        name = self.marked
-        if name:
-            self._added = (*self._added, *name)
-            self.show_all(self._rows, note=f"chosen: {' + '.join(self._added)}")
+        if self.marked:
+            self._added[self.marked] += 1
+            self.show_all(self._rows, note="enter takes what was added")
 
+    def _card_line(self, card: Card, width: int) -> Line:
+        kind = "shared" if card.is_unified else ""
+        sizes = (
+            Run(f"{kind:<8}", "muted"),
+            Run(f"{fmt.nbytes(card.memory_bytes):>9}"),
+            Run(f"{card.bandwidth_gbps:>7.0f} GB/s", "muted"),
+        )
+        return self._line((card.name,), card.name, sizes, width)
 
-def _card_line(card: Card, width: int) -> Line:
-    kind = "shared" if card.is_unified else ""
-    sizes = (
-        Run(f"{kind:<8}", "muted"),
-        Run(f"{fmt.nbytes(card.memory_bytes):>9}"),
-        Run(f"{card.bandwidth_gbps:>7.0f} GB/s", "muted"),
-    )
-    return spread((Run(card.name, "strong"),), sizes, width)
+    def _line(self, key: Cards, name: str, sizes: Line, width: int) -> Line:
+        n = self._added[key]
+        return spread((Run(f"{n} x " if n else "", "accent"), Run(name, "strong")), sizes, width)
 
 
 def _card_words(card: Card) -> str:
-    return " ".join((card.vendor, card.name, *card.aliases)).lower()
+    size = f"={card.memory_bytes / GIB:g}gib"
+    return " ".join((card.vendor, card.name, *card.aliases, size)).lower()

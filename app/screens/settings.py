@@ -87,6 +87,12 @@ class SettingsScreen(PickScreen[Place]):
         value = self._values.get(place) if isinstance(place, tuple) else None
         self.query_one(LinesView).present(partial(detail_lines, value))
 
+    def found(self, words: Sequence[str]) -> list[Row[Place]]:
+        """The settings found: those with the words in their names first."""
+        rows = super().found(words)
+        named = [row for row in rows if all(word in " ".join(row.key) for word in words)]
+        return [*named, *(row for row in rows if row not in named)] if words else rows
+
     def _narrow(self, mark: Place | None) -> None:
         super()._narrow(mark)
         self._describe()

@@ -90,6 +90,22 @@ def library_options(
             yield replace(option, problem=str(error))
 
 
+def catalog_names(quantization: str) -> list[ModelOption]:
+    """The models of the catalogue by name, as if they had been quantised so, not judged yet."""
+    return [
+        ModelOption(
+            f"{entry.name}:{quantization}",
+            entry.name,
+            (quantization, *((f"also {', '.join(entry.aliases)}",) if entry.aliases else ())),
+        )
+        for entry in _by_names()
+    ]
+
+
+def _by_names() -> list[CatalogEntry]:
+    return sorted(entries(), key=_by_name)
+
+
 def catalog_options(
     quantization: str, context: FitContext, facts: Callable[[Model], tuple[str, ...]]
 ) -> Iterator[ModelOption]:
@@ -97,10 +113,8 @@ def catalog_options(
 
     What cannot be had in that quantisation says so. `facts` says what a row tells of a model.
     """
-    for entry in sorted(entries(), key=_by_name):
-        key = f"{entry.name}:{quantization}"
-        others = (f"also {', '.join(entry.aliases)}",) if entry.aliases else ()
-        option = ModelOption(key, entry.name, (quantization, *others))
+    for entry, named in zip(_by_names(), catalog_names(quantization), strict=True):
+        option, others = named, named.facts[1:]
         try:
             model = entry.model(quantization)
             option = with_verdict(replace(option, facts=(*facts(model), *others)), model, context)

@@ -1,5 +1,6 @@
 """A reply that the user changes, a chat that is copied, and thinking that is folded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from app.render.lines import plain
 from app.render.transcript import EntryLines
 from engine.events import Thinking
 from tests.app.chat.test_conversation import Clock, contents, loaded
-from tests.fakes_client import Script, spelled
+from tests.fakes_client import CONFIGURATION, Script, spelled
 
 THINKS = "<think>\nfirst this\nthen that\n</think>\n\nThe answer."
 
@@ -133,3 +134,15 @@ def test_how_long_it_thought_is_told_and_why_it_was_closed() -> None:
     assert thinking_of({"n_thinking": 412, "thinking_s": 12.0}) == "thought for 12.0 s, 412 tokens"
     assert thinking_of({}) == ""
     assert thinking_text(Thinking(3, 0.5, True, "why")).endswith("closed, why")
+
+
+def test_a_reply_of_another_model_says_which(tmp_path: Path) -> None:
+    controller, _ = loaded(tmp_path, Clock())
+    controller.send("hello")
+    controller.poll()
+    assert "by " not in controller.entries()[-1].ending
+    other = replace(CONFIGURATION, model_path=Path("Other-Model.Q8_0.gguf"))
+    controller.poll()
+    controller.load(other)
+    assert controller.poll().is_rebuilt
+    assert controller.entries()[-1].ending.startswith("by Tiny-Instruct")

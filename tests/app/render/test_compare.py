@@ -57,13 +57,42 @@ def said(comparison: Comparison, width: int = 100) -> str:
 
 def test_a_gain_a_loss_and_neither_have_words_and_colours() -> None:
     for tps, words, style in (
-        (142.0, "1.42x: lookup · auto was faster than plain  one pair so far", "strong good"),
-        (80.0, "0.80x: lookup · auto was slower than plain  one pair so far", "strong bad"),
-        (101.0, "the same speed (1.01x)", "strong"),
+        ((142.0,), "1.42x: lookup · auto was faster than plain  one pair so far", "strong"),
+        ((142.0, 142.0), "1.42x: lookup · auto is faster than plain", "strong good"),
+        ((80.0, 80.0), "0.80x: lookup · auto is slower than plain", "strong bad"),
+        ((101.0,), "the same speed (1.01x)", "strong"),
     ):
-        comparison = compared(tps=(tps,))
+        comparison = compared(tps=tps)
         assert words in said(comparison)
         assert style in {run.style for line in verdict_lines(comparison, 100) for run in line}
+
+
+def test_one_pair_has_no_colour_of_a_verdict() -> None:
+    for tps in (142.0, 80.0):
+        lines = verdict_lines(compared(tps=(tps,)), 100)
+        assert not {"strong good", "strong bad"} & {run.style for line in lines for run in line}
+
+
+def test_while_it_answers_the_time_left_is_shown() -> None:
+    now = [0.0]
+    client = ScriptedClient(SAME, lambda: now[0])
+    client.load(CONFIGURATION)
+    client.poll()
+    sides = (PLAIN, LOOKUP)
+    comparison = Comparison(
+        client, REQUEST, sides, restore=SpeculationSettings(), clock=lambda: now[0]
+    )
+    assert "left" not in said(comparison)
+    comparison.add_pairs(3)
+    texts = []
+    while comparison.is_running:
+        now[0] += 1.0
+        for event in client.poll():
+            comparison.take(event)
+        texts.append(said(comparison))
+    assert "at most" in texts[0]
+    assert any("s left" in text and "about" in text for text in texts)
+    assert "left" not in texts[-1]
 
 
 def test_pairs_that_disagree_make_no_claim() -> None:

@@ -196,7 +196,9 @@ async def test_cards_are_searched_by_typing_and_several_are_added(
         await pilot.press(*"3060")
         assert "RTX 3060" in rows_of(app.screen)
         assert "RTX 4090" not in rows_of(app.screen)
-        await pilot.press("plus", "enter")
+        await pilot.press("plus", "plus")
+        assert "2 x GeForce RTX 3060" in rows_of(app.screen)
+        await pilot.press("enter")
         assert screen.setup is not None
         assert [name.split()[-1] for name in screen.setup.machine.cards] == ["3060", "3060"]
         await shows(pilot, screen, "GPU 1")
@@ -474,3 +476,15 @@ async def test_what_a_search_finds_is_counted_among_the_cards_alone(
 
 def test_what_the_goals_mean_is_not_cut_on_80_columns() -> None:
     assert max(map(len, GOAL_TEXTS.values())) <= 56
+
+
+async def test_esc_ends_a_comparison_before_the_planner(starter_path: Path, tmp_path: Path) -> None:
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, screen)
+        await pilot.press("c", "escape")
+        assert app.screen is screen
+        assert screen.session.pinned is None
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is not screen)

@@ -210,3 +210,11 @@ async def test_a_keymap_with_errors_is_one_notice_and_the_rest_of_it_works(tmp_p
             assert part in notice.message
         await pilot.press("f8")
         assert client.speculation.predictor == "off"
+
+
+async def test_a_search_shows_what_has_the_word_in_its_name_first(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, "planner")
+        assert rows(app).splitlines()[0].startswith("▸ planner-")
+        assert "n_ctx" in rows(app)
