@@ -210,6 +210,17 @@ class Recall:
         slot.is_busy, slot.n_wanted = False, 0
         self._ended.append(slot)
 
+    def go_back(self, slot: Slot, n_tokens: int) -> None:
+        """Hold the first `n_tokens` of a reply at most; none where the cache cannot be cut there.
+
+        A sliding window cannot, where a batch of several sequences took its cells on its way.
+        """
+        sequence = slot.sequence
+        if len(sequence.tokens) > n_tokens:
+            sequence.crop(n_tokens if sequence.can_crop(n_tokens) else 0)
+        self._hot.forget_shared(slot, slot.n_tokens)
+        slot.n_looked_at = min(slot.n_looked_at, slot.n_tokens)
+
     def give_up(self, slot: Slot) -> bool:
         """Free the cells of a reply that stands by; False where it has none."""
         slot.n_wanted = 0

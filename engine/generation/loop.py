@@ -197,7 +197,8 @@ class ReplyLoop:
             fault = error
             if isinstance(error, LogitsError):
                 self._recall.discard(reply.recalled.slot)
-        _drop_unverified(reply)
+        # A step that was stopped leaves part of its draft.
+        self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
         rest = reply.text.finish()
         if rest:
             yield TokensCommitted((), rest)
@@ -386,7 +387,7 @@ class ReplyLoop:
         is_exact = most_exact is not None
         verdict, given = yield from self._verify(reply, drafter.settings, draft, is_exact)
         committed = reply.commit(draft, verdict, self._backend.vocabulary)
-        reply.sequence.crop(len(reply.tokens) - 1)
+        self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
         verify_s = reply.watch.split()
         done = Round(draft, verdict, committed, waited_s, draft_s, verify_s, given.is_alone)
         changed = self._learn(drafter, done, given.shared)
@@ -437,8 +438,10 @@ class ReplyLoop:
         )
         if not verdict.is_open:
             return verdict, given
-        line = [*reply.tokens, *draft.tokens[: verdict.n_accepted]]
-        reply.sequence.crop(len(line) - 1)
+        accepted = draft.tokens[: verdict.n_accepted]
+        line = [*reply.tokens, *accepted]
+        self._recall.go_back(reply.recalled.slot, len(line) - 1)
+        yield from self._shared.prefill.restore(reply, self._cancellation, accepted)
         given = yield from computed(Step(reply.sequence, (line[-1],)))
         verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
         return verdict, given
@@ -518,6 +521,7 @@ class ReplyLoop:
         n_held = len(reply.sequence.tokens)
         n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
         self._shared.exactness.measure(reply.sequence, reply.tokens, n_rows)
+        self._recall.go_back(reply.recalled.slot, n_held)
         reply.stats.exactness_s += reply.watch.split()
         return self._shared.exactness.most_drafted(n_held)
 
@@ -559,10 +563,3 @@ class ReplyLoop:
             n_cells=self._backend.n_ctx,
             fits_grammar=reply.fits_grammar,
         )
-
-
-def _drop_unverified(reply: Reply) -> None:
-    """Hold no token that was not committed: a step that was stopped leaves part of its draft."""
-    n_known = len(reply.tokens) - 1
-    if len(reply.sequence.tokens) > n_known:
-        reply.sequence.crop(n_known if reply.sequence.can_crop(n_known) else 0)

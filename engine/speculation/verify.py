@@ -319,7 +319,7 @@ class Exactness:
 
         Args:
             sequence: What it holds is as before afterwards, as `exact_rows` says.
-            tokens: Any, taken again and again where they are fewer than `n_rows`.
+            tokens: Any, taken again and again where those of text are fewer than `n_rows`.
             n_rows: Most rows of a batch.
 
         Raises:
@@ -328,7 +328,8 @@ class Exactness:
         """
         held = len(sequence.tokens)
         if _depth(held) not in self._rows and n_rows <= _room(held):
-            rows = tuple(islice(cycle(tokens), n_rows))
+            texts = [token for token in tokens if token >= 0]  # the others are images
+            rows = tuple(islice(cycle(texts), n_rows))
             self._rows[_depth(held)] = exact_rows(sequence, rows, n_rows)
 
     def most_drafted(self, held: int) -> int | None:

@@ -293,6 +293,15 @@ class SlidingBackend(FakeBackend):
         return SlidingSequence(self)
 
 
+class RoughWindowSequence(SlidingSequence, RoughSequence):
+    pass
+
+
+class RoughWindow(FakeBackend):
+    def open(self) -> RoughWindowSequence:
+        return RoughWindowSequence(self)
+
+
 def parted(settings: SpeculationSettings, sampling: SamplingSettings) -> int:
     n_parted = 0
     for seed in range(12):
@@ -319,6 +328,17 @@ def test_strict_goes_on_where_measuring_leaves_a_window_behind() -> None:
     plain = finished(run(make_session(OFF, target=SlidingBackend(LETTERS)), request()))
     reply = finished(run(make_session(settings, target=SlidingBackend(LETTERS)), request()))
     assert reply.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_reply_goes_on_where_a_window_cannot_go_back_over_its_draft(is_strict: bool) -> None:
+    settings = replace(DRAFT, strict=is_strict, controller=ControllerName.FIXED, n_draft=8)
+    for seed in range(6):
+        wanted = request(sampling=WARM, seed=seed)
+        plain = finished(run(make_session(OFF, target=RoughWindow(LETTERS)), wanted))
+        reply = finished(run(make_session(settings, target=RoughWindow(LETTERS)), wanted))
+        assert reply.stats.n_drafted > reply.stats.n_accepted
+        assert not is_strict or reply.token_ids == plain.token_ids
 
 
 def test_strict_keeps_the_cache_and_the_ends_of_a_reply() -> None:

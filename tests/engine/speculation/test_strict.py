@@ -48,6 +48,16 @@ def test_rows_that_a_window_moves_on_with_are_not_measured_and_leave_nothing_hel
     assert list(sequence.tokens) == []
 
 
+def test_rows_are_measured_with_tokens_of_text_where_a_chat_has_images() -> None:
+    sequence, exactness = held(FakeBackend(LETTERS), 3), Exactness()
+    asked: list[int] = []
+    decode = sequence._decode
+    sequence._decode = lambda tokens: (asked.extend(tokens), decode(tokens))[1]  # type: ignore[method-assign,func-returns-value]
+    exactness.measure(sequence, (4, -9, -8, 5), 17)
+    assert exactness.most_drafted(3) == 16
+    assert set(asked) == {4, 5}
+
+
 def test_exact_rows_are_measured_where_the_line_has_grown() -> None:
     backend, exactness = RoughBehind(LETTERS, n_ctx=2048), Exactness()
     for n_held, expected in ((3, 16), (CELLS, 16), (2 * CELLS, None), (1000, None)):
