@@ -245,7 +245,7 @@ def _database() -> sqlite3.Connection:
 
 
 def _history(data: bytes) -> Iterator[str]:
-    for tree in read_chats(data):
+    for tree in read_chats(BytesIO(data)):
         yield tree.chat.title
         yield from (str(stats_of(message)) for message in tree.messages)
         _database().execute("BEGIN")

@@ -1,9 +1,11 @@
 """Chats as files: Markdown to read, JSON lines that lose nothing, and both read back."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count, repeat
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
+from app import format as fmt
 from app.chat_files.jsonl import ChatFileError, jsonl_of, read_jsonl, wrong_line
 from app.chat_files.markdown import markdown_of, read_markdown
 from app.store.records import ChatTree
@@ -11,7 +13,7 @@ from engine.files import replace_file
 
 ChatFileFormat = Literal["md", "jsonl"]
 MAX_CHAT_FILE_BYTES = 1 << 30
-"""Most bytes of a file of chats; reading one takes several times as much memory."""
+"""Most bytes of a file of chats."""
 
 
 def format_of(path: Path) -> ChatFileFormat:
@@ -45,15 +47,42 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
         raise ChatFileError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def read_chats(data: bytes) -> list[ChatTree]:
-    """Read the chats of a file, JSON lines or Markdown; each tree's ids are those of the file.
+def read_chats(
+    file: BinaryIO, *, on_progress: Callable[[int], object] | None = None
+) -> Iterator[ChatTree]:
+    """The chats of a file, JSON lines or Markdown; each tree's ids are those of the file.
+
+    Of JSON lines one chat at a time is in memory.
+
+    Args:
+        file: At its begin.
+        on_progress: Called with the bytes read so far, line by line.
 
     Raises:
         ChatFileError: If it is neither; the line is named.
     """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise wrong_line(line, "this is no text in UTF-8") from error
-    return read_jsonl(text) if text.lstrip().startswith("{") else read_markdown(text)
+    lines = _lines(file, on_progress or bool)
+    for n_empty, first in enumerate(lines):
+        whole = chain(repeat("\n", n_empty), (first,), lines)
+        if first.lstrip().startswith("{"):
+            return read_jsonl(whole)
+        if first.strip():
+            return iter(read_markdown("".join(whole)))
+    return iter(read_markdown(""))
+
+
+def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str]:
+    n_read = 0
+    for number in count(1):
+        line = file.readline(MAX_CHAT_FILE_BYTES - n_read + 1)
+        n_read += len(line)
+        if n_read > MAX_CHAT_FILE_BYTES:
+            most = fmt.short_nbytes(MAX_CHAT_FILE_BYTES)
+            raise ChatFileError(f"it has more than {most}: split it")
+        on_progress(n_read)
+        if not line:
+            return
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise wrong_line(number, "this is no text in UTF-8") from error

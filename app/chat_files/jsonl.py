@@ -226,18 +226,14 @@ def jsonl_of(trees: Iterable[ChatTree]) -> Iterator[str]:
             yield _line(message_values(message, ids) | _without_defaults(_Message, stored))
 
 
-def read_jsonl(text: str) -> list[ChatTree]:
-    """Read the chats of a file; each tree's ids are those of the file.
+def read_jsonl(lines: Iterable[str]) -> Iterator[ChatTree]:
+    """The chats of a file's lines, one at a time; each tree's ids are those of the file.
 
     Raises:
         ChatFileError: If a line is not what `jsonl_of` writes, or lines are missing.
     """
-    lines = enumerate(text.split("\n"), start=1)
-    filled = ((number, line) for number, line in lines if line.strip())
-    trees = [_read_chat(number, line, filled) for number, line in filled]
-    if not trees:
-        raise ChatFileError("the file is empty")
-    return trees
+    filled = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    return (_read_chat(number, line, filled) for number, line in filled)
 
 
 def _line(values: Mapping[str, object]) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
 from app import format as fmt
 from app import paths
-from app.cli.console import Part, print_json, print_text, say, tell
+from app.cli.console import Part, SlowReading, print_json, print_text, say, tell
 from app.cli.options import Count, json_option
 from app.sanitize import one_line
 from engine.errors import CacheStoreError, EngineError
+from engine.memory.units import MIB
 from engine.model.addresses import model_title
 from engine.validation import nearest
 
@@ -231,13 +234,19 @@ def import_(files: tuple[str, ...]) -> None:
     JSON lines bring everything back, Markdown only the texts. If one file has an error, nothing
     is added, not from the other files either.
     """
-    trees = [tree for name in files for tree in _read(name)]
-    with _store() as store:
-        added = store.add_trees(trees)
-    for chat, tree in zip(added, trees, strict=True):
-        tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
-    n_messages = sum(len(tree.messages) for tree in trees)
-    tell(f"{fmt.counted(len(added), 'chat')} with {_counted(n_messages)} added")
+    with SlowReading() as reading, ExitStack() as opened:
+        sources = [(name, opened.enter_context(_opened(name, reading))) for name in files]
+        imported = _Imported(sources, reading)
+        with _store() as store:
+            try:
+                added = store.add_trees(imported)
+            except KeyboardInterrupt:
+                imported.is_stopped = True
+                raise
+    for chat, n_of_chat in zip(added, imported.n_messages, strict=True):
+        tell(f"{_called(chat)}: {_counted(n_of_chat)}")
+    n_messages = _counted(sum(imported.n_messages))
+    tell(f"{fmt.counted(len(added), 'chat')} with {n_messages} added")
 
 
 def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
@@ -443,21 +452,55 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
             tell(f"{_called(chat)} is {'in the archive' if archived else 'in the list'}")
 
 
-def _read(name: str) -> list[ChatTree]:
-    from app.chat_files import MAX_CHAT_FILE_BYTES, read_chats
+class _Imported:
+    """The chats of opened files, read one by one; each iteration reads them from the beginning."""
+
+    def __init__(self, files: Sequence[tuple[str, BinaryIO]], reading: SlowReading) -> None:
+        self.n_messages: list[int] = []
+        """Of each chat that was read."""
+        self.is_stopped = False
+        """Whether the thread that reads has to end, and so adds nothing."""
+        self._files = files
+        self._reading = reading
+
+    def __iter__(self) -> Iterator[ChatTree]:
+        from app.chat_files import read_chats
+
+        self.n_messages.clear()
+        for name, file in self._files:
+            with _named_faults(name):
+                file.seek(0)
+                for tree in read_chats(file, on_progress=self._show):
+                    self.n_messages.append(len(tree.messages))
+                    yield tree
+
+    def _show(self, n_bytes: int) -> None:
+        if self.is_stopped:
+            raise InterruptedError("stopped")
+        self._reading.chats(n_bytes)
+
+
+def _opened(name: str, reading: SlowReading) -> BinaryIO:
+    """A file, or a copy of standard input: nobody waits for that while the chats are locked."""
+    from app.chat_files import MAX_CHAT_FILE_BYTES
+    from engine.files import open_file
+
+    with _named_faults(name):
+        if name != STANDARD:
+            return BufferedReader(open_file(Path(name).expanduser()))
+        copy = cast(BinaryIO, TemporaryFile())  # noqa: SIM115  the caller closes it
+        while copy.tell() <= MAX_CHAT_FILE_BYTES and (block := sys.stdin.buffer.read(MIB)):
+            copy.write(block)
+            reading.chats(copy.tell())
+        return copy
+
+
+@contextmanager
+def _named_faults(name: str) -> Iterator[None]:
     from app.chat_files.jsonl import ChatFileError
-    from engine.files import read_bytes
 
     try:
-        path = Path(name).expanduser()
-        if name != STANDARD:
-            return read_chats(read_bytes(path, limit=MAX_CHAT_FILE_BYTES))
-        data = sys.stdin.buffer.read(MAX_CHAT_FILE_BYTES + 1)
-        if len(data) > MAX_CHAT_FILE_BYTES:
-            raise ChatFileError(
-                f"it has more than {fmt.short_nbytes(MAX_CHAT_FILE_BYTES)}: split it"
-            )
-        return read_chats(data)
+        yield
     except OSError as error:
         raise ChatFileError(f"{name} cannot be read: {error.strerror or error}") from error
     except ChatFileError as error:

@@ -140,6 +140,12 @@ class SlowReading:
         """Show how many models of the folders were looked at."""
         self._tell("reading the headers of the models", f"{n_done} of {n_all}")
 
+    def chats(self, n_bytes: int) -> None:
+        """Show how much of a file of chats was read."""
+        from engine.memory.units import format_bytes
+
+        self._tell("reading the chats", format_bytes(n_bytes))
+
     def prompts(self, n_read: int) -> None:
         """Show how many lines of a batch were read."""
         self._tell("reading the prompts", f"{n_read:,}")

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC
@@ -294,8 +294,11 @@ class ChatStore:
         """
         return self._writer.run(lambda db: sql.show_message(db, message_id))
 
-    def add_trees(self, added: Sequence[ChatTree]) -> list[Chat]:
+    def add_trees(self, added: Iterable[ChatTree]) -> list[Chat]:
         """Add whole chats, all or none, with new ids for chats and messages.
+
+        They are taken one by one in the writer's thread, and what is raised meanwhile adds none;
+        from the beginning again where the search index has to be made anew, so no iterator.
 
         Raises:
             StoreError: If a parent, head or first kept message is not a message of its tree.

@@ -102,7 +102,7 @@ def told(tree: ChatTree) -> ChatTree:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(trees(), min_size=1, max_size=3))
 def test_json_lines_lose_nothing(chats: list[ChatTree]) -> None:
-    assert read_jsonl("".join(jsonl_of(chats))) == [numbered(tree) for tree in chats]
+    assert list(read_jsonl(jsonl_of(chats))) == [numbered(tree) for tree in chats]
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -132,12 +132,12 @@ def test_markdown_of_the_shown_branch_keeps_that_branch(tree: ChatTree) -> None:
 def test_a_file_goes_through_the_database_unchanged_and_twice_is_two_chats(
     tmp_path_factory: pytest.TempPathFactory, chats: list[ChatTree]
 ) -> None:
-    exported = "".join(jsonl_of(chats))
+    exported = list(jsonl_of(chats))
     with ChatStore(tmp_path_factory.mktemp("s") / "chats.db") as store:
-        first = store.add_trees(read_jsonl(exported))
-        second = store.add_trees(read_jsonl(exported))
+        first = store.add_trees(list(read_jsonl(exported)))
+        second = store.add_trees(list(read_jsonl(exported)))
         for added in (first, second):
-            assert "".join(jsonl_of(store.tree(chat.id) for chat in added)) == exported
+            assert "".join(jsonl_of(store.tree(chat.id) for chat in added)) == "".join(exported)
         assert len(store.list_chats(archived=None)) == 2 * len(chats)
 
 

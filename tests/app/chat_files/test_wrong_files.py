@@ -1,6 +1,7 @@
 """What is wrong with a file is said with its line."""
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ MARKDOWN = "".join(markdown_of([TREE]))
 
 def spelled(*lines: object) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def read(data: bytes) -> list[ChatTree]:
+    return list(read_chats(BytesIO(data)))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,7 @@ def spelled(*lines: object) -> bytes:
 def test_a_wrong_field_is_named(line: int, changes: dict[str, object], message: str) -> None:
     lines = [{**values, **changes} if n == line else values for n, values in enumerate(LINES, 1)]
     with pytest.raises(ChatFileError) as caught:
-        read_chats(spelled(*lines))
+        read(spelled(*lines))
     assert message in str(caught.value)
 
 
@@ -97,7 +102,7 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
     lines = [dict(values) for values in LINES]
     del lines[line - 1][name]
     with pytest.raises(ChatFileError, match=f"line {line}"):
-        read_chats(spelled(*lines))
+        read(spelled(*lines))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
 )
 def test_a_file_of_another_kind_or_that_is_cut_is_named(data: bytes, message: str) -> None:
     with pytest.raises(ChatFileError) as caught:
-        read_chats(data)
+        read(data)
     assert message in str(caught.value)
 
 
@@ -140,7 +145,7 @@ def test_of_any_number_of_wrong_fields_few_are_named(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ChatFileError) as caught:
-        read_chats(spelled(LINES[0], {**LINES[1], **changes}, *LINES[2:]))
+        read(spelled(LINES[0], {**LINES[1], **changes}, *LINES[2:]))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 200
 
@@ -150,14 +155,14 @@ def test_any_changed_byte_is_read_or_named(place: int, byte: int, form: str) -> 
     data = bytearray(spelled(*LINES) if form == "jsonl" else MARKDOWN.encode())
     data[place % len(data)] = byte
     try:
-        read_chats(bytes(data))
+        read(bytes(data))
     except ChatFileError as error:
         assert str(error)  # noqa: PT017  either outcome is right
 
 
 def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
-    assert len(read_chats(b"\xef\xbb\xbf" + spelled(*LINES))) == 1
-    assert len(read_chats(MARKDOWN.replace("\n", "\r\n").encode())) == 1
+    assert len(read(b"\xef\xbb\xbf" + spelled(*LINES))) == 1
+    assert len(read(MARKDOWN.replace("\n", "\r\n").encode())) == 1
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
@@ -174,3 +179,17 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Pat
     with pytest.raises(ChatFileError, match="the database failed"):
         write_chats(tmp_path / "x.md", pieces(), replace=False)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_chats_are_read_one_by_one() -> None:
+    n_read = 0
+
+    def note(n_bytes: int) -> None:
+        nonlocal n_read
+        n_read = n_bytes
+
+    one = spelled(*LINES)
+    chats = read_chats(BytesIO(b"\n \n" + 1000 * one), on_progress=note)
+    assert next(chats) == read(one)[0]
+    assert n_read < 2 * len(one)
+    assert sum(1 for _ in chats) == 999
