@@ -6,6 +6,7 @@ import pytest
 from app import paths
 from app.cli.main import run
 from engine.memory import bandwidth
+from engine.memory.bandwidth import Bandwidths
 from engine.memory.cards import all_cards
 from engine.model import starter
 from engine.model.identity import model_identity
@@ -19,6 +20,7 @@ def test_models_lists_name_quant_context_and_size(
     starter_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path, is_busy: bool
 ) -> None:
     monkeypatch.setattr(bandwidth, "_is_busy", lambda: is_busy)
+    monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     (home / "models").mkdir()
     (home / "models" / "a-very-long-name-of-a-broken-model-that-is-not-cut.gguf").write_text("x")
@@ -49,6 +51,7 @@ def test_models_lists_name_quant_context_and_size(
 
 def test_models_gives_json(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "_is_busy", lambda: False)
+    monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     entries = {entry["name"]: entry for entry in json.loads(kvchat("models", "--json").stdout)}
     entry = entries[starter_path.stem]

@@ -180,6 +180,7 @@ async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
     monkeypatch.setattr("app.paths.models_dir", lambda: tmp_path / "models")
     monkeypatch.setattr("app.paths.remote_headers_dir", lambda: tmp_path / "headers")
     monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
+    monkeypatch.setattr("engine.memory.bandwidth._is_busy", lambda: False)
     data = drafting_model(tmp_path / "made.gguf", 1).read_bytes()
     with serving_hub() as hub:
         hub.files["maker/Tiny-GGUF"] = {"Tiny.Q4_K_M.gguf": data, "Tiny.F16.gguf": data * 2}
