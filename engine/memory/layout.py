@@ -27,7 +27,7 @@ from engine.memory.layer_kinds import (
 from engine.memory.layer_tensors import graph_inputs, layer_sizes
 from engine.memory.scheduler import Size, schedule
 from engine.model.architecture import Architecture, Model
-from engine.model.gguf import GgufFile
+from engine.model.gguf import GgufFile, cached_by_header
 from engine.model.gguf_header import TensorInfo
 from engine.model.layers import Layer
 
@@ -95,7 +95,7 @@ def laid_out_bytes(
     architecture, n_tokens = model.architecture, shape.n_graph_tokens
     n_rows = n_tokens if architecture.gives_all_logits else min(n_tokens, n_outputs)
     plan = _plan(
-        architecture, model.file, (shape.flash_attention, shape.type_k, shape.type_v, is_late),
+        model.file, architecture, (shape.flash_attention, shape.type_k, shape.type_v, is_late),
         devices, (n_tokens >= LEAST_TOKENS, n_rows >= LEAST_TOKENS),
     )  # fmt: skip
     if plan is None:
@@ -146,10 +146,10 @@ class _WalkedLayer(NamedTuple):
     """The layer of the file whose weights it has."""
 
 
-@lru_cache(maxsize=1024)
+@cached_by_header(128)
 def _plan(
-    architecture: Architecture,
     file: GgufFile,
+    architecture: Architecture,
     cache: tuple[bool, KVTypeName, KVTypeName, bool],
     devices: Devices,
     is_large: tuple[bool, bool],
@@ -264,7 +264,7 @@ def _standing_for_all(signatures: Sequence[object], *, pairs: bool) -> list[int]
     return chosen
 
 
-@lru_cache(maxsize=256)
+@cached_by_header(1)
 def _table(file: GgufFile) -> _Table:
     layers: dict[int, dict[str, TensorInfo]] = {}
     others = {}

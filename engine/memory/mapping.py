@@ -9,7 +9,6 @@ them, until the system wants them for something else.
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from engine.configuration import Configuration
 from engine.memory.hardware import Device, Instructions, is_repacked
@@ -24,7 +23,7 @@ from engine.memory.weights import (
     tied_embeddings,
 )
 from engine.model.architecture import layer_counts
-from engine.model.gguf import GgufFile, HeaderKeys
+from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
 
 Spans = tuple[tuple[int, int, Device], ...]
 LOOKED_UP = re.compile(
@@ -82,7 +81,7 @@ def _range_bytes(file: GgufFile, in_place: set[str]) -> int:
     return sum(last - first for first, last in spans.values())
 
 
-@lru_cache(maxsize=64)
+@cached_by_header(32)
 def _mapped_weights(
     file: GgufFile,
     layers: Spans,

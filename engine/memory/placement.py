@@ -19,7 +19,7 @@ from engine.errors import PresetError
 from engine.memory.hardware import Device
 from engine.memory.weights import CPU, Weights, layer_of, overridden, override_rules
 from engine.model.architecture import Model, layer_counts
-from engine.model.gguf import GgufFile, HeaderKeys
+from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
 
 LOOPED = frozenset({"hrm_text"})
 """Architectures that run their layers several times, as Nanbeige may."""
@@ -212,7 +212,7 @@ class VisitingLayer:
     """Both matrices of a feed-forward block whose second is larger than the first."""
 
 
-@lru_cache(maxsize=64)
+@cached_by_header(64)
 def _visiting_bytes(
     file: GgufFile, overrides: tuple[TensorOverride, ...], n_cpu_moe: int
 ) -> tuple[tuple[VisitingLayer, ...], int]:

@@ -7,7 +7,6 @@ Assertions of llama.cpp 0c1e57098 that a context or its first batch runs into, r
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from engine.errors import PresetError
 from engine.memory.hardware import Device, Instructions
@@ -15,7 +14,7 @@ from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.placement import Placement
 from engine.model.architecture import Architecture, Model
 from engine.model.families import MAMBA, RECURRENT
-from engine.model.gguf import GgufFile
+from engine.model.gguf import GgufFile, cached_by_header
 
 LEAST_NODES, NODES_OF_TENSOR = 1024, 8
 """Operations that a graph has room for (`graph_max_nodes`)."""
@@ -127,7 +126,7 @@ def _crowded_graph(model: Model, shape: CacheShape) -> Iterator[str]:
         )
 
 
-@lru_cache(maxsize=16)
+@cached_by_header(1)
 def _first_layer_tensors(file: GgufFile) -> frozenset[str]:
     prefix = "blk.0."
     return frozenset(t.name.removeprefix(prefix) for t in file.tensors if t.name.startswith(prefix))

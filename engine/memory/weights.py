@@ -8,13 +8,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from engine.configuration import TensorOverride
 from engine.errors import PresetError, shown
 from engine.memory.hardware import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
-from engine.model.gguf import GgufFile, HeaderKeys
+from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
 from engine.model.gguf_header import TensorInfo
 
 LAYER = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
@@ -84,7 +83,7 @@ class Weights:
         return self.input_bytes + sum(self.layer_bytes) + self.output_bytes + moved
 
 
-@lru_cache(maxsize=256)
+@cached_by_header(128)
 def weights_of(
     file: GgufFile,
     overrides: tuple[TensorOverride, ...] = (),
@@ -210,7 +209,7 @@ def layer_of(name: str, n_blocks: int) -> int | None:
     return 0 if n_blocks and name.startswith(FIRST_LAYER_PREFIXES) else None
 
 
-@lru_cache(maxsize=256)
+@cached_by_header(128)
 def moved_tensors(
     file: GgufFile, overrides: tuple[TensorOverride, ...], n_cpu_moe: int
 ) -> tuple[tuple[str, str], ...]:

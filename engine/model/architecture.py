@@ -19,7 +19,7 @@ from engine.model.families import (
     ROLLS_BACK,
     STREAMED,
 )
-from engine.model.gguf import MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
+from engine.model.gguf import MAX_LAYERS, MOST_HEADERS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
     HeadDims,
     Indexer,
@@ -128,8 +128,6 @@ class Model:
 
 GEMMA3N_LAYER_EMBEDDING = 256
 """Elements of a token's embedding for one layer, whatever the header says (`n_embd_altup`)."""
-MOST_KEPT = 8
-"""Models that are not read again while their files stay as they are."""
 SETTLED_NS = 2_000_000_000
 """Age from which another time of change shows that a file was changed again: clocks are coarse."""
 Stamp = tuple[int, ...]
@@ -152,7 +150,7 @@ def read_model(path: Path) -> Model:
     model = Model(file, architecture_of(file))
     stamps = _stamps(file.paths)
     if stamps and max(stamps)[0] < time.time_ns() - SETTLED_NS:
-        for other in list(_kept)[: max(len(_kept) + 1 - MOST_KEPT, 0)]:
+        for other in list(_kept)[: max(len(_kept) + 1 - MOST_HEADERS, 0)]:
             _kept.pop(other, None)
         _kept[path] = (stamps, model)
     return model

@@ -6,7 +6,9 @@ Only the header is read, and vocabularies leave only their length.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.errors import ModelFileError
 from engine.files import open_file
@@ -25,6 +27,10 @@ MAX_LAYERS = 10_000
 """More than llama.cpp takes (512) by far, and few enough to count."""
 MAX_VALUE = 2**40
 """Larger lengths are damage: no product of two of them can be a memory size."""
+MOST_HEADERS = 8
+"""Models whose headers, and answers about them, stay in memory."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,3 +291,33 @@ def _joined(parts: Sequence[Part]) -> GgufFile:
         header_sizes=tuple(part.header.nbytes for part in parts),
         string_spans=first.header.string_spans,
     )
+
+
+def cached_by_header(
+    most: int,
+) -> Callable[[Callable[Concatenate[GgufFile, P], R]], Callable[Concatenate[GgufFile, P], R]]:
+    """Keep answers about a header, `most` for each of the newest models."""
+
+    def decorate(
+        function: Callable[Concatenate[GgufFile, P], R],
+    ) -> Callable[Concatenate[GgufFile, P], R]:
+        kept: dict[GgufFile, dict[object, R]] = {}
+
+        @wraps(function)
+        def answer(file: GgufFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            own = kept.pop(file, {})
+            kept[file] = own
+            key = (args, *kwargs.items())
+            if key in own:
+                return own[key]
+            found = function(file, *args, **kwargs)
+            for other in list(kept)[:-MOST_HEADERS]:
+                kept.pop(other, None)
+            for oldest in list(own)[: max(len(own) + 1 - most, 0)]:
+                own.pop(oldest, None)
+            own[key] = found
+            return found
+
+        return answer
+
+    return decorate

@@ -4,7 +4,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import log2
 
 from engine.configuration import Configuration
@@ -12,7 +11,7 @@ from engine.memory.estimate import Estimator
 from engine.memory.hardware import Device
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
-from engine.model.gguf import GgufFile
+from engine.model.gguf import GgufFile, cached_by_header
 from engine.planning.goals import Offload
 
 EXPERT_TENSOR = re.compile(r"^blk\.(\d+)\.ffn_(up|down|gate|gate_up)_(ch|)exps")
@@ -146,7 +145,7 @@ def _read_bytes(model: Model) -> list[tuple[float, float]]:
     ]
 
 
-@lru_cache(maxsize=16)
+@cached_by_header(1)
 def expert_bytes(file: GgufFile) -> dict[int, int]:
     """The bytes of the experts of each layer that has some."""
     found: dict[int, int] = {}

@@ -6,7 +6,8 @@ import pytest
 
 from engine.errors import ModelFileError
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
-from engine.model.architecture import MOST_KEPT, Architecture, read_model
+from engine.model.architecture import Architecture, read_model
+from engine.model.gguf import MOST_HEADERS
 from engine.model.layers import StateRow
 from tests.gguf_files import header, llama_values, write
 
@@ -258,7 +259,7 @@ def test_a_model_is_the_same_object_until_its_file_changes(tmp_path: Path) -> No
 
 
 def test_only_a_few_models_are_kept(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{i}.gguf", header(llama_values())) for i in range(MOST_KEPT + 1)]
+    paths = [write(tmp_path / f"{i}.gguf", header(llama_values())) for i in range(MOST_HEADERS + 1)]
     for path in paths:
         os.utime(path, (1, 1))
     models = [read_model(path) for path in paths]

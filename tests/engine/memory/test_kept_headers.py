@@ -1,0 +1,29 @@
+"""Answers about headers are kept for the newest models, however many were asked about."""
+
+import gc
+from dataclasses import replace
+from pathlib import Path
+
+from engine.configuration import Configuration
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+from engine.model.architecture import read_model
+from engine.model.gguf import MOST_HEADERS, GgufFile
+
+DEVICES = (Device("GPU", "gpu", GIB, GIB), Device("CPU", "cpu", GIB, GIB))
+
+
+def test_headers_of_many_models_do_not_stay_in_memory(starter_path: Path) -> None:
+    starter = read_model(starter_path)
+    for number in range(3 * MOST_HEADERS):
+        model = replace(starter, file=replace(starter.file, path=Path(f"many-{number}.gguf")))
+        estimate(model, Configuration(model.file.path, 512, n_gpu_layers=9), DEVICES)
+    gc.collect()
+    alive = {
+        each.path.name
+        for each in gc.get_objects()
+        if isinstance(each, GgufFile) and each.path.name.startswith("many-")
+    }
+    assert f"many-{number}.gguf" in alive, "the newest is kept"
+    assert len(alive) <= MOST_HEADERS
