@@ -11,6 +11,7 @@ from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
 from app.sanitize import one_line, visible
 from engine.planning.comparison import ComparedDevice, ComparedTerm, Comparison
 from engine.planning.knob import Knob
+from engine.planning.knobs import NO_GPU
 from engine.planning.planner import Facts, Setup, Verdict
 from engine.planning.what_if import Arrows, Effect
 
@@ -80,13 +81,15 @@ def knob_sheet(
 def _row(
     knob: Knob, setup: Setup, facts: Facts, state: KnobState, width: int, *, is_selected: bool
 ) -> Line:
-    is_idle = bool(knob.disabled_reason(setup, facts))
+    reason = knob.disabled_reason(setup, facts)
+    is_idle = bool(reason)
     room = width - LABEL_WIDTH
     if is_selected and state.typed is not None:
         value: Line = (Run(visible(state.typed)[-(room - 2) :], "strong"), Run(CURSOR, "accent"))
     else:
         style = "muted" if is_idle else "strong"
-        value = clipped((Run(visible(knob.format(setup)), style),), room - 4)
+        text = "no GPU" if reason == NO_GPU else visible(knob.format(setup))
+        value = clipped((Run(text, style),), room - 4)
         arrow = "accent" if is_selected else "muted"
         ends = ("◂ ", " ▸") if is_selected and not is_idle else ("  ", "  ")
         value = (Run(ends[0], arrow), *value, Run(ends[1], arrow))

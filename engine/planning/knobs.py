@@ -48,6 +48,8 @@ from engine.planning.values import (
 MAX_CONTEXT, MAX_GPU = 16 * 1024**2, 15
 SHARE_STEP = 5
 """Percent that a step moves from one GPU to the others."""
+NO_GPU = "there is no GPU: everything lies in main memory"
+"""Why a knob of GPUs changes nothing; its value is not shown then."""
 
 
 # --- cache and batches ---
@@ -109,7 +111,7 @@ def _ubatches(setup: Setup, _: Facts) -> Sequence[int]:
 
 def _no_gpu(setup: Setup, facts: Facts) -> str:
     del setup
-    return "" if facts.gpus else "there is no GPU: everything lies in main memory"
+    return "" if facts.gpus else NO_GPU
 
 
 def _nothing_on_gpu(setup: Setup, facts: Facts) -> str:
@@ -119,7 +121,7 @@ def _nothing_on_gpu(setup: Setup, facts: Facts) -> str:
 
 
 def _no_experts(setup: Setup, facts: Facts) -> str:
-    if not facts.model.architecture.is_moe:
+    if facts.gpus and not facts.model.architecture.is_moe:
         return "this model has no experts"
     return _nothing_on_gpu(setup, facts)
 
@@ -264,8 +266,9 @@ def _projector_files(setup: Setup) -> tuple[Path, ...]:
 
 
 def _no_projector(setup: Setup, facts: Facts) -> str:
-    del facts
-    return "no projector is chosen" if setup.configuration.mmproj_path is None else ""
+    if setup.configuration.mmproj_path is None and facts.gpus:
+        return "no projector is chosen"
+    return _no_gpu(setup, facts)
 
 
 def _no_head(setup: Setup, facts: Facts) -> str:

@@ -10,7 +10,7 @@ import pytest
 from app.cli.main import run
 from app.library import Favourites, maker_of, read_offer, removal_of, repository_of, verdict_text
 from engine.errors import ModelFileError
-from engine.memory.bandwidth import Bandwidth
+from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.hub import DownloadError, RepositoryName
@@ -139,8 +139,10 @@ def test_a_file_without_a_checksum_is_said_to_be_one(
 
 
 def test_a_plan_of_a_repository_lists_its_files(
-    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("engine.memory.bandwidth._is_busy", lambda: False)
+    monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
     assert run(["plan", f"hf:{REPO}"]) == 0
     out = capsys.readouterr().out
     assert [word in out for word in ("Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16", "tok/s")] == [True] * 4

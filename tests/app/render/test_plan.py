@@ -137,6 +137,14 @@ def test_a_problem_stands_under_its_knob(setup: Setup) -> None:
     assert [line.index for line in lines[:5]] == [0, 1, 2, 2, 3]
 
 
+def test_knobs_of_a_gpu_show_no_value_where_there_is_none(setup: Setup) -> None:
+    without = replace(setup, machine=PlannedMachine(has_gpu=False))
+    sheet = knob_sheet(KNOBS, without, Planner().facts_of(without), KnobState(), 30, 40)
+    rows = {plain(line.line)[2:14].strip(): plain(line.line) for line in sheet.lines}
+    for label in ("GPU layers", "KV cache on", "CPU experts", "split", "projector on"):
+        assert rows[label].split()[-2:] == ["no", "GPU"], label
+
+
 def test_the_chosen_knob_is_marked_without_colour(setup: Setup) -> None:
     lines = knob_sheet(KNOBS, setup, Planner().facts_of(setup), KnobState(1), 30, 20).lines
     assert [plain(line.line)[0] for line in lines[:3]] == [" ", "▸", " "]
