@@ -303,3 +303,22 @@ def test_the_text_is_the_same_with_and_without_tiers(
         reply = Message("assistant", without.text, without.token_ids, without.vocabulary_id)
         chats[place] = (*messages, reply)
     assert kept.cache_report().counts.n_warm_tokens > 0
+
+
+def test_what_was_lost_over_a_refuted_draft_and_computed_again_counts_as_cells_of_its_own() -> None:
+    backend = FakeBackend(LETTERS, n_sequences=2, shares_cells=True, n_ctx=100)
+    recall = Recall(backend)
+    shared = [n % 26 for n in range(30)]
+    first = recall.begin(shared, "chat:1").slot
+    first.sequence.prefill(shared[:16])
+    first.sequence.prefill(shared[16:])
+    second = recall.begin([*shared, 7], "chat:2").slot
+    assert second.n_tokens == 30
+    assert recall._hot.n_held == 30
+    second.sequence.verify([1, 2])
+    second.sequence.can_crop = lambda length: not length  # type: ignore[method-assign]
+    recall.go_back(second, 31)
+    assert not second.n_tokens
+    second.sequence.prefill(shared[:16])
+    second.sequence.prefill(shared[16:])
+    assert recall._hot.n_held == 60
