@@ -78,6 +78,7 @@ class PromptProgress:
     n_done: int
     """Tokens of the prompt that the cache holds, reused ones included."""
     n_total: int
+    """Tokens of the prompt."""
     n_reused: int
 
 

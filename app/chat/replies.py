@@ -291,9 +291,16 @@ class Replies:
             event: What is told; of a reply that is not under way any more it changes nothing.
         """
         reply = self.running.get(message_id)
-        self._meters.feed(event, message_id)
-        if reply is None:
-            return
+        try:
+            self._meters.feed(event, message_id)
+            if reply is not None:
+                self._take(reply, event)
+        except BaseException:
+            if reply is not None and isinstance(event, Finished | Failed):
+                self._abandon(reply)
+            raise
+
+    def _take(self, reply: RunningReply, event: Event) -> None:
         match event:
             case TokensCommitted():
                 added = reply.add(event)
@@ -310,6 +317,12 @@ class Replies:
                 self._fail(reply, event)
             case _:
                 pass
+
+    def _abandon(self, reply: RunningReply) -> None:
+        """End a reply whose end could not be handled; it can be continued from the text so far."""
+        self.running.pop(reply.message_id, None)
+        self._store.write_partial(reply.message_id, reply.text, reply.token_ids)
+        self._release(reply, replace(reply.message, content=reply.text))
 
     def save_if_due(self) -> None:
         """Save the texts so far, every now and then."""

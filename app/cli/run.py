@@ -2,7 +2,6 @@
 
 import queue
 import secrets
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -351,6 +350,7 @@ def _refuse_at_server(outputs: Outputs) -> None:
 
 def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
     """The prompt from the input; the system prompt is read while it is typed."""
+    from engine.background import start_thread
     from engine.requests import GenerationRequest, Message
 
     read: queue.SimpleQueue[str | Exception] = queue.SimpleQueue()
@@ -361,7 +361,7 @@ def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
         except (click.UsageError, OSError, ValueError) as error:
             read.put(error)
 
-    threading.Thread(target=read_input, daemon=True).start()
+    start_thread(read_input, name="input", on_fault=lambda fault: read.put(fault.error))
     if system:
         for _ in engine.reply(GenerationRequest.preload((Message("system", system),))):
             pass

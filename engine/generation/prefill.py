@@ -57,8 +57,9 @@ class Prefill:
             DecodeAborted: it was cancelled; the sequence holds what was computed.
             DecodeError: the backend failed.
         """
-        n_known, n_reused = len(reply.tokens) - 1, reply.recalled.n_reused
-        yield PromptProgress(n_reused, n_known, n_reused)
+        n_prompt, n_reused = len(reply.tokens), reply.recalled.n_reused
+        n_known = n_prompt - 1
+        yield PromptProgress(n_reused, n_prompt, n_reused)
         sizes = self._sizes_to_measure(reply, settings)
         n_read = n_known - sum(sizes)
         n_last = yield from self._read_batches(reply, n_read, cancellation)
@@ -66,12 +67,11 @@ class Prefill:
             cancellation.check()
             self._threads.turn_to_steps()
             measure_rows(reply.sequence, reply.tokens[n_read:n_known], sizes, self._costs)
-            yield PromptProgress(n_known, n_known, n_reused)
+            yield PromptProgress(n_known, n_prompt, n_reused)
         self._recall.keep_prompt(reply.recalled.slot)
         cancellation.check()
         row = yield from self._last_pass(reply, n_last)
-        if n_last:
-            yield PromptProgress(n_known, n_known, n_reused)
+        yield PromptProgress(n_prompt, n_prompt, n_reused)
         self._threads.turn_to_steps()
         yield self._ready(reply)
         return row
@@ -94,7 +94,7 @@ class Prefill:
             if given.is_alone:
                 elapsed_s += batch_s
                 n_timed += end - start
-            yield PromptProgress(end, n_known, found.n_reused)
+            yield PromptProgress(end, len(reply.tokens), found.n_reused)
             is_text = min(reply.tokens[start:end]) >= 0  # an image is encoded besides
             is_usual = given.is_alone and is_text
             changed = self._threads.read(end - start, batch_s) if is_usual else None
