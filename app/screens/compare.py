@@ -190,7 +190,7 @@ class CompareScreen(Screen[None]):
         if verdict.size.width:
             lines = verdict_lines(self.comparison, verdict.size.width)
             legend = max((text.legend for text in self._answers), key=len)
-            lines += field("colours", legend[1:], verdict.size.width) if legend else []
+            lines += field("colour", legend[1:], verdict.size.width) if legend else []
             verdict.show(lines)
 
     def _show_side(self, index: int, side: Side) -> None:

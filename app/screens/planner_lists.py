@@ -199,7 +199,7 @@ class CardsScreen(PickScreen[Cards]):
         rows = super().found(_SIZE.sub(r"=\1gib", text).split())
         if size := _SIZE.fullmatch(text):
             line = partial(self._line, (int(size[1]) * GIB,), f"any card of {size[1]} GiB", ())
-            rows.insert(0, Row((int(size[1]) * GIB,), line, words=text))
+            rows.insert(0, Row((int(size[1]) * GIB,), line))
         return rows
 
     def picked(self, key: Cards) -> None:

@@ -57,7 +57,7 @@ async def test_the_composers_text_is_answered_twice_with_a_verdict(
         assert QUESTION in text
         assert "the same speed" in text
         assert "identical, all" in text
-        assert "colours  ▪ lookup" in text
+        assert "colour ▪ lookup" in text
         first, second = client.requests
         assert first == second
         assert first.seed is not None
