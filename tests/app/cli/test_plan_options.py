@@ -117,7 +117,9 @@ def test_a_projector_and_adapters_are_planned_beside_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("a.gguf", "b.gguf")
-    adapters = [write(tmp_path / name, header({"general.type": "adapter"})) for name in names]
+    values = {"general.type": "adapter", "general.architecture": "qwen3"}
+    data = header(values, [("blk.0.attn_q.weight.lora_a", (32,), 0, 0)])
+    adapters = [write(tmp_path / name, data, data_bytes=128) for name in names]
     projector = write(tmp_path / "p.gguf", header({"general.architecture": "clip"}))
     options = ["--lora", str(adapters[0]), "--lora", str(adapters[1]), "--mmproj", str(projector)]
     found = shown(capsys, "export", "qwen3-4b", "--vram", "8GiB", *options, "--no-mmproj-offload")

@@ -410,7 +410,8 @@ def test_a_draft_with_the_laws_of_the_target_is_accepted_whole(mode: Verificatio
     made = decoder(draft, sampling=WARM, settings=replace(FIXED, verification=mode))
     made.decode(PROMPT, max_tokens=60, seed=3)
     assert made.metrics.total(VERIFIED) > 10
-    assert made.metrics.total(ACCEPTED) == made.metrics.total(VERIFIED)
+    n_behind_the_end = made.metrics.total(VERIFIED) - made.metrics.total(ACCEPTED)
+    assert 0 <= n_behind_the_end < FIXED.n_draft  # the last round may draft more than is asked for
 
 
 def test_without_the_bonus_a_round_emits_its_draft_alone() -> None:

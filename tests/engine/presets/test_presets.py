@@ -88,7 +88,7 @@ def test_the_default_context_is_the_least_of_training_8192_and_what_fits(
     )
     assert resolve(None, long, MACHINE).n_ctx == 8192
     assert resolve(Preset(name="x", n_ctx="max"), long, MACHINE).n_ctx == 131072
-    small = Machine((Device("CPU", "cpu", GIB, 618 * MIB),))
+    small = Machine((Device("CPU", "cpu", GIB, 600 * MIB),))
     assert 0 < resolve(None, long, small).n_ctx < 8192
 
 
