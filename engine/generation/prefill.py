@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
-from engine.backends.base import Backend, Logits, Step
+from engine.backends.base import Backend, Logits, Step, rewind
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
@@ -58,16 +58,8 @@ class Prefill:
             DecodeError: the backend failed.
         """
         n_prompt, n_reused = len(reply.tokens), reply.recalled.n_reused
-        n_known = n_prompt - 1
         yield PromptProgress(n_reused, n_prompt, n_reused)
-        sizes = self._sizes_to_measure(reply, settings)
-        n_read = n_known - sum(sizes)
-        n_last = yield from self._read_batches(reply, n_read, cancellation)
-        if sizes:
-            cancellation.check()
-            self._threads.turn_to_steps()
-            measure_rows(reply.sequence, reply.tokens[n_read:n_known], sizes, self._costs)
-            yield PromptProgress(n_known, n_prompt, n_reused)
+        n_last = yield from self._read_batches(reply, settings, cancellation)
         self._recall.keep_prompt(reply.recalled.slot)
         cancellation.check()
         row = yield from self._last_pass(reply, n_last)
@@ -77,13 +69,20 @@ class Prefill:
         return row
 
     def _read_batches(
-        self, reply: Reply, n_end: int, cancellation: Cancellation
+        self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
     ) -> Generator[PromptProgress | ThreadsChanged | Step, Computed | None, int]:
-        """Compute a prompt up to a token; how many tokens before it are left for the last pass."""
+        """Compute a prompt; how many tokens before its pending one are left for the last pass."""
         n_known, found, rate = len(reply.tokens) - 1, reply.recalled, self._recall.rate
         watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
-        for start, end in self._batches(reply, n_end):
+        sizes = self._sizes_to_measure(reply, settings)
+        for start, end in self._batches(reply, n_known):
             cancellation.check()
+            if sizes and end > n_known - sum(sizes):
+                self._measure(reply, sizes)
+                sizes = ()
+                if len(reply.sequence.tokens) < start:
+                    yield from self.restore(reply, cancellation)
+                    break
             if end == n_known and self._fits_the_last_pass(reply, end - start):
                 n_last = end - start
                 break
@@ -168,16 +167,31 @@ class Prefill:
             start = end
 
     def _sizes_to_measure(self, reply: Reply, settings: SpeculationSettings) -> tuple[int, ...]:
-        """Small batches that the prompt ends with, to learn what they cost."""
+        """Small batches to decode near the end of the prompt, to learn what they cost."""
         is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
         is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
         if not is_wanted or not self._company.is_alone or self._costs.rows.is_known:
             return ()
-        n_known = len(reply.tokens) - 1
         n_most = min(self._backend.n_rows, self._backend.n_batch)
-        sizes = measuring_sizes(n_known - reply.recalled.n_reused, n_most)
-        rows = reply.tokens[n_known - sum(sizes) : n_known]
-        return sizes if min(rows, default=0) >= 0 else ()  # an image is no row to be measured
+        return measuring_sizes(len(reply.tokens) - 1 - reply.recalled.n_reused, n_most)
+
+    def _measure(self, reply: Reply, sizes: tuple[int, ...]) -> None:
+        """Learn what batches of these sizes cost, and take back what was decoded for that.
+
+        Small batches round otherwise, and whether costs are known shall not change a reply. Where a
+        sliding window has moved on meanwhile, nothing is held.
+
+        Raises:
+            DecodeAborted: it was cancelled; the sequence holds a prefix of the prompt.
+            DecodeError: the backend failed.
+        """
+        sequence, start = reply.sequence, len(reply.sequence.tokens)
+        rows = reply.tokens[start : start + sum(sizes)]
+        if min(rows) < 0:  # an image is no row to be measured
+            return
+        self._threads.turn_to_steps()
+        measure_rows(sequence, rows, sizes, self._costs)
+        rewind(sequence, reply.tokens[:start])
 
 
 def _whole(tokens: Tokens[int], start: int, end: int) -> int:

@@ -356,8 +356,7 @@ def measure_rows(
 ) -> None:
     """Decode tokens of a prompt in batches of `sizes`, and learn their costs.
 
-    The tokens have to be decoded anyway; in small batches that takes a few plain steps longer, once
-    for a machine and a model.
+    The tokens are held afterwards; the caller takes them back.
 
     Raises:
         DecodeError: the backend failed.

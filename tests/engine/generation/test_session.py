@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Forward
 from engine.configuration import (
+    MAX_DRAFT,
     ControllerName,
     PredictorName,
     SamplingSettings,
@@ -627,6 +628,41 @@ class Watched(FakeSequence):
         return super().verify(tokens, unread=unread)
 
 
+class Grouped(FakeSequence):
+    """Remembers the batch in which each held token was decoded: its start and its size."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        super().__init__(backend)
+        self.backend = backend
+        self.groups: list[tuple[int, int]] = []
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.groups += [(len(self.groups), len(tokens))] * len(tokens)
+        super().prefill(tokens)
+
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
+        n_tokens = len(unread) + len(tokens)
+        self.groups += [(len(self.groups), n_tokens)] * n_tokens
+        return super().verify(tokens, unread=unread)
+
+    def crop(self, length: int) -> None:
+        super().crop(length)
+        del self.groups[length:]
+
+
+class Stuck(FakeSequence):
+    """Cannot be cut back by more than a draft's length, as a window that has moved on."""
+
+    is_emptied = False
+
+    def can_crop(self, length: int) -> bool:
+        return length == 0 or len(self.tokens) - length <= MAX_DRAFT
+
+    def crop(self, length: int) -> None:
+        self.is_emptied = self.is_emptied or (length == 0 < len(self.tokens))
+        super().crop(length)
+
+
 def prompt_batches(
     speculation: SpeculationSettings = AUTO,
     *,
@@ -701,17 +737,42 @@ def test_reading_a_prompt_in_measured_batches_changes_no_text() -> None:
     assert reply.token_ids == plain.token_ids
 
 
+@pytest.mark.parametrize("seed", [1, None])
+@pytest.mark.parametrize("n_batch", [32, 256])
+def test_a_prompt_is_computed_in_the_same_batches_whether_costs_are_known(
+    seed: int | None, n_batch: int
+) -> None:
+    """Each cell of the cache remembers with which tokens it was computed."""
+
+    def cells_behind(costs: CostProfile | None) -> list[tuple[int, int]]:
+        watched = Grouped(FakeBackend(LETTERS, n_batch=n_batch))
+        watched.backend.open = lambda: watched  # type: ignore[method-assign]  # to look into it
+        session = make_session(AUTO, target=watched.backend, costs=costs)
+        list(session.generate(request(LONG, seed=seed, max_tokens=1), Cancellation()))
+        return watched.groups
+
+    assert cells_behind(None) == cells_behind(COSTS)
+
+
+def test_a_prompt_whose_measured_tokens_cannot_be_cut_off_is_computed_again() -> None:
+    target = FakeBackend(LETTERS, n_batch=32)
+    stuck = Stuck(target)
+    target.open = lambda: stuck  # type: ignore[method-assign]  # to look into it
+    plain = finished(run(make_session(OFF, target=FakeBackend(LETTERS)), request(LONG)))
+    assert finished(run(make_session(AUTO, target=target), request(LONG))).text == plain.text
+    assert stuck.is_emptied
+
+
 def test_progress_reaches_the_whole_prompt_where_it_is_measured() -> None:
     events = run(make_session(AUTO, target=FakeBackend(LETTERS, n_batch=32)), request(LONG))
     progress = [event for event in events if isinstance(event, PromptProgress)]
     n_prompt = len("BUEA") + len(LONG)
-    n_known = n_prompt - 1
-    assert [p.n_done for p in progress] == [0, 32, n_known - sum(SIZES), n_known, n_prompt]
+    assert [p.n_done for p in progress] == [*range(0, n_prompt - 1, 32), n_prompt - 1, n_prompt]
     assert all(p.n_total == n_prompt for p in progress)
 
 
-def test_cancelling_while_a_prompt_is_measured_ends_the_reply() -> None:
-    target = FakeBackend(LETTERS, n_batch=256)
+def test_cancelling_before_a_prompt_is_measured_ends_the_reply() -> None:
+    target = FakeBackend(LETTERS, n_batch=32)
     session = make_session(AUTO, target=target)
     cancellation = Cancellation()
     events: list[Event] = []
