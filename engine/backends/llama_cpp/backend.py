@@ -259,6 +259,7 @@ class LlamaCppBackend:
             logits=LogitsRows(self._native, self.n_rows, self.vocabulary.n_tokens),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
+            n_ubatch=llama_cpp.llama_n_ubatch(self._native),
             n_rows=self.n_rows,
             n_swa=n_swa,
             is_recurrent=is_recurrent,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import llama_cpp
 import numpy as np
 
-from engine.backends.base import Forward, Sequence, Step, check_steps
+from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.state_format import Integers, State
@@ -44,6 +44,7 @@ class Context:
     n_ctx: int
     """Cells of one sequence, or of all where they share."""
     n_batch: int
+    n_ubatch: int
     n_rows: int
     n_swa: int
     is_recurrent: bool
@@ -383,22 +384,43 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
         else:
             step, sequence = by_id[sequence_id]
             sequence.enter(step, context.batch)
-    status = DECODED
-    if context.batch.native.n_tokens:
-        status = llama_cpp.llama_decode(context.native, context.batch.native)
+    status, rows = _decode_batch(context)
     for sequence_id, n_held in fillers.items():
         llama_cpp.llama_memory_seq_rm(context.memory, sequence_id, n_held, -1)
     for step, sequence in pairs:
         sequence.settle(step, is_decoded=status == DECODED)
     if status != DECODED:
         raise _failure(status, pairs)
-    rows = context.logits.read() if n_rows else context.logits.none
+    if rows is None:
+        rows = context.logits.read() if n_rows else context.logits.none
     forwards, start = {}, 0
     for sequence_id in sorted(by_id):
         end = start + len(by_id[sequence_id][0].tokens)
         forwards[sequence_id] = Forward(rows[start:end])
         start = end
     return [forwards[sequence._id] for _, sequence in pairs]
+
+
+def _decode_batch(context: Context) -> tuple[int, Logits | None]:
+    """llama.cpp's status, and the rows where they cannot be read from the context afterwards.
+
+    A window that is computed in several micro-batches is given each as a batch of its own: where
+    llama.cpp looks for the cells of all before it computes the first (`llama_kv_cache::prepare`,
+    0c1e57098), it drops the cells before any that a later one takes, and the first needs them.
+    """
+    batch = context.batch
+    if not context.n_swa or batch.native.n_tokens <= context.n_ubatch:
+        n_tokens = batch.native.n_tokens
+        status = llama_cpp.llama_decode(context.native, batch.native) if n_tokens else DECODED
+        return status, None
+    rows = [context.logits.none]
+    for stretch, n_rows in batch.stretches(context.n_ubatch):
+        status = llama_cpp.llama_decode(context.native, stretch)
+        if status != DECODED:
+            return status, None
+        if n_rows:
+            rows.append(context.logits.read()[:n_rows].copy())
+    return DECODED, np.concatenate(rows)
 
 
 def _fillers(

@@ -172,6 +172,27 @@ def test_a_window_goes_back_over_a_draft_and_is_loaded_again_when_others_have_th
     backend.close()
 
 
+def test_a_shared_window_stays_whole_while_a_batch_of_several_micro_batches_is_computed(
+    tmp_path: Path, log: NativeLog
+) -> None:
+    window = filled_model(tmp_path / "window.gguf", "gemma3")
+    shared = settings(window, n_ctx=1024, n_ubatch=1, n_slots=2, kv_unified=True)
+    backend = LlamaCppBackend(shared, log)
+    line = [3 + n % 50 for n in range(120)]
+    sequence, other = backend.open(), backend.open()
+    for start in range(0, 80, 10):
+        sequence.prefill(line[start : start + 10])
+    other.prefill(line[:7])
+    for start in range(80, 105, 5):
+        sequence.prefill(line[start : start + 5])
+    plain = [sequence.decode(token).logits[0].copy() for token in line[105:113]]
+    sequence.crop(105)
+    other.crop(0)  # its cells lie before those of the window's end
+    together = sequence.verify(line[105:113]).logits
+    assert np.allclose(together, plain, atol=5e-2)
+    backend.close()
+
+
 def test_a_file_that_is_no_model_is_refused_with_the_reason(tmp_path: Path, log: NativeLog) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 64)
