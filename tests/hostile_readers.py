@@ -45,6 +45,7 @@ from engine.backends.llama_cpp.slot_file import (
 )
 from engine.backends.server.facts import ask_facts
 from engine.backends.server.http import Http, Limits
+from engine.backends.server.served_reply import ServedReply
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
@@ -616,7 +617,8 @@ def _served(data: bytes) -> Iterator[str]:
         yield str(error)
     for is_sse in (True, False):
         try:
-            yield from map(str, http.stream("/x", {}, Cancellation(), is_sse=is_sse))
+            reply = ServedReply(GenerationRequest(), 0, "", "")
+            yield from map(str, http.stream("/x", {}, Cancellation(), reply, is_sse=is_sse))
         except EngineError as error:
             yield str(error)
     http.close()

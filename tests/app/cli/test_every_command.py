@@ -144,9 +144,9 @@ class HostileClient(ScriptedClient):
         self._is_alive = True
         return self.emit(replace(loaded(configuration), notes=(HOSTILE,), model_name=HOSTILE))
 
-    def generate(self, request: GenerationRequest) -> None:
+    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         self.emit(SpeculationChanged(HOSTILE, HOSTILE, note=HOSTILE))
-        super().generate(request)
+        super().generate(request, reply_id)
 
 
 def no_server(named: str | None) -> Path:

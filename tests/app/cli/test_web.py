@@ -89,13 +89,14 @@ async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> 
         assert answer.headers["X-Frame-Options"] == "DENY"
         assert answer.headers["Referrer-Policy"] == "no-referrer"
         script = await session.get(f"{address.split('/?')[0]}/kvchat.js")
+        assert "focusTerminal" in await script.text()
         assert script.content_type.endswith("/javascript")
 
 
 async def test_a_tab_of_a_size_that_no_window_has_does_not_fill_the_memory(address: str) -> None:
     base = address.split("/?")[0]
     async with browser() as session:
-        await session.get(address)
+        await (await session.get(address)).text()
         url = f"{base}/ws?width=999999999&height=999999999"
         async with session.ws_connect(url, origin=base, max_msg_size=0) as socket:
             await painted(socket, "no model was found")
