@@ -24,9 +24,14 @@ LARK_SUFFIX = ".lark"
 _LARK_LINE = re.compile(r"at line (\d+)")
 _UNKNOWN_RULE = re.compile(r"Rule '([^']+)' not found")
 _START = re.compile(
-    r"""("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\#[^\n]*)|(?<![\w-])start(?![\w-])"""
+    r"""("(?:\\.|[^"\\])*(?:"|\\?\Z)|\[(?:\\.|[^\]\\])*(?:\]|\\?\Z)|\#[^\n]*)|"""
+    r"(?<![\w-])start(?![\w-])",
+    re.DOTALL,
 )
-"""The name `start`, or first what it is no name in: a text, a set of characters, a comment."""
+"""The name `start`, or first what it is no name in: a text, a set of characters, a comment.
+
+What is not closed reaches to the end, so that nothing is looked at twice.
+"""
 
 
 class GrammarError(EngineError):
