@@ -72,7 +72,7 @@ def file_list(
     models: Callable[[], Sequence[ModelEntry]],
     planner: Planner,
 ) -> "FilesScreen":
-    """The files of a kind: those of the usual folders, and those beside the model.
+    """The files of a kind: those beside the model, and those of the usual folders.
 
     Args:
         chooser: A key of `FILES`.
@@ -83,7 +83,7 @@ def file_list(
     from app.screens.models import FilesScreen  # with the first file that is asked for
 
     file = FILES[chooser]
-    folders = tuple(dict.fromkeys((*model_folders(), now.model_path.absolute().parent)))
+    folders = tuple(dict.fromkeys((now.model_path.absolute().parent, *model_folders())))
     look: Callable[[], Sequence[ModelEntry]] = partial(scan_models, folders, (file.kind,))
     if chooser == "draft":
         look = lambda: drafts_for(planner.model(now.model_path), models)  # noqa: E731

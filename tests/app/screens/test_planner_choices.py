@@ -232,9 +232,12 @@ async def test_an_idle_knob_says_why_and_stays(starter_path: Path, tmp_path: Pat
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
         await ready(pilot, screen)
-        before = screen.setup
         go_to(screen, "n_cpu_moe")
-        assert "idle: this model has no" in knobs_of(screen)
+        assert "idle: there is no GPU" in knobs_of(screen)
+        assert screen.setup is not None
+        screen.change(replace(screen.setup, machine=PlannedMachine((12 * GIB,))))
+        await wait_until(pilot, lambda: "idle: this model has no" in knobs_of(screen))
+        before = screen.setup
         await pilot.press("right", "5", "space")
         assert "✗ this model has no experts" in knobs_of(screen)
         assert screen.setup is before
