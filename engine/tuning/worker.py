@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from engine.backends.base import Backend, Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
@@ -40,6 +41,13 @@ LEAST_REPLY = 8
 N_CONTEXTS = 2
 
 
+class _Context(NamedTuple):
+    """A context with its one sequence, whose tokens the next run may go on from."""
+
+    backend: LlamaCppBackend
+    sequence: Sequence
+
+
 class _Contexts:
     """Contexts and sessions over weights that are loaded once; the ones used last stay open."""
 
@@ -47,17 +55,18 @@ class _Contexts:
         self._log = NativeLog()
         self._weights: dict[int, LoadedModel] = {}
         """By layers on the GPU: nothing else that is tried needs another load."""
-        self._opened: dict[tuple[bool, Configuration], LlamaCppBackend | LoadedSession] = {}
+        self._opened: dict[tuple[bool, Configuration], _Context | LoadedSession] = {}
         self.n_loaded = 1
 
-    def backend(self, configuration: Configuration) -> LlamaCppBackend:
+    def context(self, configuration: Configuration) -> "_Context":
         """A context for writing and reading."""
         found = self._found(configuration, is_session=False)
         if found is None:
             weights = self._loaded(configuration)
-            found = LlamaCppBackend(configuration, self._log, model=weights)
+            backend = LlamaCppBackend(configuration, self._log, model=weights)
+            found = _Context(backend, backend.open())
             self._opened[False, _key(configuration)] = found
-        assert isinstance(found, LlamaCppBackend)
+        assert isinstance(found, _Context)
         return found
 
     def session(self, configuration: Configuration) -> LoadedSession:
@@ -72,7 +81,7 @@ class _Contexts:
 
     def _found(
         self, configuration: Configuration, *, is_session: bool
-    ) -> LlamaCppBackend | LoadedSession | None:
+    ) -> "_Context | LoadedSession | None":
         key = is_session, _key(configuration)
         found = self._opened.pop(key, None)
         if found is not None:
@@ -97,8 +106,8 @@ class _Contexts:
 
     def _close(self, key: tuple[bool, Configuration]) -> None:
         opened = self._opened.pop(key)
-        if isinstance(opened, LlamaCppBackend):
-            opened.close()
+        if isinstance(opened, _Context):
+            opened.backend.close()
         else:
             opened.session.close()
 
@@ -140,12 +149,12 @@ class Worker:
         configuration, work = order.configuration, order.work
         if work.name == "reply":
             return _reply(self._contexts.session(configuration), order)
-        backend = self._contexts.backend(configuration)
+        backend, sequence = self._contexts.context(configuration)
         n_threads = configuration.n_threads or 1
         is_read = work.name == "prompt"
         backend.set_threads((configuration.n_threads_batch or n_threads) if is_read else n_threads)
         text = _tokens(backend, work.n_held + max(work.n_tokens, MOST_STEPS))
-        sequence = _held(backend, text[: work.n_held])
+        _hold(backend, sequence, text[: work.n_held])
         timed = _read if is_read else _write
         return timed(backend, sequence, text[work.n_held :], order)
 
@@ -155,16 +164,17 @@ def _tokens(backend: Backend, n: int) -> list[int]:
     return list(islice(cycle(found), n))
 
 
-def _held(backend: Backend, tokens: list[int]) -> Sequence:
-    """The sequence with these tokens in its cache, or a few more where they cannot be cut off."""
-    sequence, n = backend.open(), len(tokens)
-    n_held = len(sequence.tokens)
+def _hold(backend: Backend, sequence: Sequence, tokens: list[int]) -> None:
+    """Have these tokens in the cache, or a few more where they cannot be cut off.
+
+    What is there begins as they do: all runs take the same text.
+    """
+    n_held, n = len(sequence.tokens), len(tokens)
     if n_held > n and sequence.can_crop(n):
         sequence.crop(n)
     elif n_held > n + n // 4:
         sequence.crop(0)
     _prefill(backend, sequence, tokens[len(sequence.tokens) :])
-    return sequence
 
 
 def _prefill(backend: Backend, sequence: Sequence, tokens: list[int]) -> None:

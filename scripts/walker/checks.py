@@ -23,6 +23,8 @@ SEQUENCES = re.compile(
 STREAMED_S = 2.5
 """A streamed text is saved within half a second, and within this on a machine that is busy."""
 SHOWN = 5000
+REPORTED = -1
+"""Instead of a size: nothing of that file is new any more."""
 FAULTS = "faults"
 """The folder of kvchat's own reports of what it did not expect."""
 COUNTED = ("n_drafted", "n_verified", "n_examined", "n_accepted")
@@ -142,16 +144,25 @@ def wrong_figures(lines: Sequence[str]) -> list[str]:
     return [] if is_right else [f"accept {rate} beside {validated} validated, {refuted} refuted"]
 
 
-def reports(state: Path, known: set[Path]) -> Iterator[str]:
-    """Reports of faults and exceptions in logs that came since `known` was filled, which it is."""
+def reports(state: Path, known: dict[Path, int]) -> Iterator[str]:
+    """Reports of faults, and exceptions in logs, that are new since the last call.
+
+    Args:
+        state: The folder that is searched.
+        known: The size of each file when it was read last; updated here.
+    """
     for path in sorted(state.rglob("*")):
-        if path in known or not path.is_file() or path.name.endswith(DRAFT_SUFFIX):
+        if not path.is_file() or path.name.endswith(DRAFT_SUFFIX):
             continue
+        size = path.stat().st_size
+        if known.get(path) in (size, REPORTED):
+            continue
+        known[path] = size
         is_report = path.parent.name == FAULTS
         text = plain(path.read_bytes())
         match = TRACEBACK.search(text)
         if is_report or match:
-            known.add(path)
+            known[path] = REPORTED
             at = 0 if is_report or match is None else match.start()
             yield f"{path.name}: {text[at:][:SHOWN]}"
 

@@ -92,7 +92,7 @@ class Life:
         self.ops: list[list[object]] = []
         self._journal = Reader(home.journal)
         self._journal.new_lines()
-        self._known_reports: set[Path] = set()
+        self._known_reports: dict[Path, int] = {}
         list(reports(home.state, self._known_reports))
         self._held: sqlite3.Connection | None = None
         self._held_until = 0.0

@@ -182,6 +182,6 @@ def test_an_exception_that_was_painted_or_logged_or_reported_is_found_once(tmp_p
     (tmp_path / "faults" / "one").write_text("x")
     (tmp_path / "worker.log").write_text("x\nTraceback (most recent call last):\n  ValueError: odd")
     (tmp_path / "other.log").write_text("all is well")
-    known: set[Path] = set()
+    known: dict[Path, int] = {}
     assert len(list(reports(tmp_path, known))) == 2
     assert list(reports(tmp_path, known)) == []
