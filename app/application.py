@@ -36,7 +36,7 @@ from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
 from app.clipboard import read_harmless_pastes
-from app.commands import commands_of, every_action, key_sections
+from app.commands import Palette, commands_of, every_action, key_sections
 from app.console import console
 from app.fault_reports import FaultReport, write_report
 from app.faults import Faults, close_screens_once, outlive_faults
@@ -494,6 +494,11 @@ class KvchatApp(App[None]):
         # was parsed with another.
         if self._has_begun:
             super().refresh_css(animate)
+
+    def action_command_palette(self) -> None:
+        """Show every command, to choose by typing."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def _register_themes(self) -> list[str]:
         """Make kvchat's themes and the user's known; what is wrong with them, as one notice."""

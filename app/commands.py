@@ -13,6 +13,7 @@ from typing import Any
 
 from textual.app import App
 from textual.binding import Binding, BindingsMap
+from textual.command import CommandList, CommandPalette
 from textual.dom import DOMNode
 from textual.screen import Screen
 
@@ -24,6 +25,18 @@ from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat import ChatScreen
 from app.screens.shown_chat import UNSAVED
 from engine.configuration import ControllerName, PredictorName
+
+
+class Palette(CommandPalette):
+    """Textual's palette, whose list takes keys only once it has a place on the screen.
+
+    Textual 8.2.8 looks for the lines of a page in a list that was not laid out, and fails.
+    """
+
+    def _action_command_list(self, action: str) -> None:
+        if self.query_one(CommandList).scrollable_content_region:
+            super()._action_command_list(action)
+
 
 Keys = Mapping[str, str]
 """The user's own keys by binding id."""

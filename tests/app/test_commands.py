@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from textual.command import CommandList
 from textual.dom import DOMNode
 from textual.widget import Widget
 
 from app.bindings import SLASH_NAMES, Command, command_named, completions
 from app.commands import (
+    Palette,
     _own_kinds,
     commands_of,
     every_action,
@@ -34,6 +36,25 @@ async def test_an_action_is_one_command_however_many_keys_it_has_and_the_help_na
         assert len(keyed) == len(set(bound))
         helped = [key.name for section in key_sections(app, app.screen, {}) for key in section.keys]
         assert set(bound) <= set(helped)
+
+
+async def test_a_page_down_before_the_palette_has_its_list_does_nothing(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        app.action_command_palette()
+        await pilot.pause()
+        palette = app.screen
+        assert isinstance(palette, Palette)
+        commands = palette.query_one(CommandList)
+        await pilot.press("down")
+        await pilot.pause()
+        commands.styles.height = 0
+        commands.refresh(layout=True)
+        await pilot.pause()
+        commands._clear_caches()
+        commands.highlighted = 0
+        await pilot.press("pagedown")
+        assert app.screen is palette
 
 
 async def test_no_two_commands_have_one_name_and_every_short_name_is_of_a_key(
