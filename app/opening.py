@@ -330,18 +330,14 @@ def _known(path: Path, settings: Settings) -> "Known":
     return known_quality(read_model(path), settings.cache_policy)
 
 
-def new_client(cache: "CacheSettings | None" = None, *, keeps_costs: bool = True) -> "WorkerClient":
-    """An engine's client that keeps its log and what it learns in kvchat's folders.
-
-    Without `keeps_costs` the engine begins and ends without knowing what batches cost here: what is
-    known decides how a prompt is cut into batches, and so how it is rounded.
-    """
+def new_client(cache: "CacheSettings | None" = None) -> "WorkerClient":
+    """An engine's client that keeps its log and what it learns in kvchat's folders."""
     from engine.process.client import WorkerClient
 
     return WorkerClient(
         log_path=paths.worker_log_path(),
         memory_path=paths.build_memory_path(),
-        costs_path=paths.costs_path() if keeps_costs else None,
+        costs_path=paths.costs_path(),
         cache=cache,
     )
 
@@ -351,7 +347,6 @@ def loaded_engine(
     configuration: Configuration,
     note: Callable[[str], None],
     *,
-    keeps_costs: bool = True,
     cache: "CacheSettings | None" = None,
 ) -> "Iterator[BlockingClient]":
     """An engine that has loaded a model; it ends with the block.
@@ -359,7 +354,6 @@ def loaded_engine(
     Args:
         configuration: What to load.
         note: Called with what the user should know, such as a fallback that was taken.
-        keeps_costs: As of `new_client`.
         cache: Where states are kept; None keeps none.
 
     Raises:
@@ -367,7 +361,7 @@ def loaded_engine(
     """
     from engine.process.blocking_client import BlockingClient
 
-    client = new_client(cache, keeps_costs=keeps_costs)
+    client = new_client(cache)
     engine = BlockingClient(
         client,
         on_restart=lambda stopped: note(f"{stopped.title}: {stopped.message}"),

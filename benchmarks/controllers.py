@@ -129,9 +129,7 @@ def _first_world(curve: sim.Curve, source: sim.Source, seed: int) -> sim.World:
 
 
 def _first_speed(world: sim.World, n_tokens: int) -> float:
-    controller = auto.AutoController()
-    sim.measure(world, controller.costs)
-    return sim.play_auto(world, n_tokens, controller).speed
+    return sim.play_auto(world, n_tokens).speed
 
 
 def busy_chat(seed: int) -> tuple[float, ...]:

@@ -158,7 +158,6 @@ class Replay:
 
     def _first(self, line: Line, seed: int) -> tuple[dict[int, float], AutoController]:
         controller = AutoController()
-        sim.measure(self._world(seed), controller.costs)
         return self._play(line, self._auto, controller, seed=seed), controller
 
     def _world(self, seed: int) -> sim.World:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from engine.configuration import MAX_DRAFT
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
-from engine.speculation.costs import SIZES, Costs
+from engine.speculation.costs import Costs
 from engine.speculation.drafter import Examiner
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
@@ -192,14 +192,6 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
             )
         )
     return played
-
-
-def measure(world: World, costs: Costs) -> None:
-    """Time the batches in which the first prompt of a model is read."""
-    for index, size in enumerate(SIZES):
-        elapsed_s = world.clock(world.verify_steps(size), 0)
-        if index:
-            costs.add(size, elapsed_s)
 
 
 def play_auto(world: World, n_tokens: int, controller: AutoController | None = None) -> Played:

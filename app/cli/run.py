@@ -304,8 +304,7 @@ def _answer_once(
 ) -> int:
     """Print one reply, and write down what it is made of."""
     since, system = time.time(), opened.system_prompt
-    keeps_costs = outputs.written_path is None
-    with watched(opened.configuration, outputs, keeps_costs=keeps_costs) as (engine, watch):
+    with watched(opened.configuration, outputs) as (engine, watch):
         if question.preload:
             text = _typed_meanwhile(engine, system)
             request = replace(request, messages=_messages(system, text))

@@ -112,17 +112,17 @@ def exit_code(finished: "Finished") -> int:
 
 @contextmanager
 def watched(
-    configuration: "Configuration", outputs: Outputs, *, keeps_costs: bool = True
+    configuration: "Configuration", outputs: Outputs
 ) -> "Iterator[tuple[BlockingClient, Watch]]":
     """An engine for the block, and what is seen of its replies.
 
-    Counts are in their file however the block ends; `keeps_costs` is as of `loaded_engine`.
+    Counts are in their file however the block ends.
     """
     from app.opening import loaded_engine
     from engine.files import replace_file
     from engine.metrics import Metrics
 
-    with loaded_engine(configuration, note, keeps_costs=keeps_costs) as engine:
+    with loaded_engine(configuration, note) as engine:
         metrics = Metrics()
         metrics.observe(engine.loaded)
         try:
@@ -172,7 +172,7 @@ def repeat(path: Path, model: str | None, outputs: Outputs) -> int:
     replies: list[Finished] = []
     told: list[str] = []
     prompts_read: list[PromptReady | None] = []
-    with watched(configuration, outputs, keeps_costs=False) as (engine, watch):
+    with watched(configuration, outputs) as (engine, watch):
         for index, request in enumerate(manifest.requests):
             replies.append(answer(engine, request, watch, shows_text=not outputs.as_json))
             prompts_read.append(watch.prompt)

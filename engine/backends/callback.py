@@ -36,8 +36,7 @@ model says behind the line and the first `i` drafted tokens. A caller that keeps
 the length of the line how much of the last draft was accepted."""
 
 N_BATCH = MAX_DRAFT
-"""Tokens of a prompt at once: fewer than the rows of the longest draft, so that no batch is tried
-out on a prompt (`Prefill`); each would be a call."""
+"""Tokens of a prompt at once."""
 
 T = TypeVar("T")
 

@@ -183,8 +183,7 @@ class ReplyLoop:
         reply = self._reply = self._begun(prompt)
         fault: EngineError | None = None
         try:
-            read = self._shared.prefill.read(reply, self._wanted, self._cancellation)
-            row = yield from read
+            row = yield from self._shared.prefill.read(reply, self._cancellation)
             self._thinking = self._watch_thinking(reply)
             if self._opens and not self._request.continues:
                 yield TokensCommitted((), self._opens)

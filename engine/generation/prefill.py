@@ -7,17 +7,16 @@ from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
-from engine.backends.base import Backend, Logits, Step, rewind
+from engine.backends.base import Backend, Logits, Step
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
-from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
 from engine.generation.scheduler import Company, Computed, computed
 from engine.generation.threads import Threads
 from engine.images import before_image, behind_image
 from engine.requests import Cancellation
-from engine.speculation.costs import Costs, measure_rows, measuring_sizes
+from engine.speculation.costs import Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Prefill:
         self._costs = costs
 
     def read(
-        self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
+        self, reply: Reply, cancellation: Cancellation
     ) -> Generator[PromptProgress | PromptReady | ThreadsChanged | Step, Computed | None, FirstRow]:
         """Compute the prompt, and give the logits of the first token of the reply.
 
@@ -59,7 +58,7 @@ class Prefill:
         """
         n_prompt, n_reused = len(reply.tokens), reply.recalled.n_reused
         yield PromptProgress(n_reused, n_prompt, n_reused)
-        n_last = yield from self._read_batches(reply, settings, cancellation)
+        n_last = yield from self._read_batches(reply, cancellation)
         self._recall.keep_prompt(reply.recalled.slot)
         cancellation.check()
         row = yield from self._last_pass(reply, n_last)
@@ -69,20 +68,13 @@ class Prefill:
         return row
 
     def _read_batches(
-        self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
+        self, reply: Reply, cancellation: Cancellation
     ) -> Generator[PromptProgress | ThreadsChanged | Step, Computed | None, int]:
         """Compute a prompt; how many tokens before its pending one are left for the last pass."""
         n_known, found, rate = len(reply.tokens) - 1, reply.recalled, self._recall.rate
         watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
-        sizes = self._sizes_to_measure(reply, settings)
         for start, end in self._batches(reply, n_known):
             cancellation.check()
-            if sizes and end > n_known - sum(sizes):
-                self._measure(reply, sizes)
-                sizes = ()
-                if len(reply.sequence.tokens) < start:
-                    yield from self.restore(reply, cancellation)
-                    break
             if end == n_known and self._fits_the_last_pass(reply, end - start):
                 n_last = end - start
                 break
@@ -165,33 +157,6 @@ class Prefill:
             end = _whole(reply.tokens, start, end)
             yield start, end
             start = end
-
-    def _sizes_to_measure(self, reply: Reply, settings: SpeculationSettings) -> tuple[int, ...]:
-        """Small batches to decode near the end of the prompt, to learn what they cost."""
-        is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
-        is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
-        if not is_wanted or not self._company.is_alone or self._costs.rows.is_known:
-            return ()
-        n_most = min(self._backend.n_rows, self._backend.n_batch)
-        return measuring_sizes(len(reply.tokens) - 1 - reply.recalled.n_reused, n_most)
-
-    def _measure(self, reply: Reply, sizes: tuple[int, ...]) -> None:
-        """Learn what batches of these sizes cost, and take back what was decoded for that.
-
-        Small batches round otherwise, and whether costs are known shall not change a reply. Where a
-        sliding window has moved on meanwhile, nothing is held.
-
-        Raises:
-            DecodeAborted: it was cancelled; the sequence holds a prefix of the prompt.
-            DecodeError: the backend failed.
-        """
-        sequence, start = reply.sequence, len(reply.sequence.tokens)
-        rows = reply.tokens[start : start + sum(sizes)]
-        if min(rows) < 0:  # an image is no row to be measured
-            return
-        self._threads.turn_to_steps()
-        measure_rows(sequence, rows, sizes, self._costs)
-        rewind(sequence, reply.tokens[:start])
 
 
 def _whole(tokens: Tokens[int], start: int, end: int) -> int:

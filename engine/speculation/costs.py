@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
-from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, Bounds
-
-if TYPE_CHECKING:  # with numpy, which the screen does without
-    from engine.backends.base import Sequence as DecodedSequence
 
 MAX_ROWS = 1 + MAX_DRAFT
 RECENT = 7
@@ -59,11 +55,6 @@ LEAST_POINTS = 3
 CHECKED_AT = 3
 """Plain steps behind which an earlier run's costs are checked."""
 CHANGED = 2.0
-
-SIZES = (1, 1, 2, 3, 4, 6, 8, 17, 1)
-"""Batches by which row costs are measured; the first one warms up and is not counted."""
-SHORT_SIZES = (1, 1, 2, 4, 8)
-"""The same in a short prompt: enough to see whether the costs have a kink."""
 
 MOST_STEPS_KEPT = 1000
 Steps = Annotated[float, Bounds(ge=0, lt=MOST_STEPS_KEPT)]
@@ -273,15 +264,6 @@ class RowCosts:
             return 0
         return min(2 * max(self._ratios, default=1), MAX_ROWS)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether batches up to those of `SHORT_SIZES` were measured, not only the shortest.
-
-        Two and three rows alone can look so dear that none of the longer drafts, which a kink
-        behind them would make cheap, is ever tried.
-        """
-        return max(self._ratios, default=1) >= max(SHORT_SIZES)
-
     def steps(self, n_rows: int) -> float:
         """The cost of a batch in plain steps; 1 for one row."""
         return self.all_steps[n_rows - 1]
@@ -337,39 +319,6 @@ def _joined(points: list[tuple[int, float]]) -> list[float]:
         steps += [low + slope * n for n in range(1, right - left + 1)]
     beyond = range(len(steps) + 1, MAX_ROWS + 1)
     return steps + [_expected(points, n_rows) for n_rows in beyond]
-
-
-def measuring_sizes(n_tokens: int, n_most: int) -> tuple[int, ...]:
-    """Batches of unlike sizes, of at most `n_most` rows, for the end of a prompt; none fit: ()."""
-    return next(
-        (
-            sizes
-            for sizes in (SIZES, SHORT_SIZES)
-            if sum(sizes) <= n_tokens and max(sizes) <= n_most
-        ),
-        (),
-    )
-
-
-def measure_rows(
-    sequence: "DecodedSequence", tokens: list[int], sizes: tuple[int, ...], costs: Costs
-) -> None:
-    """Decode tokens of a prompt in batches of `sizes`, and learn their costs.
-
-    The tokens are held afterwards; the caller takes them back.
-
-    Raises:
-        DecodeError: the backend failed.
-        DecodeAborted: the reply was cancelled.
-    """
-    start, watch = 0, Stopwatch()
-    for index, size in enumerate(sizes):
-        watch.split()
-        sequence.verify(tokens[start : start + size])
-        elapsed_s = watch.split()
-        start += size
-        if index:
-            costs.add(size, elapsed_s)
 
 
 class DraftCost:

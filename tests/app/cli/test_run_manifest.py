@@ -211,25 +211,6 @@ def test_a_real_run_comes_out_again_token_for_token(
         assert (done.returncode, done.stdout) == (0, first.stdout), done.stderr
 
 
-def test_a_recorded_run_neither_reads_nor_leaves_what_batches_cost(
-    client: ScriptedClient, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import engine.process.client
-
-    given: list[dict[str, object]] = []
-
-    def made(**files: object) -> ScriptedClient:
-        given.append(files)
-        return client
-
-    monkeypatch.setattr(engine.process.client, "WorkerClient", made)
-    path = tmp_path / "run.toml"
-    assert main.run(["run", "hello", "--model", str(model)]) == 0
-    assert told(model, path) == 0
-    assert main.run(["run", "--manifest", str(path)]) == 0
-    assert [files["costs_path"] is None for files in given] == [False, True, True]
-
-
 def test_a_manifest_that_was_edited_is_named_as_the_cause(
     client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Forward
 from engine.configuration import (
-    MAX_DRAFT,
     ControllerName,
     PredictorName,
     SamplingSettings,
@@ -42,7 +41,7 @@ from engine.generation.session import Session
 from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
-from engine.speculation.costs import SHORT_SIZES, SIZES, CostProfile
+from engine.speculation.costs import LEAST_POINTS, CostProfile
 from engine.testing import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -53,7 +52,6 @@ LOOKUP = SpeculationSettings(
 DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
 GREEDY = SamplingSettings()
 WARM = SamplingSettings(temperature=0.8, top_k=8)
-AUTO = replace(LOOKUP, controller=ControllerName.AUTO)
 LONG = "abcdefgh" * 12
 COSTS = CostProfile(0.01, ((1, 1.0), (2, 1.1), (17, 1.3)))
 
@@ -611,189 +609,14 @@ def test_the_time_of_the_first_pass_is_the_prompts_but_for_one_plain_step(
     assert first.prefill_s == pytest.approx(first_pass * (1 - 1 / n_prompt))
 
 
-class Watched(FakeSequence):
-    """Notes the sizes of its batches until the first reply begins."""
-
-    def __init__(self, backend: FakeBackend) -> None:
-        super().__init__(backend)
-        self.prefilled: list[int] = []
-        self.verified: list[int] = []
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.prefilled.append(len(tokens))
-        super().prefill(tokens)
-
-    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
-        self.verified.append(len(tokens))
-        return super().verify(tokens, unread=unread)
-
-
-class Grouped(FakeSequence):
-    """Remembers the batch in which each held token was decoded: its start and its size."""
-
-    def __init__(self, backend: FakeBackend) -> None:
-        super().__init__(backend)
-        self.backend = backend
-        self.groups: list[tuple[int, int]] = []
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.groups += [(len(self.groups), len(tokens))] * len(tokens)
-        super().prefill(tokens)
-
-    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
-        n_tokens = len(unread) + len(tokens)
-        self.groups += [(len(self.groups), n_tokens)] * n_tokens
-        return super().verify(tokens, unread=unread)
-
-    def crop(self, length: int) -> None:
-        super().crop(length)
-        del self.groups[length:]
-
-
-class Stuck(FakeSequence):
-    """Cannot be cut back by more than a draft's length, as a window that has moved on."""
-
-    is_emptied = False
-
-    def can_crop(self, length: int) -> bool:
-        return length == 0 or len(self.tokens) - length <= MAX_DRAFT
-
-    def crop(self, length: int) -> None:
-        self.is_emptied = self.is_emptied or (length == 0 < len(self.tokens))
-        super().crop(length)
-
-
-def prompt_batches(
-    speculation: SpeculationSettings = AUTO,
-    *,
-    text: str = LONG,
-    costs: CostProfile | None = None,
-    n_batch: int = 32,
-    n_rows: int = 17,
-    can_crop: bool = True,
-) -> tuple[int, ...]:
-    """Give the sizes of the batches that measure while a prompt is read, before the first round."""
-    target = FakeBackend(LETTERS, n_batch=n_batch, n_rows=n_rows, can_crop=can_crop)
-    watched = Watched(target)
-    target.open = lambda: watched  # type: ignore[method-assign]  # to look into it
-    session = make_session(speculation, target=target, costs=costs)
-    events = session.generate(request(text), Cancellation())
-    ready = next(event for event in events if isinstance(event, PromptReady))
-    assert tuple(watched.tokens) == session.prompt_tokens(request(text).messages)
-    assert ready.n_prompt == len(watched.tokens)
-    *measured, first_round = watched.verified
-    assert first_round == 1
-    return tuple(measured)
-
-
-def test_the_first_long_prompt_is_read_in_batches_that_tell_what_drafts_cost() -> None:
-    assert prompt_batches() == SIZES
-    assert prompt_batches(n_batch=17) == SIZES
-
-
-@pytest.mark.parametrize(
-    "speculation", [OFF, replace(AUTO, predictor=PredictorName.OFF), LOOKUP], ids=str
-)
-def test_a_rule_that_needs_no_costs_reads_the_prompt_at_full_speed(
-    speculation: SpeculationSettings,
-) -> None:
-    assert prompt_batches(speculation) == ()
-
-
-def test_no_prompt_is_measured_that_is_too_short_or_whose_batches_do_not_fit() -> None:
-    n_around = len("BU") + len("EA") - 1
-    assert prompt_batches(text="a" * (sum(SIZES) - n_around)) == SIZES
-    assert prompt_batches(text="a" * (sum(SIZES) - n_around - 1)) == SHORT_SIZES
-    assert prompt_batches(text="a" * (sum(SHORT_SIZES) - n_around)) == SHORT_SIZES
-    assert prompt_batches(text="a" * (sum(SHORT_SIZES) - n_around - 1)) == ()
-    assert prompt_batches(n_rows=16) == SHORT_SIZES
-    assert prompt_batches(n_batch=16) == SHORT_SIZES
-    assert prompt_batches(n_rows=7) == ()
-    assert prompt_batches(can_crop=False) == ()
-
-
-def test_costs_of_the_shortest_drafts_alone_are_not_all_costs() -> None:
-    dear = CostProfile(0.01, ((1, 1.0), (2, 1.7), (3, 3.0)))
-    assert prompt_batches(costs=dear) == SIZES
-
-
-def test_known_costs_are_not_measured_again() -> None:
-    assert prompt_batches(costs=COSTS) == ()
-    session = make_session(AUTO, target=FakeBackend(LETTERS, n_batch=32))
-    run(session, request(LONG))
-    assert session.costs() is not None
-    progress = [e for e in run(session, request("z" * 96)) if isinstance(e, PromptProgress)]
-    steps = [right.n_done - left.n_done for left, right in pairwise(progress)]
-    *batches, last, pending = steps
-    assert batches == [32] * len(batches)
-    assert last <= 32
-    assert pending == 1
-
-
-def test_reading_a_prompt_in_measured_batches_changes_no_text() -> None:
-    target = FakeBackend(LETTERS, n_batch=32, n_rows=17)
-    plain = finished(run(make_session(OFF, target=target), request(LONG)))
-    reply = finished(run(make_session(AUTO, target=target), request(LONG)))
-    assert reply.token_ids == plain.token_ids
-
-
-@pytest.mark.parametrize("seed", [1, None])
-@pytest.mark.parametrize("n_batch", [32, 256])
-def test_a_prompt_is_computed_in_the_same_batches_whether_costs_are_known(
-    seed: int | None, n_batch: int
-) -> None:
-    """Each cell of the cache remembers with which tokens it was computed."""
-
-    def cells_behind(costs: CostProfile | None) -> list[tuple[int, int]]:
-        watched = Grouped(FakeBackend(LETTERS, n_batch=n_batch))
-        watched.backend.open = lambda: watched  # type: ignore[method-assign]  # to look into it
-        session = make_session(AUTO, target=watched.backend, costs=costs)
-        list(session.generate(request(LONG, seed=seed, max_tokens=1), Cancellation()))
-        return watched.groups
-
-    assert cells_behind(None) == cells_behind(COSTS)
-
-
-def test_a_prompt_whose_measured_tokens_cannot_be_cut_off_is_computed_again() -> None:
-    target = FakeBackend(LETTERS, n_batch=32)
-    stuck = Stuck(target)
-    target.open = lambda: stuck  # type: ignore[method-assign]  # to look into it
-    plain = finished(run(make_session(OFF, target=FakeBackend(LETTERS)), request(LONG)))
-    assert finished(run(make_session(AUTO, target=target), request(LONG))).text == plain.text
-    assert stuck.is_emptied
-
-
-def test_progress_reaches_the_whole_prompt_where_it_is_measured() -> None:
-    events = run(make_session(AUTO, target=FakeBackend(LETTERS, n_batch=32)), request(LONG))
-    progress = [event for event in events if isinstance(event, PromptProgress)]
-    n_prompt = len("BUEA") + len(LONG)
-    assert [p.n_done for p in progress] == [*range(0, n_prompt - 1, 32), n_prompt - 1, n_prompt]
-    assert all(p.n_total == n_prompt for p in progress)
-
-
-def test_cancelling_before_a_prompt_is_measured_ends_the_reply() -> None:
-    target = FakeBackend(LETTERS, n_batch=32)
-    session = make_session(AUTO, target=target)
-    cancellation = Cancellation()
-    events: list[Event] = []
-    for event in session.generate(request(LONG), cancellation):
-        events.append(event)
-        if isinstance(event, PromptProgress) and event.n_done:
-            cancellation.cancel()
-    assert finished(events).reason is FinishReason.CANCELLED
-    assert not any(isinstance(event, PromptReady) for event in events)
-    assert target.n_decodes == 1
-    assert finished(run(session, request(LONG))).reason is FinishReason.LENGTH
-
-
 def test_a_session_leaves_the_costs_that_it_measured() -> None:
     drafting = replace(DRAFT, controller=ControllerName.AUTO)
     session = make_session(drafting, target=FakeBackend(LETTERS, n_batch=32))
     assert session.costs() is None
-    run(session, request(LONG))
+    run(session, request(LONG, max_tokens=200))
     costs = session.costs()
     assert costs is not None
-    assert {n_rows for n_rows, _ in costs.points} >= set(SIZES)
+    assert len(costs.points) >= LEAST_POINTS
     assert list(costs.drafting) == ["draft"]
 
 

@@ -1,26 +1,19 @@
 """What rows and guesses cost, learned from rounds; what one run leaves to the next."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from engine.backends.base import Forward
-from engine.errors import DecodeAborted
 from engine.speculation.costs import (
     CATCH_UP_SHARE,
     CHANGED,
     CHECKED_AT,
     MAX_ROWS,
-    SIZES,
     CostProfile,
     Costs,
     DraftCost,
     KnownCost,
     PlainStep,
     RowCosts,
-    measure_rows,
 )
-from engine.testing import FakeBackend, FakeSequence
 
 
 def measured(points: dict[int, float], n_samples: int = 5) -> RowCosts:
@@ -416,83 +409,6 @@ def test_the_machine_is_judged_once_and_may_become_slower_afterwards() -> None:
 def test_without_costs_of_an_earlier_run_nothing_is_forgotten() -> None:
     costs = timed(Costs())
     assert len(costs.rows.measured()) == 3
-
-
-TOKENS = [n % 7 for n in range(sum(SIZES))]
-WARM_UP_S = 9.0
-
-
-def batch_s(n_rows: int) -> float:
-    return 0.01 * (1 + 0.5 * (n_rows - 1))
-
-
-class Timed(FakeSequence):
-    """Every batch takes `batch_s` on a clock of its own, the first one much longer."""
-
-    def __init__(self, backend: FakeBackend) -> None:
-        super().__init__(backend)
-        self.now_s = 0.0
-        self.sizes: list[int] = []
-
-    def verify(self, tokens: Sequence[int]) -> Forward:
-        forward = super().verify(tokens)
-        self.now_s += batch_s(len(tokens)) if self.sizes else WARM_UP_S
-        self.sizes.append(len(tokens))
-        return forward
-
-
-@pytest.fixture
-def sequence(monkeypatch: pytest.MonkeyPatch) -> Timed:
-    timed = Timed(FakeBackend())
-    monkeypatch.setattr("engine.clock.time.perf_counter", lambda: timed.now_s)
-    return timed
-
-
-def test_every_token_is_decoded_once_and_in_order(sequence: Timed) -> None:
-    measure_rows(sequence, TOKENS, SIZES, Costs())
-    assert list(sequence.tokens) == TOKENS
-    assert tuple(sequence.sizes) == SIZES
-
-
-def test_batches_cost_what_they_took_and_the_warm_up_is_not_counted(sequence: Timed) -> None:
-    costs = Costs()
-    measure_rows(sequence, TOKENS, SIZES, costs)
-    assert costs.plain.seconds == pytest.approx(batch_s(1))
-    assert [n_rows for n_rows, _ in costs.rows.measured()] == sorted(set(SIZES))
-    assert [steps for _, steps in costs.rows.measured()] == pytest.approx(
-        [batch_s(n_rows) / batch_s(1) for n_rows in sorted(set(SIZES))]
-    )
-
-
-def test_a_draft_of_any_length_can_be_weighed_behind_it(sequence: Timed) -> None:
-    costs = Costs()
-    measure_rows(sequence, TOKENS, SIZES, costs)
-    assert costs.rows.measured()[-1][0] == MAX_ROWS
-    assert costs.rows.reach == MAX_ROWS
-
-
-def test_only_the_batches_are_timed(sequence: Timed) -> None:
-    class Slow(Costs):
-        def add(self, n_rows: int, elapsed_s: float) -> None:
-            sequence.now_s += 1.0
-            super().add(n_rows, elapsed_s)
-
-    costs = Slow()
-    measure_rows(sequence, TOKENS, SIZES, costs)
-    assert costs.plain.seconds == pytest.approx(batch_s(1))
-    assert costs.rows.steps(MAX_ROWS) == pytest.approx(batch_s(MAX_ROWS) / batch_s(1))
-
-
-def test_what_was_measured_before_a_stop_stays(sequence: Timed) -> None:
-    costs = Costs()
-    backend = FakeBackend()
-    stopped = Timed(backend)
-    backend.abort()
-    with pytest.raises(DecodeAborted):
-        measure_rows(stopped, TOKENS, SIZES, costs)
-    assert costs.rows.measured() == ()
-    measure_rows(sequence, TOKENS, SIZES, costs)
-    assert len(costs.rows.measured()) == len(set(SIZES))
 
 
 def test_each_number_of_threads_has_rows_and_a_plain_step_of_its_own() -> None:
