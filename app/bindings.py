@@ -61,7 +61,7 @@ CHAT_KEYS: list[BindingType] = [
          "All settings: what each is, where it comes from; themes, system prompts and keys",
          show=True),
     _key("f10", "next_controller", "Switch rule", "speculation-rule",
-         "Switch what sets the draft length: a fixed number, the band rule or auto"),
+         "Switch what sets the draft length: a fixed number or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
          "Draft one token less a round"),
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",

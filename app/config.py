@@ -143,10 +143,10 @@ class SpeculationDefaults(_Section):
     custom_predictor: str = ""
     """Name of the plugin's predictor that `custom` is."""
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
-    """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance, `auto` what
-    measured costs and acceptance promise."""
+    """`fixed` drafts `n_draft` tokens a round, `auto` what measured costs and acceptance
+    promise."""
     n_draft: DraftLength = 3
-    """Tokens drafted a round; where the band starts."""
+    """Tokens drafted a round under `fixed`."""
     verification: Verification = "coupled"
     """How drafts are judged above temperature 0: `coupled` and `match` keep the text of a seed,
     `rejection` and `block` accept more and keep its law only."""

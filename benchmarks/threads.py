@@ -334,29 +334,13 @@ class TimedThreads(Threads):
     decode_s: ClassVar[list[tuple[int, float]]] = []
     """Each step's number of threads and time."""
 
-    def step(self, decode: Callable[[], T], undo: Callable[[], None], n_steps: float) -> T:
-        inside_s: list[float] = []
-
-        def decoded() -> T:
-            began = time.perf_counter()
-            try:
-                return decode()
-            finally:
-                inside_s.append(time.perf_counter() - began)
-
-        n_threads, began = self.n_decode, time.perf_counter()
-        try:
-            return super().step(decoded, undo, n_steps)
-        finally:
-            self.own_s.append(time.perf_counter() - began - sum(inside_s))
-            self.decode_s.append((n_threads, sum(inside_s)))
-
     def stepped(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
+        self.decode_s.append((self.n_decode, elapsed_s))
         began = time.perf_counter()
         try:
             return super().stepped(elapsed_s, n_steps)
         finally:
-            self.own_s[-1] += time.perf_counter() - began
+            self.own_s.append(time.perf_counter() - began)
 
 
 def idle_cost(model: Path) -> list[str]:

@@ -105,7 +105,6 @@ class ControllerName(StrEnum):
     """The rules that set the draft length."""
 
     FIXED = "fixed"
-    BAND = "band"
     AUTO = "auto"
 
 
@@ -120,10 +119,10 @@ class SpeculationSettings:
     """Name of the plugin's predictor that `custom` is; empty where none is named."""
     controller: ControllerName = ControllerName.AUTO
     n_draft: DraftLength = 3
-    """Draft length: the fixed one, or where the band starts. The automatic rule takes neither this
-    nor `n_draft_max`."""
+    """Tokens of each draft under the fixed rule; the automatic rule finds its own length."""
     n_draft_max: DraftLength = 8
-    """Longest draft that the band may reach."""
+    """Longest draft that another program makes where the length is not fixed; kvchat goes without
+    it."""
     lookup_pattern_min: PatternLength = 5
     """Shortest run of tokens that the look-up trusts. On two processor cores a drafted token costs
     half a plain step; five tokens of agreement are right often enough for that."""

@@ -106,7 +106,7 @@ class FakeBackend:
         self.can_slice = can_crop if can_slice is None else can_slice
         self.can_shift = can_crop if can_shift is None else can_shift
         self.state_format = state_format
-        self.n_threads, self.n_threads_most = (n_threads, n_threads), n_threads
+        self.n_threads = (n_threads, n_threads)
         self.rounds_by_threads = rounds_by_threads
         self.n_threads_set = n_threads
         self.n_saved = 0

@@ -116,8 +116,8 @@ def parse_policy(text: str) -> Policy:
     if controller not in list(ControllerName):
         raise BenchError(
             f"{text!r} is not a policy: its rule {controller!r} is not one of "
-            f"{', '.join(ControllerName)}: write PREDICTOR:auto, PREDICTOR:band or, with a length, "
-            "PREDICTOR:fixed:4"
+            f"{', '.join(ControllerName)}: write PREDICTOR:auto or, with a "
+            "length, PREDICTOR:fixed:4"
         )
     policy = drafting(predictor, ControllerName(controller))
     if len(lengths) != policy.is_fixed:

@@ -64,7 +64,7 @@ def command(
     \b
     kvchat compare smollm2 "Repeat this list: ..."
     kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < a.txt
-    kvchat compare smollm2 "..." --first lookup:band --second suffix --pairs 5
+    kvchat compare smollm2 "..." --first lookup:fixed:4 --second suffix --pairs 5
     """  # noqa: D301  click wants the backspace character itself
     from app.compare.side import read_side, speculative_side
     from app.config import load_settings

@@ -182,7 +182,7 @@ run_options = joined(
     click.option("--predictor", type=PREDICTOR,
                  metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
                  help="What guesses the next tokens."),
-    click.option("--controller", type=click.Choice(["fixed", "band", "auto"]),
+    click.option("--controller", type=click.Choice(["fixed", "auto"]),
                  help="What decides how many tokens are drafted."),
     click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted in a round."),
     click.option("--verification", type=VERIFICATIONS, help="How drafted tokens are accepted."),

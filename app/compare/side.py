@@ -14,7 +14,7 @@ from engine.presets.library import list_presets
 from engine.requests import GenerationRequest
 from engine.speculation.registry import with_predictor
 
-_RULES = (ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED)
+_RULES = (ControllerName.AUTO, ControllerName.FIXED)
 
 SEED_BITS = 31
 """A seed that a person may copy by hand."""
@@ -61,8 +61,7 @@ class Side:
     def with_length(self, n_draft: int) -> "Side":
         """Drafts of another length, kept between 1 and the longest there may be."""
         n_draft = min(max(n_draft, 1), MAX_DRAFT)
-        longest = max(self.settings.n_draft_max, n_draft)
-        return Side(replace(self.settings, n_draft=n_draft, n_draft_max=longest))
+        return Side(replace(self.settings, n_draft=n_draft))
 
 
 def plain_side(settings: SpeculationSettings) -> Side:

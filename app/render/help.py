@@ -23,8 +23,6 @@ GLOSSARY = (
                  "draft model, if one is loaded."),
     ("draft model", "A predictor that is a smaller model with the same vocabulary."),
     ("fixed", "The rule that drafts the same number of tokens every round."),
-    ("band", "The rule that drafts more while over 80 % are validated, less under 40 %, and "
-             "stops for a while when drafts do not pay."),
     ("auto", "The rule at first: it drafts what pays. It measures what drafted tokens cost here "
              "and how often they are right, and risks no more than a small budget."),
     ("coupled", "How drafts are checked at a temperature above 0: the noise of a token depends on "

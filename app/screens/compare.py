@@ -263,7 +263,7 @@ class CompareScreen(Screen[None]):
     def action_length(self, step: int) -> None:
         side = self._focused_side
         if side.settings.controller is ControllerName.AUTO:
-            self.notify("The automatic rule finds the length itself: choose fixed or band first.")
+            self.notify("The automatic rule finds the length itself: choose fixed first.")
             return
         self._change(side.with_length(side.settings.n_draft + step))
 

@@ -79,7 +79,6 @@ class SpeculationSwitch:
             predictor=predictor or old.predictor,
             controller=controller or old.controller,
             n_draft=n_draft or old.n_draft,
-            n_draft_max=max(old.n_draft_max, n_draft or 0),
         )
         self._conversation.set_speculation(new)
         return describe(new)
@@ -113,8 +112,6 @@ def describe(settings: SpeculationSettings) -> str:
     match settings.controller:
         case ControllerName.FIXED:
             rule = f"fixed at {settings.n_draft} tokens"
-        case ControllerName.BAND:
-            rule = f"band from {settings.n_draft} tokens"
         case ControllerName.AUTO:
             rule = "as many tokens as pay"
     return f"{settings.predictor_title}, {rule}"

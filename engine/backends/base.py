@@ -245,11 +245,6 @@ class Backend(Protocol):
         ...
 
     @property
-    def n_threads_most(self) -> int:
-        """Threads that can run at once on what this process may use of the machine."""
-        ...
-
-    @property
     def rounds_by_threads(self) -> bool:
         """Whether the logits of a step depend on the number of threads that computed it."""
         ...

@@ -79,7 +79,6 @@ class CallbackBackend:
     shares_cells = can_slice = can_shift = False
     state_format = "callback"
     n_threads = (1, 1)
-    n_threads_most = 1
     rounds_by_threads = False
     n_batch = N_BATCH
     n_rows = 1 + MAX_DRAFT

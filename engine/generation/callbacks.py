@@ -258,8 +258,6 @@ class CallbackDecoder:
         match self._settings.controller:
             case ControllerName.FIXED:
                 return self._settings.n_draft
-            case ControllerName.BAND:
-                return max(self._settings.n_draft, self._settings.n_draft_max)
             case ControllerName.AUTO:
                 return MAX_DRAFT
 

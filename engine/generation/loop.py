@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
-from engine.backends.base import Backend, Forward, Step
+from engine.backends.base import Backend, Step
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.configuration import Adapter, SpeculationSettings
@@ -42,7 +42,6 @@ from engine.generation.prompt import (
 from engine.generation.reply import Reply, Round, StreamingText
 from engine.generation.reuse import LastLines
 from engine.generation.scheduler import (
-    NOTHING,
     Company,
     Computed,
     Item,
@@ -113,8 +112,6 @@ class ReplyLoop:
         self._opens = ""
         """What the prompt ends with of the thinking."""
         self._watch = Stopwatch()
-        self._is_verifying = False
-        """Whether the step that it wants is a round's: one that stalls is begun again."""
 
     @property
     def is_exclusive(self) -> bool:
@@ -156,25 +153,6 @@ class ReplyLoop:
                     self._shared.last_lines.keep(
                         self._request, reply.tokens, reply.n_prompt, reply.text.text
                     )
-
-    def compute(self, step: Step) -> Forward:
-        sequence = step.sequence
-        if not step.tokens:
-            sequence.prefill(step.unread)
-            return NOTHING
-        if not self._is_verifying:
-            return sequence.verify(step.tokens, unread=step.unread)
-        n_held = len(sequence.tokens)
-        return self._shared.threads.step(
-            lambda: sequence.verify(step.tokens),
-            lambda: self._go_back(step, n_held),
-            self._shared.costs.rows.steps(len(step.tokens)),
-        )
-
-    def _go_back(self, step: Step, n_held: int) -> None:
-        """Put a stopped step's sequence back, and end where a stop was asked for meanwhile."""
-        step.sequence.crop(n_held)
-        self._cancellation.check()
 
     def give_up(self) -> bool:
         return self._reply is not None and self._recall.give_up(self._reply.recalled.slot)
@@ -423,9 +401,7 @@ class ReplyLoop:
         """
         n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
         rows = (reply.tokens[-1], *draft.tokens)[:n_rows]
-        self._is_verifying = True
         given = yield from computed(Step(reply.sequence, rows))
-        self._is_verifying = False
         verdict = verify_draft(
             draft.tokens,
             given.logits,

@@ -90,15 +90,6 @@ class Loop(Protocol):
         """
         ...
 
-    def compute(self, step: Step) -> Forward:
-        """What a step of its own gives with which no other reply's is computed.
-
-        Raises:
-            DecodeAborted: stopped.
-            DecodeError: the backend failed.
-        """
-        ...
-
     def give_up(self) -> bool:
         """Free the cells of a reply that stands by, which computes them again; False: has none."""
         ...
@@ -302,11 +293,7 @@ class Scheduler:
 
     def _forwards(self, chosen: Sequence[Generation]) -> list[Forward]:
         steps = [one.wish for one in chosen if one.wish is not None]
-        return (
-            [chosen[0].loop.compute(*steps)]
-            if len(steps) == 1
-            else self._backend.verify_batch(steps)
-        )
+        return [_alone(*steps)] if len(steps) == 1 else self._backend.verify_batch(steps)
 
     def _chosen(self, ready: Sequence[Generation]) -> tuple[Generation, ...]:
         """Whose steps go into the next batch: those that waited longest, as many as fit."""
@@ -416,6 +403,14 @@ class Scheduler:
         if all(one.cancellation.is_cancelled for one in self._computing):
             self._is_stopped = True
             self._stop()
+
+
+def _alone(step: Step) -> Forward:
+    """What a step gives with which no other reply's is computed."""
+    if not step.tokens:
+        step.sequence.prefill(step.unread)
+        return NOTHING
+    return step.sequence.verify(step.tokens, unread=step.unread)
 
 
 def _decodes(ready: Sequence[Generation]) -> bool:

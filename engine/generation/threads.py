@@ -11,14 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import TypeVar
 
 from engine.backends.base import Backend
 from engine.events import ThreadsChanged
 from engine.generation.processor_load import SAMPLE_S, Load, ProcessorLoad, Shares
-from engine.generation.step_watch import StepStoppedError, StepWatch
-
-T = TypeVar("T")
 
 N_TRIAL = 3
 """Steps that a number of threads is tried for: a hundredth of a second to a second."""
@@ -36,14 +32,8 @@ SLOWED = 1.1
 were never measured."""
 SLOWING = 1.002
 """By which the best time of a number rises with each step: contexts grow, and steps with them."""
-EXPLORED = 0.001
-"""Share of the time that is spent on numbers tried without a reason: how the knee is found."""
-LEAST_LOSS = 0.1
-"""Share of a unit that trying a number out of curiosity is taken to cost at least."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Between two trials of one number that lost, doubling; anew when the others' load has changed."""
-LEAST_LIMIT_S = 0.02
-"""From which a tried step is stopped at all."""
 LOST = 0.01
 """Share of the time that lost trials took from which a changed load shortens no wait."""
 LONG_BATCH = 64
@@ -66,8 +56,6 @@ class _Trial:
     n_threads: int
     base_s: float
     """Usual time of a step before it."""
-    is_asked: bool
-    """Whether something spoke for it; else it is an exploration and paid from its budget."""
     spent_s: float = 0.0
     n_done: int = 0
 
@@ -82,29 +70,26 @@ class ThreadController:
     """The number of threads for one kind of work, whose times come in one unit.
 
     What speaks for another number: the cores that others leave (fewer when they take some, up to
-    the number of a free machine when they end), a step that takes longer than fewer threads are
-    expected to, and from time to time curiosity. A number is tried for `N_TRIAL` units; the first
-    that shows that it is slower ends the trial. A number that lost is left alone for a while.
+    the number of a free machine when they end), and a step that takes longer than fewer threads are
+    expected to. A number is tried for `N_TRIAL` units; the first that shows that it is slower ends
+    the trial. A number that lost is left alone for a while.
     Usual steps are weighed together, `SAMPLE_S` of them at a time.
     """
 
     def __init__(
         self,
         n_threads: int,
-        n_most: int,
         load: Load,
         *,
         n_trial: int = N_TRIAL,
-        explores: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Start with `n_threads` of at most `n_most`."""
+        """Start with `n_threads`, which is also the most."""
         self.n_threads = n_threads
         """For the next unit of work; during a trial the number tried."""
-        self._n_most = n_most
-        self._n_settled = self._n_free = self._n_usual = n_threads
+        self._n_settled = self._n_usual = n_threads
         self._load, self._clock = load, clock
-        self._n_trial, self._explores = n_trial, explores
+        self._n_trial = n_trial
         self._recent: deque[float] = deque(maxlen=N_RECENT)
         self._last_target = n_threads
         self._best_s: dict[int, float] = {}
@@ -112,22 +97,9 @@ class ThreadController:
         self._waits: dict[int, _Wait] = {}
         self._unproven: int | None = None
         """The number that a reply would have begun with, had others not been seen."""
-        self._total_s = self._explored_s = self._lost_s = 0.0
+        self._total_s = self._lost_s = 0.0
         self._shares: Shares | None = None
         self._usual_s = self._weighed_until_s = 0.0
-
-    @property
-    def limit_s(self) -> float | None:
-        """The time of a unit from which waiting for its end only costs; None where it is unknown.
-
-        In a trial that is where it has lost.
-        """
-        if self.n_threads == 1:
-            return None
-        if self._trial is not None:
-            return max(self._allowed_s(self._trial) - self._trial.spent_s, LEAST_LIMIT_S)
-        known = self._best_s.get(self._n_settled)
-        return None if known is None else max(STARVED * known, SAMPLE_S)
 
     def add(self, unit_s: float) -> Choice | None:
         """Take the time of a unit of work with `n_threads`; a choice where that changed it.
@@ -160,7 +132,7 @@ class ThreadController:
             self._best_s[n] = unit_s if known is None else min(unit_s, known * SLOWING)
         n_enough = 1 if self._is_starved(unit_s, target) else min(N_ENOUGH, self._n_trial)
         if len(self._recent) >= n_enough:
-            self._begin_trial(free, target)
+            self._begin_trial(target)
         is_settled = is_free and target == n and len(self._recent) >= n_enough
         self._usual_s = SLOWED * self._best_s[n] if is_settled else 0.0
         self._weighed_until_s = self._total_s + SAMPLE_S
@@ -199,7 +171,7 @@ class ThreadController:
             least = (self._n_usual + 1) // 2
             self._n_settled = min(before, max(least, self._target(seen.free(before))))
         is_smaller = self._n_settled < before
-        self._unproven = before if is_smaller and self._explores else None
+        self._unproven = before if is_smaller else None
         self.n_threads = self._n_settled
         return is_smaller
 
@@ -210,17 +182,15 @@ class ThreadController:
         """The number that the load speaks for."""
         if free is None:
             return self._n_settled
-        return max(1, min(int(free + 0.5), self._n_free))
+        return max(1, min(int(free + 0.5), self._n_usual))
 
-    def _begin_trial(self, free: float | None, target: int) -> None:
+    def _begin_trial(self, target: int) -> None:
         # Beside others some steps take very long, and count; elsewhere one that stalls does not.
         is_beside_others = target < self._n_settled
         usual_s = (fmean if is_beside_others else median)(self._recent)
-        n_tried, is_asked = self._asked(target, usual_s), True
-        if n_tried is None and self._explores:
-            n_tried, is_asked = self._curious(free, usual_s), False
+        n_tried = self._asked(target, usual_s)
         if n_tried is not None:
-            self._trial = _Trial(n_tried, usual_s, is_asked)
+            self._trial = _Trial(n_tried, usual_s)
             self.n_threads = n_tried
 
     def _asked(self, target: int, usual_s: float) -> int | None:
@@ -249,23 +219,6 @@ class ThreadController:
         here = self._best_s.get(self._n_settled)
         return default if here is None else here * self._n_settled / n_threads
 
-    def _curious(self, free: float | None, usual_s: float) -> int | None:
-        """A number worth a look on a machine that is free, as far as the budget goes."""
-        budget_s = EXPLORED * self._total_s - self._explored_s
-        if budget_s < self._n_trial * usual_s * LEAST_LOSS:
-            return None
-        n = self._n_settled
-        n_most = self._n_most if free is None else min(self._n_most, int(free + 0.5))
-        for other in dict.fromkeys((n - 1, n + 1, (3 * n) // 4, n // 2, (3 * n) // 2)):
-            if not 1 <= other <= n_most or other == n or n > n_most:
-                continue
-            loss_s = self._n_trial * usual_s * max(n / other - 1.0, LEAST_LOSS)
-            if loss_s > budget_s:
-                continue
-            if self._is_open(other):
-                return other
-        return None
-
     def _is_open(self, n_threads: int) -> bool:
         wait = self._waits.get(n_threads)
         return wait is None or self._clock() >= wait.until
@@ -273,8 +226,6 @@ class ThreadController:
     def _judge(self, trial: _Trial, unit_s: float) -> Choice | None:
         trial.n_done += 1
         trial.spent_s += unit_s
-        if not trial.is_asked:
-            self._explored_s += max(unit_s - trial.base_s, 0.0)
         if trial.spent_s > self._allowed_s(trial):
             self._lose(trial)
         elif trial.n_done == self._n_trial:
@@ -296,21 +247,17 @@ class ThreadController:
         before, unit_s = self._n_settled, trial.spent_s / trial.n_done
         self._shares = self._load.shares()
         free = self._free()
-        if not trial.is_asked:
-            self._n_free = trial.n_threads
         self._n_settled = trial.n_threads
         self._recent.clear()
         self._recent.extend([unit_s] * trial.n_done)
         self._trial, self._unproven, self._usual_s = None, None, 0.0
-        reason = _reason(trial, before, free, self._n_free)
+        reason = _reason(trial, before, free, self._n_usual)
         return Choice(trial.n_threads, reason, trial.base_s / unit_s)
 
 
-def _reason(trial: _Trial, before: int, free: float | None, n_free: int) -> str:
-    if not trial.is_asked:
-        return "found by trying"
+def _reason(trial: _Trial, before: int, free: float | None, n_usual: int) -> str:
     if trial.n_threads > before:
-        return "all cores free again" if trial.n_threads == n_free else "cores became free"
+        return "all cores free again" if trial.n_threads == n_usual else "cores became free"
     if free is None or free >= before - 0.5:
         return "steps had slowed"
     return OTHERS
@@ -346,17 +293,9 @@ class Threads:
         self._is_held = False
         self._load = load = ProcessorLoad(clock) if load is None else load
         self._clock = clock
-        most, (n_decode, n_prefill) = backends[0].n_threads_most, self._usual
-        self._decode = ThreadController(n_decode, most, load, clock=clock)
-        self._prefill = ThreadController(
-            n_prefill, most, load, n_trial=1, explores=False, clock=clock
-        )
-        self._watch = StepWatch(backends[0].abort, backends[0].clear_abort)
-        self._is_watched = False
-        self._stopped_s = 0.0
-        """Of the step that comes next in `stepped`."""
-        self._patience = 1
-        """Limits that a step is given: twice as many after one that was stopped for nothing."""
+        n_decode, n_prefill = self._usual
+        self._decode = ThreadController(n_decode, load, clock=clock)
+        self._prefill = ThreadController(n_prefill, load, n_trial=1, clock=clock)
         self._told = ThreadsChanged(n_decode, n_prefill)
         self._untold: ThreadsChanged | None = None
 
@@ -368,9 +307,7 @@ class Threads:
     def begin(self, *, is_held: bool) -> None:
         """A reply begins; where `is_held` its steps keep the usual number."""
         self._is_held = is_held
-        self._stopped_s, self._patience = 0.0, 1
         follows_steps = self._follows[0] and not is_held
-        self._is_watched = follows_steps and self._backends[0].can_slice
         seen = self._load.restart() if any(self._follows) else None
         has_fewer = self._decode.restart(seen if follows_steps else None)
         self._prefill.restart(seen if self._follows[1] else None)
@@ -388,29 +325,6 @@ class Threads:
         """Steps come next: llama.cpp left alone would take the rows of a draft for a prompt."""
         self._set(self.n_decode)
 
-    def step(self, decode: Callable[[], T], undo: Callable[[], None], n_steps: float) -> T:
-        """What `decode` gives; where that takes far too long, it is stopped and begun again.
-
-        Llama.cpp asks between two operations whether to stop, and forgets the tokens then.
-
-        Args:
-            decode: The next step, or a batch that verifies a draft.
-            undo: Puts the sequence back to where it was.
-            n_steps: What it is expected to take, in plain steps.
-        """
-        while self._is_watched and (limit_s := self._decode.limit_s) is not None:
-            began, n_threads = self._clock(), self.n_decode
-            try:
-                return self._watch.run(decode, limit_s * self._patience * n_steps)
-            except StepStoppedError:
-                undo()
-            elapsed_s = self._clock() - began
-            self._stopped_s += elapsed_s
-            self._decode.add(elapsed_s / n_steps)
-            self._patience = 2 * self._patience if self.n_decode == n_threads else 1
-            self._set(self.n_decode)
-        return decode()
-
     def stepped(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
         """Take the time of a step; what changed for good, if anything.
 
@@ -420,8 +334,7 @@ class Threads:
         """
         if self._is_held or not self._follows[0]:
             return None
-        choice = self._decode.add((elapsed_s - self._stopped_s) / n_steps)
-        self._stopped_s = 0.0
+        choice = self._decode.add(elapsed_s / n_steps)
         self._set(self.n_decode)
         if choice is not None:
             self._untold = self._tell(choice, self._decode.n_threads, None)

@@ -108,6 +108,14 @@ class Preset(Strict, EngineSettings, frozen=True):
         except ServerError as error:
             raise ValueError(str(error)) from error
 
+    @field_validator("speculation", mode="before")
+    @classmethod
+    def _without_band(cls, value: object) -> object:
+        """Earlier versions had a rule `band`; `auto` follows the acceptance too."""
+        if isinstance(value, dict) and value.get("controller") == "band":
+            return {**value, "controller": "auto"}
+        return value
+
     @field_validator("n_threads", "n_threads_batch", mode="before")
     @classmethod
     def _left_open(cls, value: object) -> object:

@@ -9,7 +9,7 @@ from engine.errors import DecodeAborted, EngineError
 from engine.sampling import Distribution
 from engine.speculation.acceptance import Examined
 from engine.speculation.auto import AutoController
-from engine.speculation.controller import BandController, Controller, FixedController, RoundOutcome
+from engine.speculation.controller import Controller, FixedController, RoundOutcome
 from engine.speculation.predictors.base import DraftToken, Predictor
 
 PLAIN_STEP_EVERY = 256
@@ -28,8 +28,6 @@ def make_controller(settings: SpeculationSettings, auto: AutoController) -> Cont
     match settings.controller:
         case ControllerName.FIXED:
             return FixedController(settings.n_draft)
-        case ControllerName.BAND:
-            return BandController(settings.n_draft, settings.n_draft_max)
         case ControllerName.AUTO:
             auto.start_reply()
             return auto

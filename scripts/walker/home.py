@@ -198,7 +198,7 @@ class Home:
             },
             "speculation": {
                 "predictor": rng.choice(("off", "lookup", "suffix", "combined")),
-                "controller": rng.choice(("auto", "fixed", "band")),
+                "controller": rng.choice(("auto", "fixed")),
                 "strict": rng.random() < 0.2,
             },
             "models": {"default": str(rng.choice(self.models))},

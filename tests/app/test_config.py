@@ -133,6 +133,15 @@ def test_what_is_wrong_is_named_all_at_once_and_the_rest_is_used(path: Path) -> 
     assert loaded.settings.chat == Settings().chat
 
 
+def test_the_rule_band_of_earlier_versions_is_named_and_auto_is_used(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('[speculation]\ncontroller = "band"\n')
+    loaded = load_settings(path)
+    assert loaded.settings.speculation.controller is ControllerName.AUTO
+    assert "controller is 'band'" in str(loaded.problem)
+    assert "'auto'" in str(loaded.problem)
+
+
 @pytest.mark.parametrize(
     "text", ["ui = 3", "[ui\n", "\x00", "[keys]\nchat-stop = 3", "[models]\nfolders = 'one'"]
 )

@@ -56,7 +56,7 @@ FULL = Configuration(
     adapters=(Adapter(Path("/models/x.gguf"), 0.5),),
     draft=DraftConfiguration(Path("/models/b.gguf"), 4096, n_gpu_layers=3, type_k="q8_0"),
     speculation=SpeculationSettings(
-        predictor=PredictorName.DRAFT, controller=ControllerName.BAND, n_draft=5, strict=True
+        predictor=PredictorName.DRAFT, controller=ControllerName.FIXED, n_draft=5, strict=True
     ),
     sampling=REQUEST.sampling,
 )

@@ -25,7 +25,7 @@ from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
 from engine.images import ImageError
-from engine.memory.hardware import thread_counts, usable_cores
+from engine.memory.hardware import thread_counts
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
@@ -93,7 +93,6 @@ class LlamaCppBackend:
             log.clear()
         self._native: object = None
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
-        self.n_threads_most = max(usable_cores()[1], *self.n_threads)
         self.rounds_by_threads = _rounds_by_threads(configuration)
         self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=self.n_threads[0])

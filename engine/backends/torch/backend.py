@@ -51,7 +51,7 @@ from engine.errors import (
     StateError,
 )
 from engine.events import BufferSize
-from engine.memory.hardware import thread_counts, usable_cores
+from engine.memory.hardware import thread_counts
 from engine.memory.torch_backend import cache_kind, kept_bytes
 from engine.memory.torch_caches import CacheSpan, read_bytes
 from engine.model.architecture import Model, read_model
@@ -103,7 +103,6 @@ class TorchBackend:
         is_paged = self._kind.type_k == "paged"
         self.shares_cells = is_paged and configuration.kv_unified and configuration.n_slots > 1
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
-        self.n_threads_most = max(usable_cores()[1], *self.n_threads)
         self.n_sequences = configuration.n_slots
         self.n_ctx = configuration.n_ctx // (1 if self.shares_cells else configuration.n_slots)
         self.n_batch = configuration.n_batch_of_kvchat

@@ -9,7 +9,7 @@ from app.bench.results import BenchError
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 
 LOOKUP, SUFFIX, COMBINED = PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED
-AUTO, BAND, FIXED = ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED
+AUTO, FIXED = ControllerName.AUTO, ControllerName.FIXED
 CHOICE = PolicyChoice(lengths=(2, 4))
 READERS = ("off", "lookup", "suffix", "combined")
 
@@ -30,8 +30,8 @@ def test_auto_runs_once_where_the_sources_compete() -> None:
 
 
 def test_what_is_named_twice_runs_once() -> None:
-    assert names(make_policies([LOOKUP, LOOKUP], [BAND, FIXED, BAND], [3, 3])) == [
-        "lookup:band", "lookup:fixed:3",
+    assert names(make_policies([LOOKUP, LOOKUP], [AUTO, FIXED, AUTO], [3, 3])) == [
+        "lookup:auto", "lookup:fixed:3",
     ]  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_nothing_to_compare_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["combined:auto", "lookup:fixed:4", "suffix:band", "custom:mine:fixed:2", "custom:mine:auto"],
+    ["combined:auto", "lookup:fixed:4", "suffix:auto", "custom:mine:fixed:2", "custom:mine:auto"],
 )
 def test_a_policy_is_read_from_its_own_name(text: str) -> None:
     assert parse_policy(text).name == text
@@ -89,7 +89,7 @@ def test_without_a_choice_everything_runs_that_the_model_can_use() -> None:
 
 
 def test_named_policies_run_instead_of_the_grid() -> None:
-    assert names_with(replace(CHOICE, policies=("lookup:band", "lookup:band"))) == ["lookup:band"]
+    assert names_with(replace(CHOICE, policies=("lookup:auto", "lookup:auto"))) == ["lookup:auto"]
 
 
 def test_what_the_model_cannot_use_is_refused_with_what_it_can() -> None:

@@ -180,7 +180,7 @@ def test_a_line_says_where_nothing_was_drafted() -> None:
 
 
 def test_a_line_says_why_a_prompt_does_not_count() -> None:
-    assert "loop, not in the means" in prompt_line(record({"lookup:band": [1.0]}, is_loop=True))
+    assert "loop, not in the means" in prompt_line(record({"lookup:auto": [1.0]}, is_loop=True))
     failed = PromptRecord("chat", "one", 0.7, failure="the context is full")
     assert prompt_line(failed) == "chat at 0.7  one: failed: the context is full"
 
@@ -190,14 +190,14 @@ def told(*, is_terminal: bool) -> str:
     console = Console(file=file, force_terminal=is_terminal, width=200, color_system=None)
     with ConsoleProgress(console, 4) as progress:
         progress.run_done(PROMPT, "plain")
-        progress.prompt_done(record({"lookup:band": [1.0]}, prompt="[red]one"), 2)
+        progress.prompt_done(record({"lookup:auto": [1.0]}, prompt="[red]one"), 2)
     return file.getvalue()
 
 
 def test_without_a_terminal_there_is_one_line_a_prompt_with_the_time_left() -> None:
     lines = told(is_terminal=False).splitlines()
     assert len(lines) == 1
-    assert "[red]one: lookup:band 1.00" in lines[0]
+    assert "[red]one: lookup:auto 1.00" in lines[0]
     assert lines[0].endswith("s left]")
 
 

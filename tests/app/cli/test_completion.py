@@ -28,7 +28,7 @@ def test_commands_complete_by_their_first_letters() -> None:
 
 def test_options_and_choices_complete_behind_a_command() -> None:
     assert "--type-k" in completed("plan", "--type")
-    assert set(completed("run", "--controller", "")) == {"fixed", "band", "auto"}
+    assert set(completed("run", "--controller", "")) == {"fixed", "auto"}
     assert completed("--the") == ["--theme"]
     assert completed("run", "--pl") == ["--plain"]
 

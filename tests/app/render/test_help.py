@@ -5,7 +5,7 @@ from app.render.lines import plain, width_of
 def test_the_glossary_explains_the_words_of_the_cockpit() -> None:
     terms = {term for term, _ in GLOSSARY}
     assert {"validated", "refuted", "acceptance", "hot", "cells", "prefix reuse", "coupled",
-            "look-up", "draft model", "band", "tokens per round", "first token", "prefill",
+            "look-up", "draft model", "tokens per round", "first token", "prefill",
             "KV cache"} <= terms  # fmt: skip
 
 

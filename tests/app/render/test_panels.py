@@ -27,7 +27,7 @@ BUSY = CockpitSnapshot(
     file_type="Q4_1",
     n_ctx=8192,
     predictor="lookup",
-    controller="band",
+    controller="fixed",
     n_draft=3,
     next_length=4,
     reason="up: 5 of 5 accepted",
@@ -186,9 +186,9 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
 
 
 def test_the_title_says_which_predictor_is_on() -> None:
-    assert speculation_title(BUSY) == "speculation · lookup · band"
+    assert speculation_title(BUSY) == "speculation · lookup · fixed"
     judged = replace(BUSY, verification_label=("match", "strict"))
-    assert speculation_title(judged) == "speculation · lookup · band · match · strict"
+    assert speculation_title(judged) == "speculation · lookup · fixed · match · strict"
 
 
 def test_the_cache_shows_cells_bytes_and_the_reused_prefix() -> None:

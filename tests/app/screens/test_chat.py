@@ -247,8 +247,6 @@ async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path)
         await pilot.press("f8", "f8", "f7")
         assert client.speculation.n_draft == 4
         await pilot.press("f10")
-        assert client.speculation.controller is ControllerName.BAND
-        await pilot.press("f10")
         assert client.speculation.controller is ControllerName.AUTO
 
 

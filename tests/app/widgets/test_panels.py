@@ -29,9 +29,9 @@ async def test_the_predictor_stands_in_the_title() -> None:
     async with app.run_test(size=(50, 60)) as pilot:
         await pilot.pause()
         panel = app.query_one("#speculation", Panel)
-        panel.present(CockpitSnapshot(predictor="lookup", controller="band"))
+        panel.present(CockpitSnapshot(predictor="lookup", controller="auto"))
         top = panel.render_lines(panel.outer_size.region)[0]
-        assert "speculation · lookup · band" in "".join(segment.text for segment in top)
+        assert "speculation · lookup · auto" in "".join(segment.text for segment in top)
 
 
 async def test_a_click_chooses_a_tab_and_it_differs_in_shape() -> None:

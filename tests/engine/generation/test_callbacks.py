@@ -273,16 +273,17 @@ def test_a_reset_forgets_what_the_controller_learnt() -> None:
     def row_of_two(line: Sequence[int], draft: Sequence[int]) -> Rows:
         return np.stack([np.eye(N_VOCAB)[1] for _ in range(len(draft) + 1)])
 
-    always = replace(FIXED, controller=ControllerName.BAND, n_draft=2, n_draft_max=9)
-    made = decoder(lambda line, n_max: [1] * n_max, row_of_two, settings=always)
+    auto = replace(FIXED, controller=ControllerName.AUTO)
+    made = decoder(lambda line, n_max: [1] * n_max, row_of_two, settings=auto)
 
-    def first_length() -> int:
-        events = made.events(PROMPT, max_tokens=60)
-        return next(e.length for e in events if isinstance(e, RoundFinished) and e.length)
+    def n_plain_at_first() -> int:
+        rounds = (e for e in made.events(PROMPT, max_tokens=60) if isinstance(e, RoundFinished))
+        return next(n for n, each in enumerate(rounds) if each.n_verified)
 
-    assert first_length() == 2
+    first, second = n_plain_at_first(), n_plain_at_first()
+    assert second < first, "the plain step is known"
     made.reset()
-    assert first_length() == 2
+    assert n_plain_at_first() == first
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The loop on a fake model: the text never depends on who guesses."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -38,7 +38,6 @@ from engine.events import (
 )
 from engine.generation.loop import COSTS_EVERY
 from engine.generation.session import Session
-from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import LEAST_POINTS, CostProfile
@@ -52,6 +51,7 @@ LOOKUP = SpeculationSettings(
 DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
 GREEDY = SamplingSettings()
 WARM = SamplingSettings(temperature=0.8, top_k=8)
+AUTO = replace(LOOKUP, controller=ControllerName.AUTO)
 LONG = "abcdefgh" * 12
 COSTS = CostProfile(0.01, ((1, 1.0), (2, 1.1), (17, 1.3)))
 
@@ -344,28 +344,6 @@ def test_what_was_drafted_and_not_verified_is_held_by_nobody_after_a_stop(can_sl
     assert reply.reason is FinishReason.CANCELLED
     (slot,) = session._recall._hot.slots
     assert list(slot.sequence.tokens)[reply.stats.n_prompt :] == list(reply.token_ids)[:-1]
-
-
-def test_a_stop_that_comes_while_a_slow_step_is_stopped_is_obeyed_before_it_begins_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cancellation, n_decoded = Cancellation(), []
-    backend = FakeBackend(LETTERS, sharpness=2.0)
-
-    def step(
-        _: Threads, decode: Callable[[], Forward], undo: Callable[[], None], n_steps: float
-    ) -> Forward:
-        cancellation.cancel()  # by the user, as the watch stops the step
-        backend.clear_abort()  # by the watch, for its own stop
-        n_decoded.append(backend.n_decodes)
-        undo()
-        return decode()
-
-    monkeypatch.setattr(Threads, "step", step)
-    session = make_session(OFF, target=backend)
-    reply = finished(list(session.generate(request(), cancellation)))
-    assert reply.reason is FinishReason.CANCELLED
-    assert n_decoded == [backend.n_decodes]
 
 
 def test_cancelling_before_the_start_decodes_nothing() -> None:

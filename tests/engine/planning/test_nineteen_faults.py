@@ -5,6 +5,7 @@
 
 import json
 from itertools import pairwise
+from statistics import mean
 
 import pytest
 
@@ -17,9 +18,10 @@ from engine.memory.units import GIB, MIB
 from engine.model.catalog import recommended_drafts
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.kv_cache_planner import KVCachePlanner
-from engine.speculation.controller import BandController, RoundOutcome
+from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
 from engine.speculation.stats import ReplyStats
+from tests.speculation_simulator import GPU, World, play_auto, steady
 
 RAM = Device("CPU", "cpu", 128 * GIB, 120 * GIB)
 
@@ -179,7 +181,7 @@ def test_13_drafts_are_recommended_by_vocabulary_and_size_not_by_a_word_of_the_n
 
 
 def test_14_the_first_round_already_speculates() -> None:
-    assert BandController(3, 8).length == 3
+    assert FixedController(3).length == 3
 
 
 def finished(n_drafted: int, n_accepted: int, n_emitted: int) -> RoundFinished:
@@ -207,18 +209,10 @@ def test_16_tokens_behind_the_first_wrong_one_count_for_no_rate() -> None:
 
 
 def test_17_the_length_follows_many_rounds_and_never_flips_with_one() -> None:
-    controller = BandController(4, 8)
-    for _ in range(3):
-        controller.observe(RoundOutcome(4, 1, 0, 1))  # a few bad rounds decide nothing
-    assert controller.length == 4
-    steady = BandController(4, 8)
-    lengths = []
-    for _ in range(40):
-        n_draft = steady.length
-        n_accepted = n_draft if len(lengths) % 2 else n_draft - 1
-        steady.observe(RoundOutcome(n_draft, min(n_draft, n_accepted + 1), n_accepted, 1))
-        lengths.append(steady.length)
-    assert lengths[-1] > 4  # 7 of 8 accepted makes it longer, though no round is perfect twice
+    played = play_auto(World(GPU, steady(0.9)), 600)
+    late = played.lengths[len(played.lengths) // 2 :]
+    assert mean(length for length in late if length) > 4
+    assert late.count(0) < len(late) / 8  # wrong guesses of one round turn nothing off
 
 
 def test_18_what_a_step_costs_is_measured_and_so_is_what_was_saved() -> None:

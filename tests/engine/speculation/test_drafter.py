@@ -211,7 +211,7 @@ def test_a_verified_draft_takes_the_place_of_an_older_one() -> None:
     ("settings", "told"),
     [
         (SpeculationSettings(controller=ControllerName.FIXED, n_draft=0), "n_draft is 0"),
-        (SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99), "n_draft_max is 99"),
+        (SpeculationSettings(n_draft_max=99), "n_draft_max is 99"),
         (SpeculationSettings(suffix_min_confidence=1.5), r"suffix_min_confidence is 1\.5"),
         (SpeculationSettings(draft_min_confidence=-0.1), r"draft_min_confidence is -0\.1"),
     ],

@@ -56,10 +56,10 @@ def test_the_longest_copy_of_the_look_up_is_kept() -> None:
     assert value(short, "--spec-ngram-simple-size-m") == "6"
 
 
-def test_the_band_asks_for_its_longest_draft() -> None:
-    band = looking_up(controller=ControllerName.BAND, n_draft=3, n_draft_max=11)
-    assert value(band, "--spec-ngram-simple-size-m") == "11"
-    assert any("band rule" in remark for remark in remarks(band))
+def test_the_automatic_rule_asks_for_the_longest_draft() -> None:
+    auto = looking_up(controller=ControllerName.AUTO, n_draft=3, n_draft_max=11)
+    assert value(auto, "--spec-ngram-simple-size-m") == "11"
+    assert any("auto rule" in remark for remark in remarks(auto))
 
 
 def test_every_family_has_its_own_words_for_a_draft_model() -> None:
