@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from textual.actions import ActionParseResult
 
     from app.screens.plan_session import PlanSession
-    from engine.policy.pairs import Pair
+    from engine.configuration import KVTypes
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
@@ -466,7 +466,7 @@ class KvchatApp(App[None]):
             )
             return
 
-        def take(pair: "Pair | None") -> None:
+        def take(pair: "KVTypes | None") -> None:
             if pair is not None:
                 self.load(with_taken_pair(configuration, pair))
 

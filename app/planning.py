@@ -10,7 +10,7 @@ from pathlib import Path
 from app import paths
 from app.config import Settings
 from engine.backends import installed_build
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidths
 from engine.memory.calibration import read_calibrations
@@ -27,7 +27,6 @@ from engine.planning.values import thread_rules
 from engine.policy.choice import Choice, Wish, choose, has_verdict
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
-from engine.policy.pairs import Pair
 from engine.policy.plans import FoundPlans, PlanStore, SavedPlan
 from engine.presets.preset import Preset
 from engine.quality.records import Report
@@ -184,7 +183,7 @@ def usual_choice(
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
 
-    def size(pair: Pair) -> int:
+    def size(pair: KVTypes) -> int:
         return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
 
     return choose(report, Wish(n_ctx), policy, size)

@@ -27,20 +27,13 @@ from app.console import console
 from app.quality.measure import MeasureProgress
 from app.quality.run import MeasurementRun
 from engine.clock import Stopwatch
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.load_laboratory import LaboratoryRequest
+from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import BudgetError, Wish, choose
 from engine.policy.gates import Gates, readings
-from engine.policy.pairs import Pair, bits_of, is_whole, kind_of, pair_label, parse_pair
 from engine.quality.laboratory import Plan, Progress
-from engine.quality.records import (
-    CacheKind,
-    Figure,
-    Measurement,
-    Report,
-    Scores,
-    read_report,
-)
+from engine.quality.records import Figure, Measurement, Report, Scores, read_report
 from engine.quality.texts import Text, own_texts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,7 +63,7 @@ LETTERS = 8
 class Outcome:
     """One choice by one text, held against another."""
 
-    pair: Pair | None
+    pair: KVTypes | None
     """None where nothing may be chosen within the budget."""
     broken: tuple[str, ...]
     """The gates that the other text breaks."""
@@ -90,9 +83,7 @@ def texts(n_letters: int) -> Iterator[Text]:
         yield Text(name, kind, "\n\n".join(parts)[:n_letters])
 
 
-def measure(
-    model: Path, text: Text, n_tokens: int, path: Path, kinds: Sequence[CacheKind]
-) -> Report:
+def measure(model: Path, text: Text, n_tokens: int, path: Path, kinds: Sequence[KVTypes]) -> Report:
     """The figures of some kinds on one text; no questions and no rates.
 
     A run that was stopped goes on where it was, in the middle of the text.
@@ -121,23 +112,23 @@ def measure(
     return report
 
 
-def size(pair: Pair) -> int:
+def size(pair: KVTypes) -> int:
     """Bytes of a cache of 1,024 elements for each token of the context."""
     return round(N_CTX * 1024 * sum(bits_of(pair)) / 8)
 
 
-def chosen_by(report: Report | None, gates: Gates, share: float) -> Pair | None:
+def chosen_by(report: Report | None, gates: Gates, share: float) -> KVTypes | None:
     """The kind that a budget and a report make; without rates it is the smallest that passes."""
-    whole = size(parse_pair("f16"))
+    whole = size(KVTypes.parse("f16"))
     try:
         return choose(report, Wish(N_CTX, round(share * whole)), gates, size).pair
     except BudgetError:
         return None
 
 
-def broken_on(report: Report, pair: Pair, gates: Gates) -> tuple[str, ...]:
+def broken_on(report: Report, pair: KVTypes, gates: Gates) -> tuple[str, ...]:
     """The gates that the values of a text break, its intervals left out."""
-    found = report.find(kind_of(pair))
+    found = report.find(pair)
     if found is None or is_whole(pair):
         return ()
     limits = replace(gates, headroom=1.0)
@@ -159,11 +150,11 @@ def outcomes(
     return found
 
 
-def kinds_chosen(report: Report, gates: Gates) -> tuple[CacheKind, ...]:
+def kinds_chosen(report: Report, gates: Gates) -> tuple[KVTypes, ...]:
     """What a report chooses under any budget, with headroom or without; a whole cache left out."""
     ways = (gates, replace(gates, headroom=1.0))
     pairs = (chosen_by(report, way, share) for way in ways for share in BUDGETS)
-    return tuple(dict.fromkeys(kind_of(pair) for pair in pairs if pair and not is_whole(pair)))
+    return tuple(dict.fromkeys(pair for pair in pairs if pair and not is_whole(pair)))
 
 
 def _plain(found: Measurement) -> Measurement:
@@ -207,7 +198,7 @@ def show(name: str, reports: Sequence[Report], gates: Gates, chooser: Report | N
         ways.append(("by guess", outcomes(both, gates, guesses=True)))
     for way, found in ways:
         broken = [each for each in found if each.broken]
-        packed = Counter(pair_label(e.pair) for e in found if e.pair and not is_whole(e.pair))
+        packed = Counter(str(e.pair) for e in found if e.pair and not is_whole(e.pair))
         none = sum(each.pair is None for each in found)
         gates_broken = dict(Counter(gate for each in broken for gate in each.broken))
         print(
@@ -233,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     gates = Gates(**{each.name: getattr(asked, each.name) for each in fields(Gates)})
     chooser = None if asked.chosen_by is None else read_report(asked.chosen_by)
-    kinds = tuple(kind_of(parse_pair(name)) for name in KINDS)
+    kinds = tuple(KVTypes.parse(name) for name in KINDS)
     chosen_from = texts(LETTERS * asked.tokens)
     if chooser is not None:
         kinds = kinds_chosen(chooser, gates)

@@ -29,16 +29,8 @@ from typing import Any
 from app.format import counted
 from engine.backends.base import Forward, Vocabulary
 from engine.backends.base import Sequence as Line
-from engine.quality.records import (
-    Answers,
-    CacheKind,
-    Figure,
-    Measurement,
-    Part,
-    Report,
-    n_right,
-    read_report,
-)
+from engine.configuration import KVTypes
+from engine.quality.records import Answers, Figure, Measurement, Part, Report, n_right, read_report
 from engine.quality.texts import Document
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -366,9 +358,9 @@ def _windows(vocabulary: Vocabulary, options: argparse.Namespace) -> Iterator[Do
         yield Document(f"window {number}", "document", tuple(window), first=options.ctx // 2)
 
 
-def _kind(name: str) -> CacheKind:
+def _kind(name: str) -> KVTypes:
     type_k, _, type_v = name.partition("/")
-    return CacheKind(type_k, type_v or type_k)
+    return KVTypes(type_k, type_v or type_k)
 
 
 # --- the page ---

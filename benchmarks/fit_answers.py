@@ -20,7 +20,7 @@ from accuracy import STATE_LIMIT_BYTES, built_stand_in
 from accuracy_llama_cpp import Answer, Truth, key_of
 from accuracy_models import write_header
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import PresetError
 from engine.memory.dry_run import request_of
 from engine.memory.estimate import Estimate
@@ -31,7 +31,6 @@ from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.search import search
-from engine.policy.pairs import Pair, parse_pair
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
 MARGIN_BYTES = 512 * MIB
@@ -67,7 +66,7 @@ def drawn(dice: random.Random, weights_bytes: int) -> Question:
     ram = int(weights_bytes * dice.uniform(0.9, 2.5)) + 2 * GIB
     cpu = Device("CPU", "cpu", ram, ram, instructions=instructions_here())
     pair = dice.choice(PAIRS)
-    pairs: tuple[Pair, ...] | None = None if pair is None else (parse_pair(pair),)
+    pairs: tuple[KVTypes, ...] | None = None if pair is None else (KVTypes.parse(pair),)
     return Question(
         (*gpus, cpu),
         dice.choice(list(Goal)),

@@ -11,7 +11,7 @@ from functools import cache
 from math import isfinite, nan
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from engine.errors import PresetError
 
@@ -88,6 +88,46 @@ Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
 TopP = Annotated[float, Bounds(gt=0.0, le=1.0)]
 MinP = Annotated[float, Bounds(ge=0.0, lt=1.0)]
 RepetitionPenalty = Annotated[float, Bounds(gt=0.0, le=10.0)]
+
+
+KV_TYPE_NAMES: tuple[KVTypeName, ...] = get_args(KVTypeName)
+KV_KIND = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}$"
+"""Torch's kinds may begin with what the first layers have: `2xf16+q4_0`."""
+KVKindName = Annotated[str, Bounds(pattern=KV_KIND)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KVTypes:
+    """The types of the cached keys and values: names of `KVTypeName`, or of torch's own kinds."""
+
+    __pydantic_config__ = STRICT
+
+    k: KVKindName
+    v: KVKindName
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """llama.cpp's types of a text: `q8_0` for both, `q8_0/q4_0` for keys and values.
+
+        Raises:
+            PresetError: one of them is no cache type.
+        """
+        names = [part.strip().lower() for part in text.split("/")]
+        if len(names) > 2 or not set(names) <= set(KV_TYPE_NAMES):
+            raise PresetError(
+                f"{text!r} is no cache type: write one of {', '.join(KV_TYPE_NAMES)}, or two as in "
+                "q8_0/q4_0"
+            )
+        return cls(names[0], names[-1])
+
+    def __str__(self) -> str:
+        """`q8_0` where both are one type, else `q8_0/q5_1`: keys, then values."""
+        return self.k if self.k == self.v else f"{self.k}/{self.v}"
+
+    @property
+    def are_of_llama_cpp(self) -> bool:
+        """Whether llama.cpp has both types."""
+        return {self.k, self.v} <= set(KV_TYPE_NAMES)
 
 
 class PredictorName(StrEnum):
@@ -432,6 +472,11 @@ class Configuration(EngineSettings):
         if self.server is None:
             return str(self.model_path)
         return f"{self.server}#{self.model_path}" if self.model_path.name else self.server
+
+    @property
+    def kv_types(self) -> KVTypes:
+        """The types of the cached keys and values."""
+        return KVTypes(self.type_k, self.type_v)
 
     @property
     def lora_paths(self) -> tuple[Path, ...]:

@@ -17,10 +17,10 @@ from engine.backends.server.laboratory import (
     open_server_laboratory,
 )
 from engine.cache.namespace import adapters_in_words
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, ModelLoadError, PresetError
 from engine.memory.hardware import find_gpus, this_processor, usable_cores
-from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name
+from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name, with_types
 from engine.model.architecture import Model, read_model
 from engine.model.identity import identity_of, model_identity
 from engine.quality.laboratory import Laboratory, Plan
@@ -28,7 +28,6 @@ from engine.quality.questions import questions
 from engine.quality.records import (
     CONTROL,
     LEAST_TOKENS,
-    CacheKind,
     QualityError,
     Report,
     Subject,
@@ -165,7 +164,7 @@ class Contexts:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        open_kind: Callable[[CacheKind, BatchShape], OpenedKind],
+        open_kind: Callable[[KVTypes, BatchShape], OpenedKind],
         free: Callable[[], None],
         *,
         is_concurrent: bool = False,
@@ -184,7 +183,7 @@ class Contexts:
         self._free = free
         self._opened: list[Backend] = []
 
-    def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
         opened = self._open_kind(kind, shape)
         self._opened.append(opened.backend)
         return opened
@@ -213,12 +212,8 @@ def llama_cpp_contexts(configuration: Configuration) -> Contexts:
     log = NativeLog()
     weights = LoadedModel(configuration, log)
 
-    def open_kind(kind: CacheKind, shape: BatchShape) -> OpenedKind:
-        changed = replace(
-            _alone(configuration, shape),
-            type_k=kv_type_name(kind.type_k),
-            type_v=kv_type_name(kind.type_v),
-        )
+    def open_kind(kind: KVTypes, shape: BatchShape) -> OpenedKind:
+        changed = with_types(_alone(configuration, shape), kind)
         is_flash = configuration.flash_attention != "off" and not is_wide(kind)
         if shape.is_control:
             model = read_model(configuration.model_path)
@@ -256,7 +251,7 @@ def torch_contexts(configuration: Configuration) -> Contexts:
     first = replace(_alone(configuration, least), kv_cache="f16", draft=None)
     weights = TorchBackend(first, log)
 
-    def open_kind(kind: CacheKind, shape: BatchShape) -> OpenedKind:
+    def open_kind(kind: KVTypes, shape: BatchShape) -> OpenedKind:
         changed = replace(_alone(configuration, shape), kv_cache=str(kind))
         backend = TorchBackend(changed, log, like=weights, n_rows=shape.n_rows)
         return OpenedKind(backend, backend.read_bytes, CONTROL_ROWS if shape.is_control else None)
@@ -264,9 +259,9 @@ def torch_contexts(configuration: Configuration) -> Contexts:
     return Contexts(weights.vocabulary, open_kind, weights.close)
 
 
-def is_wide(kind: CacheKind) -> bool:
+def is_wide(kind: KVTypes) -> bool:
     """Whether keys and values are f32."""
-    return {kind.type_k, kind.type_v} == {"f32"}
+    return {kind.k, kind.v} == {"f32"}
 
 
 def _alone(configuration: Configuration, shape: BatchShape) -> Configuration:
@@ -283,7 +278,7 @@ def _alone(configuration: Configuration, shape: BatchShape) -> Configuration:
 
 def _refusal(
     model: Model, configuration: Configuration, subject: Subject
-) -> Callable[[CacheKind], str | None]:
+) -> Callable[[KVTypes], str | None]:
     """Why a kind cannot be used with a model; torch says that itself when one is opened."""
     if configuration.backend == "torch":
         return lambda _: None
@@ -296,9 +291,9 @@ def _refusal(
         and model.architecture.has_flash_attention,
     )
 
-    def refusal(kind: CacheKind) -> str | None:
+    def refusal(kind: KVTypes) -> str | None:
         try:
-            type_k, type_v = kv_type_name(kind.type_k), kv_type_name(kind.type_v)
+            type_k, type_v = kv_type_name(kind.k), kv_type_name(kind.v)
             check_cache_types(model.architecture, replace(shape, type_k=type_k, type_v=type_v))
         except PresetError as error:
             return str(error)

@@ -49,7 +49,7 @@ from engine.backends.server.served_reply import ServedReply
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.grammar.source import read_grammar
 from engine.images import READ, read_image
@@ -86,7 +86,7 @@ from engine.presets.programs.lm_studio import merge
 from engine.process.watchdog import BuildMemory
 from engine.quality import row_store
 from engine.quality.metrics import ROW
-from engine.quality.records import CacheKind, read_report, report_json
+from engine.quality.records import read_report, report_json
 from engine.quality.row_store import RowKey, RowStore
 from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
@@ -309,13 +309,13 @@ def _quality_rows(data: bytes) -> Iterator[str]:
             store.read()
         except EngineError as error:
             yield str(error)
-        yield str(store.get(RowKey("candidate", CacheKind("q8_0", "q8_0"), 0)))
+        yield str(store.get(RowKey("candidate", KVTypes("q8_0", "q8_0"), 0)))
 
 
 def _quality_rows_seed() -> bytes:
     path = _folder() / "rows-seed"
     store = RowStore(path, "s")
-    store.put(RowKey("candidate", CacheKind("q8_0", "q8_0"), 0), 0, np.zeros(3, dtype=ROW))
+    store.put(RowKey("candidate", KVTypes("q8_0", "q8_0"), 0), 0, np.zeros(3, dtype=ROW))
     store.write()
     return path.read_bytes()[row_store.PRELUDE.size + row_store.DIGEST_BYTES :]
 

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import astuple, replace
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import click
 from app.cli.options import (
     ADDRESS,
     FILE,
-    KV_TYPE,
     Count,
     backend_choice,
     gathered,
@@ -21,7 +20,8 @@ from app.cli.options import (
     threads_option,
 )
 from app.quality import MOST_TOKENS, USUAL_KINDS
-from engine.configuration import BackendName, KVTypeName
+from engine.configuration import BackendName, KVTypeName, KVTypes
+from engine.errors import PresetError
 
 if TYPE_CHECKING:
     from app.config import Settings
@@ -39,28 +39,30 @@ TORCH_KINDS = (
 """What is measured of the torch backend where nothing else is said: a row for each kind."""
 
 
-def read_kinds(value: str, backend: BackendName | None = None) -> tuple[tuple[str, str], ...]:
+def read_kinds(value: str, backend: BackendName | None = None) -> tuple[KVTypes, ...]:
     """Pairs of K and V types, written as `q8_0,q8_0/q5_1`; torch says itself which it knows.
 
     Raises:
         click.BadParameter: a name is none.
     """
-    pairs = []
-    for name in filter(None, (part.strip().lower() for part in value.split(","))):
-        type_k, _, type_v = name.partition("/")
-        for each in (type_k, type_v or type_k):
-            if backend == "torch":
-                if not KIND_NAME.fullmatch(each):
-                    raise click.BadParameter(f"{each!r} is no name of a cache kind")
-            elif each not in KV_TYPE.choices:
-                raise click.BadParameter(
-                    f"{each!r} is no cache type: there are {', '.join(KV_TYPE.choices)}; write K "
-                    "and V as q8_0/q5_1"
-                )
-        pairs.append((type_k, type_v or type_k))
-    if not pairs:
+    names = filter(None, (part.strip().lower() for part in value.split(",")))
+    kinds = dict.fromkeys(_kind(name, backend) for name in names)
+    if not kinds:
         raise click.BadParameter("it names nothing")
-    return tuple(dict.fromkeys(pairs))
+    return tuple(kinds)
+
+
+def _kind(name: str, backend: BackendName | None) -> KVTypes:
+    if backend != "torch":
+        try:
+            return KVTypes.parse(name)
+        except PresetError as error:
+            raise click.BadParameter(str(error)) from error
+    k, _, v = name.partition("/")
+    for each in (k, v or k):
+        if not KIND_NAME.fullmatch(each):
+            raise click.BadParameter(f"{each!r} is no name of a cache kind")
+    return KVTypes(k, v or k)
 
 
 quality_options = joined(
@@ -171,13 +173,11 @@ def _completed(
     options: "Options", named: str | None, backend: BackendName | None, *, takes_all: bool
 ) -> "Options":
     """The options with the kinds to measure."""
-    from engine.quality.records import CacheKind
-
     usual = TORCH_KINDS if backend == "torch" else USUAL_KINDS
     pairs = read_kinds(usual if named is None else named, backend)
     if takes_all:
-        pairs = tuple(product(ALL_TYPES, ALL_TYPES))
-    kinds = tuple(CacheKind(*pair) for pair in pairs if pair != (options.reference,) * 2)
+        pairs = tuple(starmap(KVTypes, product(ALL_TYPES, ALL_TYPES)))
+    kinds = tuple(pair for pair in pairs if pair != KVTypes.parse(options.reference))
     return replace(
         options,
         kinds=() if options.servers else kinds,

@@ -73,15 +73,15 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
 
 def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from app.planning import user_planner
+    from engine.configuration import KVTypes
     from engine.planning.cache_types import AUTO
     from engine.planning.fit import FitRequest, fit
     from engine.planning.goals import Goal, Limits, Offload
     from engine.planning.planner import DEFAULT_MARGIN_BYTES
-    from engine.policy.pairs import parse_pair
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     is_open = kv is None or str(kv).strip().lower() == AUTO
-    pairs = None if is_open else tuple(map(parse_pair, str(kv).split(",")))
+    pairs = None if is_open else tuple(map(KVTypes.parse, str(kv).split(",")))
     request = FitRequest(
         model,
         Goal(str(options["goal"])),

@@ -27,25 +27,17 @@ from app.quality import MOST_TOKENS, USUAL_KINDS
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
 from engine.clock import Pacer
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.files import replace_file
 from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judged
-from engine.policy.pairs import kind_of, parse_pair
 from engine.policy.plans import SavedPlan, plan_name
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
-from engine.quality.records import (
-    SERVERS,
-    CacheKind,
-    QualityError,
-    Report,
-    Subject,
-    read_report,
-)
+from engine.quality.records import SERVERS, QualityError, Report, Subject, read_report
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
@@ -67,7 +59,7 @@ _UNWRITABLE = "the page {path} cannot be written ({reason}): name another file f
 class Options:
     """What to measure."""
 
-    kinds: tuple[CacheKind, ...] = ()
+    kinds: tuple[KVTypes, ...] = ()
     reference: str = "f16"
     text_paths: tuple[Path, ...] = ()
     takes_chats: bool = False
@@ -81,9 +73,7 @@ class Options:
     """Who is compared in the place of types: the first is the reference."""
 
 
-USUAL = Options(
-    tuple(kind_of(parse_pair(name)) for name in USUAL_KINDS.split(",")), n_tokens=MOST_TOKENS
-)
+USUAL = Options(tuple(KVTypes.parse(name) for name in USUAL_KINDS.split(",")), n_tokens=MOST_TOKENS)
 """What `kvchat cache-quality` measures where nothing else is said."""
 
 
@@ -206,7 +196,7 @@ def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
 
 def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
     """The options with the kind that was chosen for the model, where its figures are due."""
-    measured = (*options.kinds, CacheKind(options.reference, options.reference))
+    measured = (*options.kinds, KVTypes(options.reference, options.reference))
     if configuration.backend == "torch" or options.servers:
         return options  # plans are of llama.cpp's types
     due = [plan for plan in due_plans(settings.cache_policy).plans if plan.kind not in measured]
@@ -265,7 +255,7 @@ def _again(options: Options, plan: SavedPlan, configuration: Configuration) -> O
     again = replace(
         options,
         kinds=tuple(each.kind for each in report.candidates),
-        reference=subject.reference.type_k,
+        reference=subject.reference.k,
         n_ctx=options.n_ctx or subject.n_ctx,
         n_chunk=subject.n_chunk,
         asks=options.asks and any(row.needle or row.reasoning for row in report.measurements),
@@ -377,7 +367,7 @@ def check_writable(page: Path) -> None:
 def _plan(options: Options) -> Plan:
     plan = Plan(
         options.kinds,
-        CacheKind(options.reference, options.reference),
+        KVTypes(options.reference, options.reference),
         takes_times=options.takes_times,
     )
     if options.n_chunk is None:

@@ -31,17 +31,16 @@ from app.threads import call_if_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.model.architecture import read_model
 from engine.model.ollama import model_name
 from engine.policy.choice import Candidate, judged
 from engine.policy.gates import PolicySettings
-from engine.policy.pairs import Pair, kind_of, pair_of
 from engine.policy.sentence import verdict
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
-from engine.quality.records import CacheKind, Report
+from engine.quality.records import Report
 
 Texts = Literal["own", "chats"]
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
@@ -61,13 +60,13 @@ class Verdict:
 
     text: str = ""
     """The sentence; empty before there is one."""
-    kind: CacheKind | None = None
+    kind: KVTypes | None = None
 
 
 NO_VERDICT = Verdict()
 
 
-class LaboratoryScreen(Screen[Pair | None]):
+class LaboratoryScreen(Screen[KVTypes | None]):
     """Measures the cache types of a model; the result is the pair to plan with, or None."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = [
@@ -192,7 +191,7 @@ class LaboratoryScreen(Screen[Pair | None]):
             return NO_VERDICT
         model = read_model(self._configuration.model_path)
         choice = usual_choice(found, self._configuration, model, _policy())
-        return Verdict(verdict(found, choice), kind_of(choice.pair))
+        return Verdict(verdict(found, choice), choice.pair)
 
     def _path(self, texts: Texts) -> Path:
         return report_path(self._configuration.model_path, texts)
@@ -308,7 +307,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         view.set_frame(title=str(row.kind))
         view.present(lambda width: kind_lines(found, row, candidate, width, view.symbols))
 
-    def _candidate(self, kind: CacheKind) -> Candidate | None:
+    def _candidate(self, kind: KVTypes) -> Candidate | None:
         found = (e for e in self._candidates if e.measured is not None and e.measured.kind == kind)
         return next(found, None)
 
@@ -358,9 +357,9 @@ class LaboratoryScreen(Screen[Pair | None]):
         if found is None or index >= len(found.measurements):
             self.notify("Nothing was measured yet: r measures.")
             return
-        pair = pair_of(found.measurements[index].kind)
-        if pair is None:
-            self.notify(f"{found.measurements[index].kind} is no type of llama.cpp.")
+        pair = found.measurements[index].kind
+        if not pair.are_of_llama_cpp:
+            self.notify(f"{pair} is no type of llama.cpp.")
         elif self._under_way is not None:
             self.notify("It is still measured: esc stops it and keeps what was measured.")
         else:

@@ -31,7 +31,7 @@ from app.threads import close_with, is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
@@ -49,7 +49,6 @@ from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.space import with_taken_pair
 from engine.planning.what_if import arrows
-from engine.policy.pairs import Pair
 
 MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
@@ -487,7 +486,7 @@ class PlannerScreen(Screen[Configuration | None]):
             self.notify("This model is not on this machine: it can be planned, not measured.")
             return
 
-        def take(pair: Pair | None) -> None:
+        def take(pair: KVTypes | None) -> None:
             self.planner.forget_known()
             setup = self.setup
             if setup is not None and pair is None:

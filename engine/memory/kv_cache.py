@@ -5,10 +5,9 @@ Formulas of llama.cpp 0c1e57098: `src/llama-kv-cache.cpp`, `src/llama-kv-cache-i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
 
-from engine.configuration import KVTypeName
+from engine.configuration import KV_TYPE_NAMES, Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
 from engine.model.architecture import Architecture
 from engine.model.ggml_types import TYPES_BY_NAME, GgmlType
@@ -16,7 +15,7 @@ from engine.model.layers import Layer
 
 PAD = 256
 FLOAT_BYTES = 4
-KV_TYPES: dict[KVTypeName, GgmlType] = {name: TYPES_BY_NAME[name] for name in get_args(KVTypeName)}
+KV_TYPES: dict[KVTypeName, GgmlType] = {name: TYPES_BY_NAME[name] for name in KV_TYPE_NAMES}
 """Best first: `--cache-type-k` of llama.cpp (common/arg.cpp)."""
 
 
@@ -102,7 +101,7 @@ def kv_type_name(name: str) -> KVTypeName:
     return found
 
 
-def kv_type(name: KVTypeName) -> GgmlType:
+def kv_type(name: str) -> GgmlType:
     """The cache type of a name.
 
     Raises:
@@ -111,9 +110,28 @@ def kv_type(name: KVTypeName) -> GgmlType:
     return KV_TYPES[kv_type_name(name)]
 
 
-def is_quantized(name: KVTypeName) -> bool:
+def is_quantized(name: str) -> bool:
     """Whether the type packs elements in blocks."""
     return kv_type(name).block_size > 1
+
+
+def with_types(configuration: Configuration, types: KVTypes) -> Configuration:
+    """The configuration with other cache types.
+
+    Raises:
+        PresetError: llama.cpp has no such type.
+    """
+    return replace(configuration, type_k=kv_type_name(types.k), type_v=kv_type_name(types.v))
+
+
+def bits_of(types: KVTypes) -> tuple[float, float]:
+    """Bits of one element of the keys and of the values, the block's scales included."""
+    return kv_type(types.k).bits, kv_type(types.v).bits
+
+
+def is_whole(types: KVTypes) -> bool:
+    """Whether neither keys nor values are packed."""
+    return min(bits_of(types)) >= kv_type("f16").bits
 
 
 def pad(n: int) -> int:

@@ -56,7 +56,7 @@ DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 
 
 class Kind(Protocol):
-    """Of keys and of values, such as `engine.quality.records.CacheKind`."""
+    """Of keys and of values, such as `engine.configuration.KVTypes`."""
 
     @property
     def type_k(self) -> str: ...

@@ -107,8 +107,8 @@ def _quality(standing: Standing) -> dict[str, object]:
 def _table(table: CostTable) -> dict[str, object]:
     rows = [
         {
-            "type_k": row.type_k,
-            "type_v": row.type_v,
+            "type_k": row.types.k,
+            "type_v": row.types.v,
             "quality": _quality(row.quality),
             "cells": list(map(_cell, row.cells)),
         }

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, cache_bytes, with_n_ctx
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import KV_TYPES, PAD
+from engine.memory.kv_cache import KV_TYPES, PAD, is_whole
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.space import bisect, with_pair
 from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose
 from engine.policy.known import Known
-from engine.policy.pairs import FAST_PAIRS, Pair, is_whole, kind_of, pair_label, parse_pair
+from engine.policy.pairs import FAST_PAIRS
 from engine.policy.sentence import sentence
 from engine.presets.preset import Preset
 
@@ -62,7 +62,7 @@ def _given(name: str, *, is_said: bool) -> KVTypeName | None:
     return next((each for each in KV_TYPES if each == name), None) if is_said else None
 
 
-def pairs_for(wanted: OpenTypes, known: Known) -> tuple[Pair, ...] | None:
+def pairs_for(wanted: OpenTypes, known: Known) -> tuple[KVTypes, ...] | None:
     """The pairs that a search may choose among; None leaves all to it, where no type is given.
 
     Raises:
@@ -79,7 +79,8 @@ def pairs_for(wanted: OpenTypes, known: Known) -> tuple[Pair, ...] | None:
                 f"no measured cache kind with {given} keeps the gates: write auto for both types"
             )
         return allowed
-    return tuple(dict.fromkeys((wanted.type_k or k, wanted.type_v or v) for k, v in FAST_PAIRS))
+    given = (KVTypes(wanted.type_k or each.k, wanted.type_v or each.v) for each in FAST_PAIRS)
+    return tuple(dict.fromkeys(given))
 
 
 def choice_of_types(
@@ -96,7 +97,7 @@ def choice_of_types(
         BudgetError: nothing that may be chosen is within the budget.
     """
 
-    def size(pair: Pair) -> int:
+    def size(pair: KVTypes) -> int:
         return cache_bytes(model, with_pair(start, pair), devices, target)
 
     n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
@@ -148,35 +149,35 @@ def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:
 
 def types_text(configuration: Configuration, known: Known) -> str:
     """Why a configuration has its cache types, in a sentence that begins with its basis."""
-    pair = (configuration.type_k, configuration.type_v)
+    pair = configuration.kv_types
     standing = known.standing(pair)
     why = _reason_for_whole(known, pair) if known.has_verdict else ""
     match standing.basis:
         case Basis.MEASURED if known.has_verdict and known.report is not None:
-            text = why or sentence(known.report, kind_of(pair))
+            text = why or sentence(known.report, pair)
         case Basis.MEASURED | Basis.UNKNOWN:
-            text = why or f"{pair_label(pair)}: {standing.text}"
+            text = why or f"{pair}: {standing.text}"
         case Basis.GUESSED:
-            text = f"{pair_label(pair)}; nothing was measured on this model, {MEASURE_IT}"
+            text = f"{pair}; nothing was measured on this model, {MEASURE_IT}"
             if known.has_key_biases and not is_whole(pair):
                 text += f"; {standing.text}"
     return f"cache {standing.basis}: {text}"
 
 
-def _reason_for_whole(known: Known, pair: Pair) -> str:
+def _reason_for_whole(known: Known, pair: KVTypes) -> str:
     """Why a cache stays whole: what keeps smaller ones out; empty for a packed one."""
     if not is_whole(pair):
         return ""
-    smaller = [pair_label(each) for each in known.allowed() if not is_whole(each)]
+    smaller = [str(each) for each in known.allowed() if not is_whole(each)]
     if smaller:
-        return f"{pair_label(pair)}, though {' and '.join(smaller)} would keep the gates, too"
+        return f"{pair}, though {' and '.join(smaller)} would keep the gates, too"
     failed = [
         f"{each.label}: {each.objections[0]}"
         for each in known.candidates.values()
         if each.objections and not is_whole(each.pair)
     ]
     why = f" ({'; '.join(failed[:2])})" if failed else ""
-    return f"{pair_label(pair)}, because no smaller type keeps the gates{why}"
+    return f"{pair}, because no smaller type keeps the gates{why}"
 
 
 def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:
@@ -188,6 +189,6 @@ def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:
     if kv is None and budget_bytes is None:
         return {}
     is_auto = kv is None or kv.strip().lower() == AUTO
-    type_k, type_v = (AUTO, AUTO) if is_auto else parse_pair(kv or "")
-    rules: dict[str, object] = {"type_k": type_k, "type_v": type_v}
+    types = KVTypes(AUTO, AUTO) if is_auto else KVTypes.parse(kv or "")
+    rules: dict[str, object] = {"type_k": types.k, "type_v": types.v}
     return rules if budget_bytes is None else {**rules, "kv_budget_gib": budget_bytes / GIB}

@@ -1,12 +1,13 @@
 """A plan beside others: another plan, and other KV types and contexts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import Estimator, with_n_ctx
+from engine.memory.kv_cache import with_types
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.model.ollama import model_name
 from engine.planning.knobs import KNOBS
@@ -132,8 +133,7 @@ class Cell:
 class Row:
     """One pair of types, or the kind of cache that the torch backend is told instead."""
 
-    type_k: KVTypeName
-    type_v: KVTypeName
+    types: KVTypes
     cells: tuple[Cell, ...]
     quality: Standing
     """What is known of their quality on the model."""
@@ -142,10 +142,7 @@ class Row:
     @property
     def label(self) -> str:
         """The kind, else the types, one name where they are the same."""
-        if self.kind is not None:
-            return self.kind
-        same = self.type_k == self.type_v
-        return self.type_k if same else f"{self.type_k}/{self.type_v}"
+        return self.kind or str(self.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +165,7 @@ class CostTable:
     def setup_at(self, setup: Setup, y: int, x: int) -> Setup:
         """A setup with the types and the context of a cell."""
         row = self.rows[y]
-        typed = replace(setup.configuration, type_k=row.type_k, type_v=row.type_v)
+        typed = with_types(setup.configuration, row.types)
         return setup.with_configuration(with_n_ctx(typed, self.contexts[x]))
 
 
@@ -185,17 +182,17 @@ def cost_table(
     """
     now = plan.setup.configuration
     contexts = _contexts(now.n_ctx, plan.model.architecture.n_ctx_train, n_columns, shown)
-    pairs: list[tuple[KVTypeName, KVTypeName]] = [(name, name) for name in TYPES]
+    pairs = [KVTypes(name, name) for name in TYPES]
     kind = now.kv_cache if now.backend == "torch" and plan.setup.target == "kvchat" else None
     if kind is not None:  # it takes the place of any types
-        pairs = [(now.type_k, now.type_v)]
-    elif (now.type_k, now.type_v) not in pairs:
-        pairs.insert(0, (now.type_k, now.type_v))
+        pairs = [now.kv_types]
+    elif now.kv_types not in pairs:
+        pairs.insert(0, now.kv_types)
     rows = []
-    for type_k, type_v in pairs:
-        typed = replace(now, type_k=type_k, type_v=type_v)
+    for pair in pairs:
+        typed = with_types(now, pair)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
-        rows.append(Row(type_k, type_v, cells, plan.known.standing((type_k, type_v)), kind))
+        rows.append(Row(pair, cells, plan.known.standing(pair), kind))
     return CostTable(contexts, tuple(rows))
 
 

@@ -7,14 +7,13 @@ from typing import Literal
 from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate
-from engine.memory.kv_cache import PAD
+from engine.memory.kv_cache import PAD, is_whole
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
 from engine.planning.goals import Goal
 from engine.planning.placements import Placement, placement_text
 from engine.planning.solve import Choice
 from engine.planning.space import Knobs, Space
-from engine.policy.pairs import is_whole, pair_label
 
 Knob = Literal["split", "placement", "kv types", "micro-batch", "draft", "context"]
 
@@ -120,7 +119,7 @@ def _why_moved(space: Space, goal: Goal, knobs: Knobs) -> str:
 
 
 def _types(space: Space, before: Knobs, after: Knobs) -> Step | None:
-    finest, taken = pair_label(space.pairs[0]), pair_label(space.pairs[after.pair])
+    finest, taken = str(space.pairs[0]), str(space.pairs[after.pair])
     if before == after:
         rank = "finest that was" if is_whole(space.pairs[0]) else "quickest that is"
         return Step("kv types", f"the cache stays {finest}, the {rank} allowed")
@@ -244,7 +243,7 @@ def _other_pairs(
 ) -> Iterator[tuple[str, Choice]]:
     """Finer caches with less context or slower layers, and coarser ones with more context."""
     for pair in range(len(space.pairs)):
-        other, label = replace(knobs, pair=pair), f"{pair_label(space.pairs[pair])} cache"
+        other, label = replace(knobs, pair=pair), f"{space.pairs[pair]} cache"
         reached = space.largest(other)
         if reached is not None and (pair < knobs.pair or (pair > knobs.pair and reached > steps)):
             yield label, (other, reached)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from engine.configuration import KVTypes
 from engine.errors import PresetError
-from engine.policy.pairs import Pair
 
 DraftChoice = Literal["auto", "always", "never"]
 
@@ -65,7 +65,7 @@ class Limits:
     """Least tokens of a slot; None is 8192, or training where that is less."""
     max_n_ctx: int | None = None
     """Most tokens of a slot; None is what the model was trained on, more only if said here."""
-    pairs: tuple[Pair, ...] | None = None
+    pairs: tuple[KVTypes, ...] | None = None
     """Cache types to choose among, the best first; None is those that were measured and keep the
     gates, else f16, q8_0 and q4_0, matched."""
     cache_bytes: int | None = None

@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidth
@@ -23,7 +23,6 @@ from engine.model.speeds import ModelSpeed
 from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
 from engine.policy.known import Known, Standing
-from engine.policy.pairs import Pair
 from engine.presets.programs.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -80,9 +79,9 @@ class Plan:
     """The most that memory lets it run; None where a bandwidth is not known."""
 
     @property
-    def types(self) -> Pair:
+    def types(self) -> KVTypes:
         """Its cache types: of the keys and of the values."""
-        return self.setup.configuration.type_k, self.setup.configuration.type_v
+        return self.setup.configuration.kv_types
 
     @property
     def quality(self) -> Standing:

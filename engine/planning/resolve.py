@@ -19,6 +19,7 @@ from engine.configuration import (
     Adapter,
     Configuration,
     DraftConfiguration,
+    KVTypes,
     PredictorName,
 )
 from engine.errors import PresetError
@@ -45,7 +46,6 @@ from engine.planning.search import SearchResult, search
 from engine.planning.space import with_pair
 from engine.policy.choice import Choice
 from engine.policy.known import Known
-from engine.policy.pairs import Pair
 from engine.presets.preset import Preset
 
 NO_PROJECTOR = "off"
@@ -435,7 +435,7 @@ def _limits(rules: Preset, least: int | None, known: Known | None, *, has_draft:
     if isinstance(rules.n_ctx, int):
         least = most = -(-rules.n_ctx // rules.n_slots)
     wanted = open_types(rules)
-    pairs: tuple[Pair, ...] | None = None
+    pairs: tuple[KVTypes, ...] | None = None
     if wanted is not None:
         pairs = pairs_for(wanted, known or Known())
     elif said & {"type_k", "type_v"}:
@@ -451,7 +451,7 @@ def _limits(rules: Preset, least: int | None, known: Known | None, *, has_draft:
     )
 
 
-def _pair(rules: Preset) -> Pair:
+def _pair(rules: Preset) -> KVTypes:
     """The types of a preset, f16 where they are open."""
     type_k, type_v = rules.type_k, rules.type_v
-    return "f16" if type_k == "auto" else type_k, "f16" if type_v == "auto" else type_v
+    return KVTypes("f16" if type_k == "auto" else type_k, "f16" if type_v == "auto" else type_v)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from engine.configuration import Configuration, DraftConfiguration
+from engine.configuration import Configuration, DraftConfiguration, KVTypes
 from engine.errors import HardwareError, PresetError
 from engine.memory.cuda_kernels import has_cuda_kernel
 from engine.memory.estimate import Companions, DoesNotFitError, Estimate, estimator
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import PAD
+from engine.memory.kv_cache import PAD, is_whole
 from engine.memory.terms import Target
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
@@ -27,7 +27,7 @@ from engine.planning.placements import placements
 from engine.planning.solve import Choice, best_shared
 from engine.planning.space import Space
 from engine.policy.known import Known, Standing
-from engine.policy.pairs import FAST_PAIRS, WHOLE, Pair, is_whole, pair_label
+from engine.policy.pairs import FAST_PAIRS, WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _result(
     """The best choice with its estimate, what else fits, and what is known of its cache."""
     estimate = space.estimate(*best)
     chosen = estimate.configuration
-    standing = known.standing((chosen.type_k, chosen.type_v))
+    standing = known.standing(chosen.kv_types)
     others = alternatives(space, model, best)
     return SearchResult(goal, chosen, estimate, steps, others, estimate.warnings, standing)
 
@@ -134,11 +134,11 @@ def _pairs(
     devices: tuple[Device, ...],
     limits: Limits,
     known: Known,
-) -> tuple[Pair, ...]:
+) -> tuple[KVTypes, ...]:
     """The cache types to choose among: no quantised one where CUDA has no kernel for it."""
     if limits.pairs is not None:
         return limits.pairs
-    whole: Pair = ("bf16", "bf16") if start.type_k == start.type_v == "bf16" else WHOLE
+    whole = start.kv_types if start.kv_types == KVTypes("bf16", "bf16") else WHOLE
     has_gpu = any(device.kind == "gpu" for device in devices)
     if any(gpu.runs_cuda for gpu in devices) and not has_cuda_kernel(model.architecture):
         return (whole,)
@@ -203,7 +203,7 @@ def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) ->
         for name, total, free in held
     )
     now = estimate.configuration
-    pair = pair_label((now.type_k, now.type_v))
+    pair = str(now.kv_types)
     least = f"{n_tokens(space.tokens(space.least))} of {pair} cache"
     return (
         f"{model_name(model.file.path)} does not fit with {least} and "

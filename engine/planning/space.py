@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from math import log2
 from typing import NamedTuple
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, KVTypes, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
-from engine.memory.kv_cache import PAD, is_quantized
+from engine.memory.kv_cache import PAD, is_quantized, with_types
 from engine.memory.terms import TermKind
 from engine.planning.goals import Goal
 from engine.planning.placements import Placement
-from engine.policy.pairs import Pair, guessed_cost
+from engine.policy.pairs import guessed_cost
 
 
 class Room(NamedTuple):
@@ -50,7 +50,7 @@ class Space:
         cost: Estimator,
         *,
         placements: tuple[Placement, ...],
-        pairs: tuple[Pair, ...],
+        pairs: tuple[KVTypes, ...],
         micro_batches: tuple[int, ...],
         drafts: tuple[bool, ...],
         margin_bytes: int,
@@ -206,25 +206,21 @@ LYING = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
 """What moves with the layers."""
 
 
-def with_pair(configuration: Configuration, pair: Pair) -> Configuration:
+def with_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
     """The configuration with a pair of cache types; packed values take flash attention along."""
     flash = configuration.flash_attention
-    needs_flash = flash == "auto" and is_quantized(pair[1])
-    return replace(
-        configuration,
-        type_k=pair[0],
-        type_v=pair[1],
-        flash_attention="on" if needs_flash else flash,
-    )
+    needs_flash = flash == "auto" and is_quantized(pair.v)
+    typed = with_types(configuration, pair)
+    return replace(typed, flash_attention="on") if needs_flash else typed
 
 
-def with_taken_pair(configuration: Configuration, pair: Pair) -> Configuration:
+def with_taken_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
     """The configuration with a pair that the user took, such as the one that was measured.
 
     Where flash attention is off it goes along if packed values need it: whoever takes a pair wants
     it to run. A search leaves it off, and does without such pairs.
     """
-    if configuration.flash_attention == "off" and is_quantized(pair[1]):
+    if configuration.flash_attention == "off" and is_quantized(pair.v):
         configuration = replace(configuration, flash_attention="auto")
     return with_pair(configuration, pair)
 

@@ -70,7 +70,7 @@ def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | Non
         configuration = change(plan.setup.configuration)
         if configuration is None or configuration == plan.setup.configuration:
             continue
-        types = (configuration.type_k, configuration.type_v)
+        types = configuration.kv_types
         if types != plan.types and plan.known.standing(types).is_kept is False:
             continue  # measured on this model, and it loses too much
         setup = plan.setup.with_configuration(configuration)

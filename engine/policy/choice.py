@@ -11,20 +11,12 @@ from enum import StrEnum
 from math import log
 from typing import Final
 
-from engine.configuration import KVTypeName
+from engine.configuration import KVTypeName, KVTypes
 from engine.errors import PresetError
+from engine.memory.kv_cache import bits_of, is_whole
 from engine.memory.units import format_bytes
 from engine.policy.gates import Gates, readings, strain_of
-from engine.policy.pairs import (
-    FAST_PAIRS,
-    WHOLE,
-    Pair,
-    bits_of,
-    guessed_cost,
-    is_whole,
-    pair_label,
-    pair_of,
-)
+from engine.policy.pairs import FAST_PAIRS, WHOLE, guessed_cost
 from engine.quality.records import LEAST_TOKENS, Cost, Measurement, Report
 
 WIDEST: Final = "f32"
@@ -51,7 +43,7 @@ class BudgetError(PresetError):
     title = "The cache is too large"
 
 
-Size = Callable[[Pair], int]
+Size = Callable[[KVTypes], int]
 """Exact bytes of the cache with a pair; raises `PresetError` where llama.cpp refuses it."""
 
 
@@ -69,17 +61,17 @@ class Wish:
     counts_rates: bool = True
     """Whether the measured rates are those of the machine that it is for."""
 
-    def allows(self, pair: Pair) -> bool:
+    def allows(self, pair: KVTypes) -> bool:
         """Whether a pair has the types that are given; f32 is for comparing unless it is one."""
-        is_given = self.type_k in (None, pair[0]) and self.type_v in (None, pair[1])
-        return is_given and (WIDEST not in pair or WIDEST in (self.type_k, self.type_v))
+        is_given = self.type_k in (None, pair.k) and self.type_v in (None, pair.v)
+        return is_given and (WIDEST not in (pair.k, pair.v) or WIDEST in (self.type_k, self.type_v))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A cache kind, what it takes, and why it may be chosen or may not."""
 
-    pair: Pair
+    pair: KVTypes
     nbytes: int | None = None
     """None where llama.cpp refuses the pair."""
     measured: Measurement | None = None
@@ -93,14 +85,14 @@ class Candidate:
     @property
     def label(self) -> str:
         """The pair as it is typed."""
-        return pair_label(self.pair)
+        return str(self.pair)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The pair to run with, and why it is that one."""
 
-    pair: Pair
+    pair: KVTypes
     basis: Basis
     """Whether figures were chosen by, or the order for all models was."""
     reason: str
@@ -172,7 +164,7 @@ def rate_step(token_s: float, reference_s: float | None) -> int:
 
 def speed_order(
     candidate: Candidate, reference_s: float | None
-) -> tuple[bool, int, int, float, Pair]:
+) -> tuple[bool, int, int, float, KVTypes]:
     """The quickest first; among rates of one step the smallest, then the finest.
 
     It looks at nothing but the candidate and the reference, which no gate removes, so that the
@@ -192,7 +184,7 @@ def reference_seconds(report: Report, depth: int) -> float | None:
     return token_seconds(report.reference.cost, depth) if report.reference else None
 
 
-def is_coarser(pair: Pair, other: Pair) -> bool:
+def is_coarser(pair: KVTypes, other: KVTypes) -> bool:
     """Whether a pair has no more bits than another in keys and in values, and fewer in one."""
     (k, v), (other_k, other_v) = bits_of(pair), bits_of(other)
     return k <= other_k and v <= other_v and (k, v) != (other_k, other_v)
@@ -233,18 +225,17 @@ def _with_fall_back(found: Sequence[Candidate], wish: Wish, size: Size) -> list[
     return [*others, _sized(Candidate(WHOLE), wish, size)] if wish.allows(WHOLE) else [*found]
 
 
-def _measured(report: Report) -> dict[Pair, Measurement]:
+def _measured(report: Report) -> dict[KVTypes, Measurement]:
     """The reference and the candidates that are types of llama.cpp."""
-    found: dict[Pair, Measurement] = {}
+    found: dict[KVTypes, Measurement] = {}
     reference = report.reference
     for each in (*(() if reference is None else (reference,)), *report.candidates):
-        pair = pair_of(each.kind)
-        if pair is not None:
-            found.setdefault(pair, each)
+        if each.kind.are_of_llama_cpp:
+            found.setdefault(each.kind, each)
     return found
 
 
-def _judge(pair: Pair, found: Measurement, report: Report, gates: Gates) -> Candidate:
+def _judge(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> Candidate:
     if found.role == "reference":
         return Candidate(pair, measured=found)
     read = readings(found, gates, reference=report.reference, control=report.control)
@@ -359,7 +350,7 @@ def _notes(report: Report, taken: Candidate, wish: Wish) -> tuple[str, ...]:
 
 
 def _by_guess(report: Report | None, wish: Wish, size: Size) -> Choice:
-    given = [(wish.type_k or k, wish.type_v or v) for k, v in FAST_PAIRS]
+    given = [KVTypes(wish.type_k or e.k, wish.type_v or e.v) for e in FAST_PAIRS]
     found = [
         _sized(Candidate(pair, strain=guessed_cost(pair)), wish, size)
         for pair in dict.fromkeys(given)

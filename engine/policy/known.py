@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from engine.configuration import KVTypes
+from engine.memory.kv_cache import is_whole
 from engine.policy.choice import (
     Basis,
     Candidate,
@@ -13,7 +15,7 @@ from engine.policy.choice import (
     timed,
 )
 from engine.policy.gates import Gates
-from engine.policy.pairs import COARSENESS, Pair, guessed_cost, is_whole, pair_label
+from engine.policy.pairs import COARSENESS, guessed_cost
 from engine.quality.records import LEAST_TOKENS, Report
 
 MOST_COST = 8.0
@@ -57,7 +59,7 @@ class Known:
     notes: tuple[str, ...] = ()
     """What the user should know of the kept plans, such as one that cannot be read."""
 
-    candidates: dict[Pair, Candidate] = field(init=False, compare=False, repr=False)
+    candidates: dict[KVTypes, Candidate] = field(init=False, compare=False, repr=False)
     """The measured pairs by what they lose, the finest first; none without a report."""
 
     def __post_init__(self) -> None:
@@ -69,7 +71,7 @@ class Known:
         """Whether there is a report that can be chosen by."""
         return self.report is not None and has_verdict(self.report)
 
-    def standing(self, pair: Pair) -> Standing:
+    def standing(self, pair: KVTypes) -> Standing:
         """What is known of a pair."""
         if self.report is None:
             return _guess(pair, has_key_biases=self.has_key_biases)
@@ -79,13 +81,13 @@ class Known:
             return Standing(Basis.UNKNOWN, f"not among the {n_kinds} kinds that were measured", "?")
         return _measured(found, has_verdict=self.has_verdict, n_tokens=self.report.n_tokens)
 
-    def allowed(self) -> tuple[Pair, ...]:
+    def allowed(self) -> tuple[KVTypes, ...]:
         """The measured pairs that keep the gates, the finest first; empty without a verdict."""
         if not self.has_verdict:
             return ()
         return tuple(pair for pair, each in self.candidates.items() if not each.objections)
 
-    def quickest_first(self, pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    def quickest_first(self, pairs: Iterable[KVTypes]) -> tuple[KVTypes, ...]:
         """Pairs by their measured rates; as they came where those are of another machine."""
         known = self.candidates
         listed = tuple(pairs)
@@ -95,7 +97,7 @@ class Known:
         found = {pair: timed(known[pair], USUAL_N_CTX) for pair in listed}
         return tuple(sorted(found, key=lambda pair: speed_order(found[pair], base_s)))
 
-    def costs(self, pairs: Iterable[Pair]) -> tuple[float, ...]:
+    def costs(self, pairs: Iterable[KVTypes]) -> tuple[float, ...]:
         """What each pair costs, in halvings of the context: measured for all, or guessed for all.
 
         At the gates a kind costs as much as four bits do by guess: it must double the context.
@@ -124,12 +126,12 @@ def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing
     return Standing(Basis.MEASURED, text, short, is_kept=True)
 
 
-def _guess(pair: Pair, *, has_key_biases: bool) -> Standing:
+def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if is_whole(pair):
-        return Standing(Basis.GUESSED, f"{pair_label(pair)} is taken to lose nothing", "guess")
-    cost = max(COARSENESS[pair[0]], COARSENESS[pair[1]])
-    if has_key_biases and COARSENESS[pair[0]] > COARSENESS["q8_0"]:
-        return Standing(Basis.GUESSED, f"keys of {pair[0]} {BIASED_KEYS}", "guess")
+        return Standing(Basis.GUESSED, f"{pair} is taken to lose nothing", "guess")
+    cost = max(COARSENESS[pair.k], COARSENESS[pair.v])
+    if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
+        return Standing(Basis.GUESSED, f"keys of {pair.k} {BIASED_KEYS}", "guess")
     if cost <= COARSENESS["q8_0"]:
         text = "8 bits lose next to nothing on most models"
     else:

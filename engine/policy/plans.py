@@ -14,12 +14,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from engine.configuration import STRICT, Bounds
+from engine.configuration import STRICT, Bounds, KVTypes
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.policy.choice import Basis, Choice
 from engine.policy.sentence import verdict
-from engine.quality.records import CacheKind, Measurement, Name, Report, Subject
+from engine.quality.records import Measurement, Name, Report, Subject
 from engine.validation import read_versioned
 
 VERSION: Final = 1
@@ -59,7 +59,7 @@ class SavedPlan:
     __pydantic_config__ = STRICT
 
     report: Report
-    kind: CacheKind
+    kind: KVTypes
     """What to run with."""
     is_guess: bool
     """Whether the report had too little text to choose by."""
@@ -136,7 +136,7 @@ class PlanStore:
             earlier = _earlier(before)
         plan = SavedPlan(
             report,
-            CacheKind(*choice.pair),
+            choice.pair,
             choice.basis is not Basis.MEASURED,
             verdict(report, choice),
             saved,

@@ -1,8 +1,9 @@
 """What a cache kind does to the text, in one sentence, by its figures alone."""
 
+from engine.configuration import KVTypes
+from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import Basis, Choice
-from engine.policy.pairs import bits_of, is_whole, pair_of
-from engine.quality.records import CacheKind, Figure, Measurement, Part, Report, n_right
+from engine.quality.records import Figure, Measurement, Part, Report, n_right
 
 TEXT_NAMES = {"document": "long documents", "tools": "tool calls"}
 """Sorts of text as a sentence calls them, where that is not the sort's own name."""
@@ -10,7 +11,7 @@ ROUNDED_AWAY = 0.0005
 """Nats that a sentence with three digits would show as none."""
 
 
-def sentence(report: Report, kind: CacheKind) -> str:
+def sentence(report: Report, kind: KVTypes) -> str:
     """A kind's size, its likeliest tokens, and its loss on each sort of text, in one sentence.
 
     Such as `q8_0 K with q5_1 V: 1.9x smaller, same top token 99.6 %, nothing measurable on chat,
@@ -33,14 +34,12 @@ def verdict(report: Report | None, choice: Choice) -> str:
     """The sentence of a choice; where nothing smaller passes or it is a guess, the reason."""
     if report is None or choice.basis is not Basis.MEASURED or is_whole(choice.pair):
         return choice.reason
-    return sentence(report, CacheKind(*choice.pair))
+    return sentence(report, choice.pair)
 
 
-def kind_name(kind: CacheKind) -> str:
+def kind_name(kind: KVTypes) -> str:
     """`q8_0` where both are one type, else `q8_0 K with q5_1 V`."""
-    if kind.type_k == kind.type_v:
-        return kind.type_k
-    return f"{kind.type_k} K with {kind.type_v} V"
+    return kind.k if kind.k == kind.v else f"{kind.k} K with {kind.v} V"
 
 
 def is_measurable(figure: Figure, noise: float) -> bool:
@@ -61,8 +60,10 @@ def _ratio(found: Measurement, report: Report) -> float:
     cost, whole_cost = found.cost, report.reference.cost if report.reference else None
     if cost and whole_cost and cost.kv_bytes and whole_cost.kv_bytes:
         return whole_cost.held_per_token / cost.held_per_token
-    pair, whole = pair_of(found.kind), pair_of(report.subject.reference)
-    return 1.0 if pair is None or whole is None else sum(bits_of(whole)) / sum(bits_of(pair))
+    pair, whole = found.kind, report.subject.reference
+    if not (pair.are_of_llama_cpp and whole.are_of_llama_cpp):
+        return 1.0
+    return sum(bits_of(whole)) / sum(bits_of(pair))
 
 
 def _losses(found: Measurement, report: Report) -> list[str]:

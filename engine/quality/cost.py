@@ -6,7 +6,8 @@ from statistics import median
 
 from engine.backends.base import Sequence as Line
 from engine.clock import Stopwatch
-from engine.quality.records import CacheKind, Cost
+from engine.configuration import KVTypes
+from engine.quality.records import Cost
 from engine.quality.scoring import BatchShape, OpenedKind
 
 SHALLOW, DEEP = 256, 2048
@@ -38,15 +39,15 @@ def shape_of(n_ctx: int) -> BatchShape:
 
 @dataclass(slots=True)
 class _Timed:
-    kind: CacheKind
+    kind: KVTypes
     opened: OpenedKind
     line: Line
     prefill_s: float = 0.0
 
 
 def timed(
-    kinds: Sequence[tuple[CacheKind, OpenedKind]], tokens: Sequence[int], n_ctx: int
-) -> Iterator[tuple[CacheKind, Cost] | int]:
+    kinds: Sequence[tuple[KVTypes, OpenedKind]], tokens: Sequence[int], n_ctx: int
+) -> Iterator[tuple[KVTypes, Cost] | int]:
     """What each kind costs; between stretches their tokens, so that the caller can stop.
 
     Args:
@@ -59,14 +60,14 @@ def timed(
     """
     shallow, deep = depths(n_ctx)
     rows = [_Timed(kind, opened, opened.backend.open()) for kind, opened in kinds]
-    rates: dict[CacheKind, list[float]] = {}
+    rates: dict[KVTypes, list[float]] = {}
     for row in rows:
         row.line.prefill([_token(tokens, 0)])  # the first decode of a context sets up its graph
         row.line.crop(0)
     for depth in (shallow, deep):
         for row in rows:
             yield from _prefill(row, tokens, depth)
-        found: dict[CacheKind, list[float]] = {row.kind: [] for row in rows}
+        found: dict[KVTypes, list[float]] = {row.kind: [] for row in rows}
         for _ in range(N_ROUNDS):
             for row in rows:
                 found[row.kind].append(_decode(row.line, tokens))

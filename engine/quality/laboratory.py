@@ -13,16 +13,10 @@ import psutil
 
 from engine.backends.base import Backend
 from engine.clock import Pacer, Stopwatch
+from engine.configuration import KVTypes
 from engine.errors import DecodeAborted, ModelLoadError
 from engine.quality.cost import LEAST_CTX, n_timed, shape_of, timed
-from engine.quality.records import (
-    CacheKind,
-    Cost,
-    Measurement,
-    QualityError,
-    Report,
-    Role,
-)
+from engine.quality.records import Cost, Measurement, QualityError, Report, Role
 from engine.quality.row_store import RowKey, RowStore
 from engine.quality.scoring import (
     FREE,
@@ -49,15 +43,15 @@ MOST_KEEPING = 0.05
 DEPTH_OF_TWICE = 256
 """Tokens in the cache at which one more takes about twice as long as at the start: the time left is
 told by that. Attention over quantised values takes that long on a processor, others less."""
-F16 = CacheKind("f16", "f16")
+F16 = KVTypes("f16", "f16")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is measured, and how."""
 
-    kinds: tuple[CacheKind, ...]
-    reference: CacheKind = F16
+    kinds: tuple[KVTypes, ...]
+    reference: KVTypes = F16
     n_chunk: int = N_CHUNK
     takes_times: bool = True
     memory_bytes: int | None = None
@@ -132,11 +126,11 @@ class Laboratory:
     plan: Plan
     documents: Sequence[Document]
     report: Report
-    refusal: Callable[[CacheKind], str | None] = lambda _: None
+    refusal: Callable[[KVTypes], str | None] = lambda _: None
     store: RowStore = field(default_factory=lambda: RowStore(None, ""))
     notes: tuple[str, ...] = ()
-    _refused: set[CacheKind] = field(default_factory=set)
-    _costs: dict[tuple[Role, CacheKind], Cost] = field(default_factory=dict)
+    _refused: set[KVTypes] = field(default_factory=set)
+    _costs: dict[tuple[Role, KVTypes], Cost] = field(default_factory=dict)
     _live: list[Backend] = field(default_factory=list)
     _is_stopped: bool = False
     _has_told_of_rows: bool = False
@@ -209,35 +203,35 @@ class Laboratory:
                 self._refused.add(kind)
                 yield Note(f"{kind} is left out: {why}")
 
-    def _lacks(self, role: Role, kind: CacheKind) -> bool:
+    def _lacks(self, role: Role, kind: KVTypes) -> bool:
         """Whether rows of a document are missing, and no complete figures are there."""
         if self._is_refused(role, kind) or self._has_figures(role, kind):
             return False
         return not all(self._has_rows(role, kind, index) for index in range(len(self.documents)))
 
-    def _is_refused(self, role: Role, kind: CacheKind) -> bool:
+    def _is_refused(self, role: Role, kind: KVTypes) -> bool:
         return role == "candidate" and kind in self._refused
 
-    def _has_figures(self, role: Role, kind: CacheKind) -> bool:
+    def _has_figures(self, role: Role, kind: KVTypes) -> bool:
         found = self._earlier(role, kind)
         return found is not None and found.is_complete
 
-    def _has_rows(self, role: Role, kind: CacheKind, index: int) -> bool:
+    def _has_rows(self, role: Role, kind: KVTypes, index: int) -> bool:
         """Whether all rows of a document are there."""
         return self.store.n_rows(RowKey(role, kind, index)) >= self.documents[index].n_rows
 
-    def _earlier(self, role: Role, kind: CacheKind) -> Measurement | None:
+    def _earlier(self, role: Role, kind: KVTypes) -> Measurement | None:
         rows = self.report.measurements
         return next((each for each in rows if (each.role, each.kind) == (role, kind)), None)
 
-    def _open_group(self, waiting: Sequence[CacheKind]) -> tuple[list[_Opened], list[Note]]:
+    def _open_group(self, waiting: Sequence[KVTypes]) -> tuple[list[_Opened], list[Note]]:
         """The reference, the control where it is not done, and as many kinds as memory holds."""
         budget = self._budget()
         reference = self.plan.reference
         n_threads = self.report.subject.n_threads
         opened: list[_Opened] = []
         notes: list[Note] = []
-        wanted: list[tuple[Role, CacheKind]] = [("reference", reference)]
+        wanted: list[tuple[Role, KVTypes]] = [("reference", reference)]
         if self._lacks("control", reference):
             wanted.append(("control", reference))
         n_first = len(wanted)
@@ -266,7 +260,7 @@ class Laboratory:
             raise
         return opened, notes
 
-    def _open(self, role: Role, kind: CacheKind, n_threads: int) -> tuple[_Opened, int]:
+    def _open(self, role: Role, kind: KVTypes, n_threads: int) -> tuple[_Opened, int]:
         n_chunk = self.report.subject.n_chunk
         n_ctx = self.report.subject.n_ctx
         shape = BatchShape(n_ctx, n_chunk, n_chunk, n_threads, is_control=role == "control")
@@ -368,9 +362,9 @@ class Laboratory:
         n_timed_before = len({kind for _, kind in self._costs})
         return done + (n_timed_before * _work(0, n_timed(self.report.subject.n_ctx)))
 
-    def _wanted(self) -> list[tuple[Role, CacheKind]]:
+    def _wanted(self) -> list[tuple[Role, KVTypes]]:
         reference = self.plan.reference
-        first: list[tuple[Role, CacheKind]] = [("reference", reference), ("control", reference)]
+        first: list[tuple[Role, KVTypes]] = [("reference", reference), ("control", reference)]
         return [*first, *(("candidate", kind) for kind in self.plan.kinds)]
 
     # --- what is kept ---
@@ -407,12 +401,12 @@ class Laboratory:
             missing = [kind for kind in missing if self._cost_of(kind) is None]
             yield ReportChanged(self._summary(n_draws=0))
 
-    def _time_group(self, kinds: Sequence[CacheKind]) -> Iterator[Progress]:
+    def _time_group(self, kinds: Sequence[KVTypes]) -> Iterator[Progress]:
         """Time as many kinds side by side as memory holds, at least one."""
         n_ctx = self.report.subject.n_ctx
         tokens = max((each.tokens for each in self.documents), key=len)
         budget, used = self._budget(), 0
-        opened: list[tuple[CacheKind, OpenedKind]] = []
+        opened: list[tuple[KVTypes, OpenedKind]] = []
         try:
             for kind in kinds:
                 if opened and used >= budget:
@@ -442,11 +436,11 @@ class Laboratory:
         free = psutil.virtual_memory().available
         return self.plan.memory_bytes or round(MEMORY_SHARE * free)
 
-    def _cost_of(self, kind: CacheKind) -> Cost | None:
+    def _cost_of(self, kind: KVTypes) -> Cost | None:
         roles: tuple[Role, ...] = ("candidate", "reference")
         return next((self._costs[r, kind] for r in roles if (r, kind) in self._costs), None)
 
-    def _keep_cost(self, kind: CacheKind, cost: Cost) -> None:
+    def _keep_cost(self, kind: KVTypes, cost: Cost) -> None:
         if kind == self.plan.reference:
             self._costs["reference", kind] = self._costs["control", kind] = cost
         if kind in self.plan.kinds:
@@ -463,7 +457,7 @@ class Laboratory:
             elapsed_s=self.report.elapsed_s + self._watch.total(),
         )
 
-    def _measurement(self, role: Role, kind: CacheKind, n_draws: int) -> Measurement | None:
+    def _measurement(self, role: Role, kind: KVTypes, n_draws: int) -> Measurement | None:
         """What is known of a kind: of an earlier report, or of its rows; None without any."""
         earlier = self._earlier(role, kind)
         cost = self._costs.get((role, kind))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from engine.configuration import MOST_COUNT, STRICT, Bounds
+from engine.configuration import MOST_COUNT, STRICT, Bounds, KVTypes
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.validation import read_versioned
@@ -40,9 +40,6 @@ Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
 Size = Annotated[int, Bounds(ge=0, le=2**53)]
 Name = Annotated[str, Bounds(pattern=r"^\P{C}+$", max_length=300)]
 """A line that a terminal shows as it is: without control and format characters."""
-TYPE_NAME = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}$"
-TypeName = Annotated[str, Bounds(pattern=TYPE_NAME)]
-"""Torch's may begin with what the first layers have: `2xf16+q4_0`."""
 Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{16,64}$")]
 
 
@@ -50,20 +47,6 @@ class QualityError(EngineError):
     """Texts, cache kinds or a report that cannot be measured or read."""
 
     title = "The cache's quality cannot be measured"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class CacheKind:
-    """How keys and values are kept; the names are the backend's, such as `q8_0`."""
-
-    __pydantic_config__ = STRICT
-
-    type_k: TypeName
-    type_v: TypeName
-
-    def __str__(self) -> str:
-        """`q8_0` where both are one type, else `q8_0/q5_1`: keys, then values."""
-        return self.type_k if self.type_k == self.type_v else f"{self.type_k}/{self.type_v}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +143,7 @@ class Measurement:
 
     __pydantic_config__ = STRICT
 
-    kind: CacheKind
+    kind: KVTypes
     role: Role
     is_complete: bool
     """Whether every text and every question was scored."""
@@ -208,7 +191,7 @@ class Subject:
     """Longest text in tokens that was scored without a break."""
     n_chunk: Count
     """Tokens of one batch."""
-    reference: CacheKind
+    reference: KVTypes
     settings: dict[Name, Name]
     """All else that changes the numbers, such as `flash_attention`."""
 
@@ -267,7 +250,7 @@ class Report:
         """The noise floor; None before its first text is done."""
         return next((each for each in self.measurements if each.role == "control"), None)
 
-    def find(self, kind: CacheKind) -> Measurement | None:
+    def find(self, kind: KVTypes) -> Measurement | None:
         """The candidate of a kind; None where it was not measured."""
         return next((each for each in self.candidates if each.kind == kind), None)
 

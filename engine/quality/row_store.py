@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.configuration import KVTypes
 from engine.files import read_bytes, replace_file
 from engine.parsing import parse_json
 from engine.quality.metrics import ROW, Rows
-from engine.quality.records import CacheKind, QualityError, Role
+from engine.quality.records import QualityError, Role
 
 MAGIC = b"KVCHATQR"
 PRELUDE = struct.Struct("<8sI")
@@ -29,7 +30,7 @@ class RowKey:
     """Whose rows of which document."""
 
     role: Role
-    kind: CacheKind
+    kind: KVTypes
     document: int
     """Its number among all documents."""
 
@@ -93,7 +94,7 @@ class RowStore:
         if self._path is None:
             return
         listed = [
-            [key.role, key.kind.type_k, key.kind.type_v, key.document, len(rows)]
+            [key.role, key.kind.k, key.kind.v, key.document, len(rows)]
             for key, rows in self._rows.items()
         ]
         head = json.dumps({"subject": self._subject, "blocks": listed}).encode()
@@ -126,6 +127,6 @@ def _blocks(data: bytes, subject: str) -> dict[RowKey, Rows]:
         if n_rows < 0:
             raise ValueError(f"a block has {n_rows} rows")
         rows = np.frombuffer(body, dtype=ROW, count=n_rows, offset=at)
-        found[RowKey(role, CacheKind(type_k, type_v), document)] = rows
+        found[RowKey(role, KVTypes(type_k, type_v), document)] = rows
         at += rows.nbytes
     return found

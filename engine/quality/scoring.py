@@ -16,8 +16,9 @@ import numpy as np
 
 from engine.backends.base import Backend, Vocabulary
 from engine.backends.base import Sequence as Line
+from engine.configuration import KVTypes
 from engine.quality.metrics import ReferenceRows, Rows, compared_rows, own_rows, reference_rows
-from engine.quality.records import CacheKind, QualityError, Role
+from engine.quality.records import QualityError, Role
 from engine.quality.texts import Document
 
 Turn = AbstractContextManager[object]
@@ -62,7 +63,7 @@ class KindOpener(Protocol):
         """Whether contexts decode quicker at once, in a thread each, than one after the other."""
         ...
 
-    def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
         """One more context; closing its backend frees it.
 
         Raises:
@@ -79,7 +80,7 @@ class KindOpener(Protocol):
 class Contestant:
     """A context in the comparison; the reference comes first."""
 
-    kind: CacheKind
+    kind: KVTypes
     role: Role
     line: Line
     n_step: int
@@ -100,7 +101,7 @@ class ScoredChunk:
 class ContestantError(QualityError):
     """A candidate whose numbers cannot be compared."""
 
-    def __init__(self, kind: CacheKind, message: str) -> None:
+    def __init__(self, kind: KVTypes, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 

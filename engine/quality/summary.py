@@ -10,12 +10,12 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.configuration import KVTypes
 from engine.quality.metrics import Rows
 from engine.quality.records import (
     POSITIONS,
     TEXT_KINDS,
     Answers,
-    CacheKind,
     Cost,
     Figure,
     Measurement,
@@ -127,7 +127,7 @@ def answers_of(documents: Sequence[Document], rows: Sequence[Rows]) -> tuple[Ans
 
 
 def measurement_of(
-    kind: CacheKind,
+    kind: KVTypes,
     role: Role,
     documents: Sequence[Document],
     found: Mapping[int, Rows],

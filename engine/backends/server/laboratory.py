@@ -22,18 +22,11 @@ from engine.backends.server.logprobs import (
     told_rows,
 )
 from engine.clock import Stopwatch
+from engine.configuration import KVTypes
 from engine.errors import EngineError
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
 from engine.quality.questions import questions
-from engine.quality.records import (
-    SERVERS,
-    CacheKind,
-    QualityError,
-    Report,
-    Role,
-    Subject,
-    check_same_subject,
-)
+from engine.quality.records import SERVERS, QualityError, Report, Role, Subject, check_same_subject
 from engine.quality.row_store import RowKey, RowStore
 from engine.quality.summary import N_DRAWS, empty_report, measurement_of
 from engine.quality.texts import Document, Text, clean_name, digest_of, documents_of
@@ -277,9 +270,9 @@ def open_server_laboratory(
     return ServerLaboratory(servers, documents, report, store)
 
 
-def _kinds(n: int) -> list[CacheKind]:
+def _kinds(n: int) -> list[KVTypes]:
     """`server_1`, `server_2` and so on: what a report calls them."""
-    return [CacheKind(f"server_{number}", f"server_{number}") for number in range(1, n + 1)]
+    return [KVTypes(f"server_{number}", f"server_{number}") for number in range(1, n + 1)]
 
 
 def _step(rows: Iterator[ToldRow]) -> list[ToldRow]:

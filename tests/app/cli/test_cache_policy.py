@@ -21,22 +21,21 @@ from app.startup import Services, prepare
 from engine.backends import installed_build
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.memory.hardware import this_processor
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings
-from engine.policy.pairs import Pair
 from engine.policy.plans import PlanStore, SavedPlan, read_plan
 from engine.quality.laboratory import Finished
-from engine.quality.records import CacheKind, QualityError, Report
+from engine.quality.records import QualityError, Report
 from engine.quality.summary import empty_report
 from engine.quality.texts import documents_of
 from tests.app.cli.conftest import kvchat, spawned
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
-MIXED: Pair = ("q8_0", "q5_1")
+MIXED = KVTypes("q8_0", "q5_1")
 POLICY = PolicySettings()
 
 
@@ -241,7 +240,7 @@ class MeasuringLaboratory:
         self.asked.append(request)
         now = datetime.now(UTC).isoformat()
         self._found = of_this_machine(
-            replace(report({(k.type_k, k.type_v): 0.002 for k in request.plan.kinds}), started=now),
+            replace(report(dict.fromkeys(request.plan.kinds, 0.002)), started=now),
             request.configuration.model_path,
         )
 
@@ -336,11 +335,11 @@ def test_of_the_same_texts_and_settings_the_chosen_kind_alone_is_measured_again(
     ).texts
     loaded.release()
     plan = SavedPlan(
-        replace(found, subject=subject, texts=texts), CacheKind(*MIXED), is_guess=False,
+        replace(found, subject=subject, texts=texts), MIXED, is_guess=False,
         sentence="", saved="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
     again = _again(USUAL, plan, configuration)
-    assert again.kinds == (CacheKind(*MIXED),)
+    assert again.kinds == (MIXED,)
     assert list(subjects_of([laboratory_request(again, configuration)])) == [subject]
     other = replace(configuration, flash_attention="off")
     assert len(_again(USUAL, plan, other).kinds) == 3
@@ -428,7 +427,7 @@ def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(
     keep(starter_path)
     settings = Settings()
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), settings)
-    assert (opened.configuration.type_k, opened.configuration.type_v) == MIXED
+    assert opened.configuration.kv_types == MIXED
     assert opened.types_note is not None
     assert opened.types_note.startswith("cache measured: q8_0 K with q5_1 V")
     named = open_model(ModelRequest(str(starter_path), n_ctx=1024, kv="q4_0"), settings)

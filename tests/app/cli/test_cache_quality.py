@@ -17,9 +17,10 @@ from app.quality.page import html_page
 from app.render.lines import plain
 from app.render.quality import INTERVALS, kind_lines, report_lines
 from app.store.chats import ChatStore
+from engine.configuration import KVTypes
 from engine.policy.choice import judged
 from engine.policy.gates import Gates
-from engine.quality.records import CacheKind, Figure, QualityError, read_report, write_report
+from engine.quality.records import Figure, QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
@@ -34,7 +35,7 @@ def report_path(tmp_path: Path) -> Path:
 
 
 def test_kinds_are_read_as_keys_and_values() -> None:
-    assert read_kinds("q8_0, q8_0/q4_0,q8_0") == (("q8_0", "q8_0"), ("q8_0", "q4_0"))
+    assert read_kinds("q8_0, q8_0/q4_0,q8_0") == (KVTypes("q8_0", "q8_0"), KVTypes("q8_0", "q4_0"))
 
 
 def test_torch_says_itself_which_kinds_it_knows() -> None:
@@ -253,7 +254,7 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     assert all(row.is_complete for row in report.measurements)
     assert 0 < q8.scores.kl_mean.value < q4.scores.kl_mean.value
     assert q8.scores.same_top.value > 0.9
-    assert q4.kind == CacheKind("q4_0", "q4_0")
+    assert q4.kind == KVTypes("q4_0", "q4_0")
     assert not (tmp_path / "r.json.rows").exists()
 
 

@@ -21,7 +21,7 @@ from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from engine.backends import installed_build
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest
 from engine.model.architecture import read_model
@@ -29,15 +29,7 @@ from engine.model.identity import model_identity
 from engine.policy.choice import judged
 from engine.policy.gates import Gates, PolicySettings
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
-from engine.quality.records import (
-    CacheKind,
-    Figure,
-    QualityError,
-    Report,
-    Scores,
-    TextFacts,
-    write_report,
-)
+from engine.quality.records import Figure, QualityError, Report, Scores, TextFacts, write_report
 from engine.quality.records import Measurement as MeasuredKind
 from tests.app.screens.plan_host import Host, SilentDryRun, shows
 from tests.engine.quality.made_reports import Q8, Q8_Q4, made_measurement, made_report
@@ -238,7 +230,7 @@ async def test_what_the_command_measured_is_shown_and_taken(
     async with host.run_test(size=WIDE) as pilot:
         await says(pilot, screen, "q8_0/q4_0", "q8_0: 2.0x smaller")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: host.given == [("q8_0", "q8_0")])  # type: ignore[comparison-overlap]
+        await wait_until(pilot, lambda: host.given == [KVTypes("q8_0", "q8_0")])
 
 
 async def test_a_kind_is_taken_with_one_key(model: Path, scripted: Scripted) -> None:
@@ -249,7 +241,7 @@ async def test_a_kind_is_taken_with_one_key(model: Path, scripted: Scripted) -> 
         scripted.tell(Finished(REPORT, is_complete=True))
         await wait_until(pilot, lambda: not screen.is_measuring)
         await pilot.press("end", "enter")
-        await wait_until(pilot, lambda: host.given == [("q8_0", "q4_0")])  # type: ignore[comparison-overlap]
+        await wait_until(pilot, lambda: host.given == [KVTypes("q8_0", "q4_0")])
 
 
 @pytest.mark.parametrize(
@@ -329,7 +321,7 @@ async def test_the_planner_takes_the_kind_that_was_measured(
 ) -> None:
     path = report_path(starter_path, "own")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_report(path, made_report(made_measurement(CacheKind("q8_0", "q5_1"), 0.001)))
+    write_report(path, made_report(made_measurement(KVTypes("q8_0", "q5_1"), 0.001)))
     screen = PlannerScreen(
         starter_path, Configuration(starter_path, 4096), dry_run=SilentDryRun(),
         presets_dir=tmp_path / "presets",
@@ -388,10 +380,10 @@ async def test_the_type_of_the_verdict_is_marked_so_that_one_key_takes_it(
         scripted.tell(Finished(REPORT, is_complete=True))
         await wait_until(pilot, lambda: not screen.is_measuring)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: host.given == [("q8_0", "q8_0")])  # type: ignore[comparison-overlap]
+        await wait_until(pilot, lambda: host.given == [KVTypes("q8_0", "q8_0")])
     again = screen_of(model, scripted)
     host = Host(again)  # type: ignore[arg-type]  # it keeps whatever is given
     async with host.run_test(size=WIDE) as pilot:
         await says(pilot, again, "q8_0: 2.0x smaller")
         await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: host.given == [("q8_0", "q4_0")])  # type: ignore[comparison-overlap]
+        await wait_until(pilot, lambda: host.given == [KVTypes("q8_0", "q4_0")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.errors import PresetError, WorkerError
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
@@ -215,7 +215,7 @@ def test_heads_of_rwkv_are_whole_steps_of_the_kernel(
 
 def test_fit_takes_no_cache_that_leaves_the_graph_without_room(tmp_path: Path) -> None:
     model = small(tmp_path, "granite-3.1-3b-a800m", block_count=24)
-    limits = Limits(pairs=(("q8_0", "q8_0"), ("f16", "f16")))
+    limits = Limits(pairs=(KVTypes("q8_0", "q8_0"), KVTypes("f16", "f16")))
     for goal in Goal:
         found = search(
             model, (CPU,), goal, target="llama-server", margin_bytes=0, limits=limits

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import KVTypes
 from engine.memory.dry_run import DryRun
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -14,7 +15,7 @@ from engine.planning.goals import Goal, Limits
 from engine.planning.search import search
 
 pytestmark = pytest.mark.model
-PAIRS = ((("f16", "f16"),), (("q8_0", "q8_0"),), (("q4_0", "q4_0"),), None)
+PAIRS = (*((KVTypes.parse(name),) for name in ("f16", "q8_0", "q4_0")), None)
 
 
 @pytest.fixture(scope="module")

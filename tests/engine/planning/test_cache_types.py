@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, FlashAttention
+from engine.configuration import Configuration, FlashAttention, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import cache_bytes, estimate
 from engine.memory.hardware import Device
@@ -19,7 +19,6 @@ from engine.planning.space import with_pair, with_taken_pair
 from engine.planning.what_if import what_ifs
 from engine.policy.choice import BudgetError
 from engine.policy.known import Known
-from engine.policy.pairs import Pair
 from engine.presets.preset import Preset
 from tests.engine.planning.shapes import dense_model
 from tests.engine.policy.reports import Q4, Q8, WHOLE, compared_with_f32, report
@@ -45,8 +44,8 @@ def settled(
     return resolve(preset, model, Machine((cpu(free),)), known=known)
 
 
-def types(found: Configuration) -> tuple[str, str]:
-    return found.type_k, found.type_v
+def types(found: Configuration) -> KVTypes:
+    return found.kv_types
 
 
 def test_the_quickest_measured_kind_is_taken_and_without_one_the_guess(small: Model) -> None:
@@ -157,19 +156,19 @@ def test_a_change_that_was_measured_to_break_a_gate_is_not_proposed(small: Model
 @pytest.mark.parametrize(
     ("flash", "pair", "searched", "taken"),
     [
-        ("off", ("q8_0", "q5_1"), "off", "on"),
-        ("off", ("q8_0", "f16"), "off", "off"),
-        ("auto", ("q8_0", "q5_1"), "on", "on"),
-        ("auto", ("f16", "f16"), "auto", "auto"),
+        ("off", KVTypes("q8_0", "q5_1"), "off", "on"),
+        ("off", KVTypes("q8_0", "f16"), "off", "off"),
+        ("auto", KVTypes("q8_0", "q5_1"), "on", "on"),
+        ("auto", KVTypes("f16", "f16"), "auto", "auto"),
     ],
 )
 def test_a_pair_that_was_taken_has_flash_attention_where_its_values_need_it(
-    flash: FlashAttention, pair: Pair, searched: FlashAttention, taken: FlashAttention
+    flash: FlashAttention, pair: KVTypes, searched: FlashAttention, taken: FlashAttention
 ) -> None:
     configuration = Configuration(Path("m.gguf"), 8192, flash_attention=flash)
     for change, expected in ((with_pair, searched), (with_taken_pair, taken)):
         changed = change(configuration, pair)
-        assert (changed.type_k, changed.type_v, changed.flash_attention) == (*pair, expected)
+        assert (changed.kv_types, changed.flash_attention) == (pair, expected)
 
 
 def test_a_planner_of_a_script_wants_a_type_by_name() -> None:

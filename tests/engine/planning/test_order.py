@@ -5,6 +5,7 @@ import pytest
 from engine.configuration import Configuration
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
+from engine.memory.kv_cache import with_types
 from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Offload
@@ -39,13 +40,14 @@ def slowness(model: Model, devices: tuple[Device, ...], configuration: Configura
 
 def fastest(model: Model, devices: tuple[Device, ...], n_ctx: int, n_finest: int) -> float:
     """The least slowness at which a context fits with one of the first pairs of cache types."""
-    type_k, type_v = FAST_PAIRS[n_finest - 1]
+    types = FAST_PAIRS[n_finest - 1]
 
     def fits(placement: Placement) -> bool:
         configuration = Configuration(
-            model.file.path, n_ctx, type_k=type_k, type_v=type_v, flash_attention="on",
-            n_ubatch=128, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe,
+            model.file.path, n_ctx, flash_attention="on", n_ubatch=128,
+            n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe,
         )  # fmt: skip
+        configuration = with_types(configuration, types)
         return estimate(model, configuration, devices, target="llama-server").fits(MARGIN)
 
     return next(p.slowness for p in placements(model, devices, Offload.PARTIAL) if fits(p))
@@ -68,7 +70,7 @@ def _key(goal: Goal, now: Configuration) -> tuple[int, ...]:
 
 
 def _fineness(now: Configuration) -> int:
-    return -FAST_PAIRS.index((now.type_k, now.type_v))
+    return -FAST_PAIRS.index(now.kv_types)
 
 
 @pytest.mark.parametrize("gib", [4, 6, 8, 10, 12, 16, 20, 24, 48])

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, KVTypes, PredictorName
 from engine.errors import HardwareError, IncompatiblePairError, PresetError
 from engine.memory.estimate import Companions, DoesNotFitError, cache_bytes
 from engine.memory.hardware import Device
@@ -14,7 +14,6 @@ from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.search import SearchResult, search
 from engine.policy.choice import Basis
 from engine.policy.known import Known
-from engine.policy.pairs import parse_pair
 from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
 from tests.engine.policy.reports import report
 
@@ -201,7 +200,7 @@ def test_what_the_user_set_stays(model_8b: Model) -> None:
 
 
 def test_slow_pairs_are_taken_only_when_named_and_then_warned_about(model_8b: Model) -> None:
-    named = Limits(pairs=(parse_pair("q8_0/q4_0"),))
+    named = Limits(pairs=(KVTypes.parse("q8_0/q4_0"),))
     result = found(model_8b, 8, Goal.CONTEXT, limits=named)
     assert (result.configuration.type_k, result.configuration.type_v) == ("q8_0", "q4_0")
     assert any("slow path" in warning for warning in result.warnings)
@@ -223,7 +222,7 @@ def test_what_llama_cpp_refuses_is_never_found(tmp_path: Path) -> None:
     result = found(odd, 4, Goal.CONTEXT)
     assert result.configuration.type_k == "f16"
     with pytest.raises(PresetError, match="packs blocks of 32"):
-        found(odd, 4, Goal.CONTEXT, limits=Limits(pairs=(("q8_0", "q8_0"),)))
+        found(odd, 4, Goal.CONTEXT, limits=Limits(pairs=(KVTypes("q8_0", "q8_0"),)))
 
 
 def test_a_refused_cache_type_does_not_hide_that_memory_is_short(tmp_path: Path) -> None:
@@ -242,14 +241,14 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
     with pytest.raises(PresetError, match="above the largest"):
         Limits(min_n_ctx=9000, max_n_ctx=8000)
     with pytest.raises(PresetError, match="'q9' is no cache type"):
-        parse_pair("q9")
+        KVTypes.parse("q9")
 
 
 def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: Path) -> None:
     odd = dense_model(tmp_path, d_hidden=5120, n_heads=32, n_kv_heads=32, n_layers=8)  # of 160
     assert found(odd, 3, Goal.CONTEXT).configuration.type_k == "f16"
     assert found(odd, None, Goal.CONTEXT).configuration.n_gpu_layers == -1
-    named = Limits(pairs=(("q8_0", "q8_0"),))
+    named = Limits(pairs=(KVTypes("q8_0", "q8_0"),))
     warned = found(odd, 3, Goal.CONTEXT, limits=named).warnings
     assert any("CUDA has no flash attention for heads of 160" in warning for warning in warned)
 
@@ -279,11 +278,11 @@ def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
 
 # --- with what was measured ---
 
-Q8, Q4 = parse_pair("q8_0"), parse_pair("q4_0")
+Q8, Q4 = KVTypes.parse("q8_0"), KVTypes.parse("q4_0")
 
 
-def types_of(result: SearchResult) -> tuple[str, str]:
-    return result.configuration.type_k, result.configuration.type_v
+def types_of(result: SearchResult) -> KVTypes:
+    return result.configuration.kv_types
 
 
 @pytest.mark.parametrize("goal", Goal)
@@ -291,7 +290,7 @@ def test_no_goal_takes_a_kind_that_broke_a_gate_on_this_model(small: Model, goal
     known = Known(report({Q8: 0.4, Q4: 0.5}))
     for gib in (2, 3, 4, 8):
         result = found(small, gib, goal, known=known)
-        assert types_of(result) == ("f16", "f16")
+        assert types_of(result) == KVTypes("f16", "f16")
         assert result.quality.basis is Basis.MEASURED
 
 
@@ -306,7 +305,7 @@ def test_a_kind_that_keeps_the_gates_buys_context_where_the_guess_would_not_take
 
 
 def test_the_finest_by_measure_comes_first_for_quality(small: Model) -> None:
-    mixed = parse_pair("q8_0/q5_1")
+    mixed = KVTypes.parse("q8_0/q5_1")
     known = Known(report({mixed: 0.002, Q8: 0.001}))
     with_budget = Limits(cache_bytes=160 * MIB)
     result = found(small, None, Goal.QUALITY, known=known, limits=with_budget)
@@ -315,7 +314,7 @@ def test_the_finest_by_measure_comes_first_for_quality(small: Model) -> None:
 
 def test_for_speed_the_measured_rates_order_the_kinds_of_this_machine(small: Model) -> None:
     rates = report({Q8: 0.002}, {Q8: 90.0})
-    assert types_of(found(small, None, Goal.SPEED, known=Known(rates))) == ("f16", "f16")
+    assert types_of(found(small, None, Goal.SPEED, known=Known(rates))) == KVTypes("f16", "f16")
     here = found(small, None, Goal.SPEED, known=Known(rates, has_rates=True))
     assert types_of(here) == Q8
     assert any("quickest that is allowed" in step.text for step in here.steps)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.policy.pairs import Pair, bits_of
+from engine.configuration import KVTypes
+from engine.memory.kv_cache import bits_of
 from engine.quality.records import (
     Answers,
-    CacheKind,
     Cost,
     Figure,
     Measurement,
@@ -19,9 +19,9 @@ from engine.quality.records import (
 )
 
 N_TOKENS = 10_000
-WHOLE: Pair = ("f16", "f16")
-Q8: Pair = ("q8_0", "q8_0")
-Q4: Pair = ("q4_0", "q4_0")
+WHOLE = KVTypes("f16", "f16")
+Q8 = KVTypes("q8_0", "q8_0")
+Q4 = KVTypes("q4_0", "q4_0")
 
 
 def scores(loss: float = 0.0, n_tokens: int = N_TOKENS, same_top: float | None = None) -> Scores:
@@ -40,18 +40,18 @@ def scores(loss: float = 0.0, n_tokens: int = N_TOKENS, same_top: float | None =
     )
 
 
-def cost(pair: Pair, tps: float, n_ctx: int = 8192) -> Cost:
+def cost(pair: KVTypes, tps: float, n_ctx: int = 8192) -> Cost:
     """What a kind of 1,024 elements a token takes, at a rate that falls with the depth."""
     nbytes = round(n_ctx * 1024 * sum(bits_of(pair)) / 8)
     return Cost(n_ctx, nbytes, 1 << 20, 20 * tps, 128, tps, 4096, 0.8 * tps)
 
 
 def measured(
-    pair: Pair, loss: float = 0.0, tps: float | None = 50.0, role: Role = "candidate"
+    pair: KVTypes, loss: float = 0.0, tps: float | None = 50.0, role: Role = "candidate"
 ) -> Measurement:
     """A kind with its loss in nats of mean KL and its rate near the start of the context."""
     return Measurement(
-        CacheKind(*pair),
+        pair,
         role,
         is_complete=True,
         scores=scores(loss),
@@ -72,14 +72,14 @@ SUBJECT = Subject(
     n_threads=2,
     n_ctx=8192,
     n_chunk=512,
-    reference=CacheKind(*WHOLE),
+    reference=WHOLE,
     settings={"flash_attention": "on"},
 )
 
 
 def report(
-    kinds: Mapping[Pair, float] | None = None,
-    rates: Mapping[Pair, float | None] | None = None,
+    kinds: Mapping[KVTypes, float] | None = None,
+    rates: Mapping[KVTypes, float | None] | None = None,
     n_tokens: int = N_TOKENS,
 ) -> Report:
     """A report of an f16 reference at 50 tokens/s, its control, and kinds with their losses."""
@@ -99,7 +99,7 @@ def report(
 
 def compared_with_f32(found: Report) -> Report:
     """A report with an f32 reference in the place of its own."""
-    kind = CacheKind("f32", "f32")
+    kind = KVTypes("f32", "f32")
     whole = [replace(each, kind=kind) for each in found.measurements if each.role != "candidate"]
     subject = replace(found.subject, reference=kind)
     return replace(found, subject=subject, measurements=(*whole, *found.candidates))

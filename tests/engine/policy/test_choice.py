@@ -7,20 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.configuration import KVTypes
 from engine.errors import PresetError
+from engine.memory.kv_cache import bits_of
 from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose, is_coarser, token_seconds
 from engine.policy.gates import Gates
-from engine.policy.pairs import Pair, bits_of
-from engine.quality.records import CacheKind, Figure, Measurement, Report
+from engine.quality.records import Figure, Measurement, Report
 from tests.engine.policy.reports import Q4, Q8, WHOLE, compared_with_f32, cost, measured, report
 
-PAIRS: tuple[Pair, ...] = (
-    Q8, Q4, ("q8_0", "q5_1"), ("q8_0", "q4_0"), ("f16", "q4_0"), ("q5_1", "q5_1"), ("q4_0", "q8_0"),
+PAIRS = (
+    Q8, Q4,
+    *map(KVTypes.parse, ("q8_0/q5_1", "q8_0/q4_0", "f16/q4_0", "q5_1/q5_1", "q4_0/q8_0")),
 )  # fmt: skip
 N_CTX = 4096
 
 
-def size(pair: Pair) -> int:
+def size(pair: KVTypes) -> int:
     return round(N_CTX * 1024 * sum(bits_of(pair)) / 8)
 
 
@@ -157,7 +159,7 @@ def test_what_is_compared_with_f32_never_runs_with_it_unless_it_is_named() -> No
     choice = choose(failed, Wish(N_CTX), Gates(), size)
     assert (choice.pair, choice.taken.nbytes) == (WHOLE, size(WHOLE))
     assert choice.reason.startswith("f16, because no smaller type may be chosen (q4_0: ")
-    assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size).pair == ("f32", "f32")
+    assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size).pair == KVTypes("f32", "f32")
     with pytest.raises(BudgetError, match="the smallest, f16, takes"):
         choose(failed, Wish(N_CTX, size(WHOLE) - 1), Gates(), size)
     passed = compared_with_f32(report({Q8: 0.001, Q4: 0.4}, {Q8: 20.0}))
@@ -180,16 +182,16 @@ def test_an_unfinished_kind_is_not_chosen() -> None:
 
 
 def test_an_unfinished_kind_refuses_no_other() -> None:
-    bf16: Pair = ("bf16", "bf16")
+    bf16 = KVTypes("bf16", "bf16")
     found = report({bf16: 0.5, Q8: 0.001}, {Q8: 90.0})
-    rows = [replace(e, is_complete=e.kind != CacheKind(*bf16)) for e in found.measurements]
+    rows = [replace(e, is_complete=e.kind != bf16) for e in found.measurements]
     choice = choose(replace(found, measurements=tuple(rows)), Wish(N_CTX), Gates(), size)
     assert choice.pair == Q8
     assert [each.pair for each in choice.rejected] == [bf16]
 
 
 def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
-    def refuses(pair: Pair) -> int:
+    def refuses(pair: KVTypes) -> int:
         if pair == Q8:
             raise PresetError("V type q8_0 needs flash attention")
         return size(pair)
@@ -201,13 +203,13 @@ def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
 
 def test_kinds_of_another_backend_are_left_out() -> None:
     found = report({Q8: 0.4})
-    foreign = replace(measured(Q8, 0.0, 99.0), kind=CacheKind("kivi4", "kivi4"))
+    foreign = replace(measured(Q8, 0.0, 99.0), kind=KVTypes("kivi4", "kivi4"))
     both = replace(found, measurements=(*found.measurements, foreign))
     assert choose(both, Wish(N_CTX), Gates(), size).pair == WHOLE
 
 
 def test_a_given_type_of_the_keys_is_kept() -> None:
-    mixed: Pair = ("q8_0", "q5_1")
+    mixed = KVTypes("q8_0", "q5_1")
     found = report({Q8: 0.001, mixed: 0.002}, {WHOLE: 90.0, mixed: 60.0})
     assert choose(found, Wish(N_CTX, type_k="q8_0"), Gates(), size).pair == mixed
 

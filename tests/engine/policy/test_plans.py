@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import KVTypes
 from engine.files import RECORDS_BYTES
+from engine.memory.kv_cache import bits_of
 from engine.policy.choice import Choice, Wish, choose
 from engine.policy.gates import Gates
-from engine.policy.pairs import Pair, bits_of
 from engine.policy.plans import MOST_EARLIER, PlanError, PlanStore, plan_name, read_plan
-from engine.quality.records import CacheKind, Report
+from engine.quality.records import Report
 from tests.engine.policy.reports import Q4, Q8, SUBJECT, WHOLE, report
 
 NOW = datetime(2026, 11, 22, 18, 0, tzinfo=UTC)
 BUILD, MODEL = SUBJECT.build, SUBJECT.model_identity
 
 
-def size(pair: Pair) -> int:
+def size(pair: KVTypes) -> int:
     return round(1024 * sum(bits_of(pair)))
 
 
@@ -42,7 +43,7 @@ def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
     path = kept(store)
     [plan] = store.find(MODEL, BUILD).plans
     assert plan == read_plan(path)
-    assert (plan.kind, plan.is_guess) == (CacheKind(*Q8), False)
+    assert (plan.kind, plan.is_guess) == (Q8, False)
     assert plan.report == report({Q8: 0.001}, {Q8: 90.0})
     assert plan.sentence.startswith("q8_0: 1.9x smaller")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -87,7 +88,7 @@ def test_old_figures_are_kept_beside_new_ones_and_the_oldest_go(store: PlanStore
     kept(store, later, NOW + timedelta(days=31))
     [plan] = store.find(MODEL, BUILD).plans
     assert plan.report == later
-    assert plan.kind == CacheKind(*WHOLE)
+    assert plan.kind == WHOLE
     [earlier] = plan.earlier
     assert earlier.measurements == first.measurements
     assert earlier.measured == NOW.isoformat()
@@ -117,11 +118,11 @@ def test_a_run_that_was_stopped_takes_nothing_from_a_whole_one(store: PlanStore)
 def test_a_kind_that_was_not_measured_to_the_end_is_no_part_of_a_plan(store: PlanStore) -> None:
     whole = report({Q8: 0.001}, {Q8: 90.0})
     kept(store, whole)
-    *rest, last = report({Q8: 0.001, ("bf16", "bf16"): 0.5}, {Q8: 90.0}).measurements
+    *rest, last = report({Q8: 0.001, KVTypes("bf16", "bf16"): 0.5}, {Q8: 90.0}).measurements
     more = replace(whole, measurements=(*rest, replace(last, is_complete=False)))
     kept(store, more, NOW + timedelta(days=1))
     [plan] = store.find(MODEL, BUILD).plans
-    assert (plan.kind, plan.report) == (CacheKind(*Q8), whole)
+    assert (plan.kind, plan.report) == (Q8, whole)
     assert (plan.saved, plan.earlier) == (NOW.isoformat(), ())
 
 
@@ -134,7 +135,7 @@ def test_the_same_report_kept_twice_is_no_earlier_one(store: PlanStore) -> None:
 def test_every_fact_of_the_subject_but_the_file_s_name_makes_a_plan_of_its_own() -> None:
     changes: list[dict[str, object]] = [
         {"model_identity": "f" * 32}, {"texts_digest": "f" * 32}, {"build": "x"}, {"device": "x"},
-        {"n_threads": 3}, {"n_ctx": 3}, {"n_chunk": 3}, {"reference": CacheKind("bf16", "bf16")},
+        {"n_threads": 3}, {"n_ctx": 3}, {"n_chunk": 3}, {"reference": KVTypes("bf16", "bf16")},
         {"settings": {}},
     ]  # fmt: skip
     names = {plan_name(replace(SUBJECT, **each)) for each in changes}  # type: ignore[arg-type]  # by name

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from engine.configuration import KVTypes
+from engine.memory.kv_cache import bits_of
 from engine.policy.choice import Wish, choose
 from engine.policy.gates import Gates
-from engine.policy.pairs import Pair, bits_of
 from engine.policy.sentence import sentence, verdict
-from engine.quality.records import Answers, CacheKind, Figure, Part, Report, Scores
+from engine.quality.records import Answers, Figure, Part, Report, Scores
 from tests.engine.policy.reports import Q8, WHOLE, measured, report, scores
 
-MIXED: Pair = ("q8_0", "q5_1")
+MIXED = KVTypes("q8_0", "q5_1")
 
 
-def size(pair: Pair) -> int:
+def size(pair: KVTypes) -> int:
     return round(1024 * sum(bits_of(pair)))
 
 
@@ -29,8 +30,8 @@ def mixed_report(**losses: Scores) -> Report:
     return replace(found, measurements=(*found.measurements, row))
 
 
-def said(found: Report, pair: Pair = MIXED) -> str:
-    return sentence(found, CacheKind(*pair))
+def said(found: Report, pair: KVTypes = MIXED) -> str:
+    return sentence(found, pair)
 
 
 def test_the_sentence_has_size_likeliest_token_and_the_loss_on_each_sort_of_text() -> None:
@@ -77,12 +78,12 @@ def test_without_a_measured_cost_the_size_is_that_of_the_bits() -> None:
 
 
 @pytest.mark.parametrize("empty", [WHOLE, Q8])
-def test_where_a_cost_has_no_bytes_the_size_is_that_of_the_bits(empty: Pair) -> None:
+def test_where_a_cost_has_no_bytes_the_size_is_that_of_the_bits(empty: KVTypes) -> None:
     found = report({Q8: 0.001})
     rows = []
     for row in found.measurements:
         assert row.cost is not None
-        is_empty = row.kind == CacheKind(*empty)
+        is_empty = row.kind == empty
         rows.append(replace(row, cost=replace(row.cost, kv_bytes=0)) if is_empty else row)
     assert "1.9x smaller" in said(replace(found, measurements=tuple(rows)), Q8)
 

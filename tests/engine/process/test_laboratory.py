@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine import load_laboratory
-from engine.configuration import Configuration, FlashAttention
+from engine.configuration import Configuration, FlashAttention, KVTypes
 from engine.errors import ModelFileError, WorkerError
 from engine.load_laboratory import (
     LaboratoryRequest,
@@ -16,7 +16,7 @@ from engine.load_laboratory import (
 from engine.process import laboratory
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, Plan, Progress
-from engine.quality.records import CacheKind, QualityError
+from engine.quality.records import QualityError
 from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
 from engine.testing import FakeBackend, FakeVocabulary
@@ -100,7 +100,7 @@ def test_a_context_has_the_threads_of_its_shape_and_all_other_settings_of_the_mo
     taken: tuple[int, int | None],
 ) -> None:
     contexts = llama_cpp_contexts(SET)
-    contexts.open(CacheKind("q8_0", "q4_0"), BatchShape(1024, 256, 32, n_threads))
+    contexts.open(KVTypes("q8_0", "q4_0"), BatchShape(1024, 256, 32, n_threads))
     expected = replace(
         SET, type_k="q8_0", type_v="q4_0", n_slots=1, kv_unified=False, n_ctx=1024, n_batch=256,
         n_ubatch=256, n_threads=taken[0], n_threads_batch=taken[1],
@@ -113,7 +113,7 @@ def test_f32_is_read_without_flash_attention_and_contexts_take_turns_beside_a_gp
 ) -> None:
     contexts = llama_cpp_contexts(replace(SET, n_gpu_layers=-1))
     shape = BatchShape(1024, 256, 32, 2)
-    for kind in (CacheKind("f32", "f32"), CacheKind("f32", "q8_0"), CacheKind("f16", "f16")):
+    for kind in (KVTypes("f32", "f32"), KVTypes("f32", "q8_0"), KVTypes("f16", "f16")):
         contexts.open(kind, shape)
     usual = SET.flash_attention
     assert [one.flash_attention for one, _ in opened] == ["off", usual, usual]
@@ -139,7 +139,7 @@ def test_the_control_has_the_other_attention_whatever_the_batch_is(
 ) -> None:
     path = made_model(tmp_path / "m.gguf", "llama", SHAPES["llama"]).file.path
     contexts = llama_cpp_contexts(replace(SET, model_path=path, flash_attention=flash_attention))
-    kind, shape = CacheKind(reference, reference), BatchShape(512, n_chunk, n_chunk)
+    kind, shape = KVTypes(reference, reference), BatchShape(512, n_chunk, n_chunk)
     contexts.open(kind, shape)
     control = contexts.open(kind, replace(shape, is_control=True))
     [first, second] = [each.flash_attention for each, _ in opened]
@@ -185,14 +185,14 @@ def test_values_without_flash_attention_are_left_out_with_the_reason(
     starter_path: Path, tmp_path: Path
 ) -> None:
     configuration = Configuration(starter_path, 512, n_threads=1, flash_attention="off")
-    plan = Plan((Q8, CacheKind("q8_0", "f16")), takes_times=False)
+    plan = Plan((Q8, KVTypes("q8_0", "f16")), takes_times=False)
     asked = LaboratoryRequest(configuration, plan, (TEXT,))
     with LaboratoryProcess(asked, tmp_path / "log") as process:
         events = list(process)
     last = events[-1]
     assert isinstance(last, Finished)
     assert any("needs flash attention" in getattr(event, "text", "") for event in events)
-    assert [row.kind for row in last.report.candidates] == [CacheKind("q8_0", "f16")]
+    assert [row.kind for row in last.report.candidates] == [KVTypes("q8_0", "f16")]
 
 
 @pytest.mark.slow

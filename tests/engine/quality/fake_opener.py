@@ -7,20 +7,21 @@ from contextlib import nullcontext
 import numpy as np
 
 from engine.backends.base import Forward
+from engine.configuration import KVTypes
 from engine.errors import ModelLoadError
 from engine.quality.metrics import Rows
-from engine.quality.records import CacheKind, Report, Subject, TextFacts
+from engine.quality.records import Report, Subject, TextFacts
 from engine.quality.scoring import BatchShape, Contestant, OpenedKind, Turn, score
 from engine.quality.texts import Document
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 NOISES: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.3}
-F16 = CacheKind("f16", "f16")
-Q8 = CacheKind("q8_0", "q8_0")
-Q4 = CacheKind("q4_0", "q4_0")
-BROKEN = CacheKind("iq4_nl", "iq4_nl")
+F16 = KVTypes("f16", "f16")
+Q8 = KVTypes("q8_0", "q8_0")
+Q4 = KVTypes("q4_0", "q4_0")
+BROKEN = KVTypes("iq4_nl", "iq4_nl")
 """Its logits are no numbers."""
-TOO_LARGE = CacheKind("f32", "f32")
+TOO_LARGE = KVTypes("f32", "f32")
 """It cannot be opened."""
 
 
@@ -38,7 +39,7 @@ class FakeOpener:
     def __init__(self, n_most: int | None = None, *, is_concurrent: bool = True) -> None:
         self.vocabulary = FakeVocabulary()
         self.is_concurrent = is_concurrent
-        self.opened: list[tuple[CacheKind, BatchShape, FakeBackend]] = []
+        self.opened: list[tuple[KVTypes, BatchShape, FakeBackend]] = []
         self.n_most = n_most
         """Contexts that memory holds at once."""
 
@@ -46,7 +47,7 @@ class FakeOpener:
     def n_open(self) -> int:
         return sum(not backend.is_closed for _, _, backend in self.opened)
 
-    def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
         if kind == TOO_LARGE or (self.n_most is not None and self.n_open >= self.n_most):
             raise ModelLoadError(f"llama.cpp refused a context of {kind}")
         sort = BrokenBackend if kind == BROKEN else FakeBackend
@@ -55,7 +56,7 @@ class FakeOpener:
             n_ctx=shape.n_ctx,
             n_batch=shape.n_batch,
             n_rows=shape.n_rows,
-            noise=NOISES.get(kind.type_k, 0.05),
+            noise=NOISES.get(kind.k, 0.05),
         )
         self.opened.append((kind, shape, backend))
         return OpenedKind(backend, 1000)
@@ -64,12 +65,12 @@ class FakeOpener:
         pass
 
 
-def contestants(*kinds: CacheKind, n_chunk: int = 8, n_ctx: int = 512) -> list[Contestant]:
+def contestants(*kinds: KVTypes, n_chunk: int = 8, n_ctx: int = 512) -> list[Contestant]:
     """The reference, the control in steps of 3, and kinds."""
     opener = FakeOpener()
     shape = BatchShape(n_ctx, n_chunk, n_chunk)
 
-    def line(kind: CacheKind) -> FakeSequence:
+    def line(kind: KVTypes) -> FakeSequence:
         opener.open(kind, shape)
         return opener.opened[-1][2].open()
 

@@ -2,31 +2,23 @@
 
 from dataclasses import replace
 
-from engine.quality.records import (
-    Answers,
-    CacheKind,
-    Cost,
-    Measurement,
-    Part,
-    Report,
-    Role,
-    TextFacts,
-)
+from engine.configuration import KVTypes
+from engine.quality.records import Answers, Cost, Measurement, Part, Report, Role, TextFacts
 from tests.engine.policy import reports
 from tests.engine.policy.reports import measured, scores
 
-F16 = CacheKind("f16", "f16")
-Q8 = CacheKind("q8_0", "q8_0")
-Q8_Q4 = CacheKind("q8_0", "q4_0")
+F16 = KVTypes("f16", "f16")
+Q8 = KVTypes("q8_0", "q8_0")
+Q8_Q4 = KVTypes("q8_0", "q4_0")
 
 
 def made_measurement(
-    kind: CacheKind, kl: float, *, role: Role = "candidate", held: int = 1000, tps: float = 50.0
+    kind: KVTypes, kl: float, *, role: Role = "candidate", held: int = 1000, tps: float = 50.0
 ) -> Measurement:
     """A complete measurement with a mean KL; early rows and chats lose less than late ones."""
     half, twice = scores(kl / 2, 9_000), scores(kl * 2, 9_000)
     return replace(
-        measured(("f16", "f16"), kl, tps, role),
+        measured(F16, kl, tps, role),
         kind=kind,
         scores=scores(kl, 9_000),
         by_position=(Part("0-2k", half), Part("2-8k", twice)),

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import KVTypes
 from engine.quality import laboratory as laboratory_module
 from engine.quality.laboratory import Finished, Laboratory, Note, Plan, Progress, ReportChanged
-from engine.quality.records import CacheKind, QualityError
+from engine.quality.records import QualityError
 from engine.quality.row_store import RowKey, RowStore
 from engine.quality.texts import Answer, Document
 from tests.engine.quality.fake_opener import (
@@ -24,7 +25,7 @@ QUESTION = Document("q", "needle", TEXTS[0].tokens, first=50, answers=(Answer("1
 
 
 def laboratory(
-    *kinds: CacheKind,
+    *kinds: KVTypes,
     opener: FakeOpener | None = None,
     store: RowStore | None = None,
     takes_times: bool = False,
@@ -96,7 +97,7 @@ def test_a_kind_that_cannot_be_used_is_left_out_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("bad", [BROKEN, TOO_LARGE])
-def test_a_kind_that_fails_takes_no_other_with_it(bad: CacheKind) -> None:
+def test_a_kind_that_fails_takes_no_other_with_it(bad: KVTypes) -> None:
     events = list(laboratory(bad, Q8).run())
     last = events[-1]
     assert isinstance(last, Finished)

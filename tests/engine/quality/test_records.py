@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import KVTypes
 from engine.quality.records import (
-    CacheKind,
     Figure,
     QualityError,
     position_name,
@@ -89,7 +89,7 @@ def test_bytes_are_told_for_one_token_of_a_full_context() -> None:
 
 
 def test_names_are_short() -> None:
-    assert [str(CacheKind("q8_0", "q8_0")), str(Q8_Q4)] == ["q8_0", "q8_0/q4_0"]
+    assert [str(KVTypes("q8_0", "q8_0")), str(Q8_Q4)] == ["q8_0", "q8_0/q4_0"]
     assert [position_name(start) for start in (0, 2048, 8192, 16384)] == [
         "0-2k", "2-8k", "8-16k", "16k on",
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from engine.backends.torch.caches.blocks import BLOCK_FORMATS
 from engine.backends.torch.caches.kinds import FLOATS
 from engine.backends.torch.caches.tiered import TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
-from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session
@@ -32,7 +32,6 @@ from engine.model.architecture import read_model
 from engine.model.chat_template import ChatTemplate
 from engine.quality.laboratory import Finished as Measured
 from engine.quality.laboratory import Note, Plan
-from engine.quality.records import CacheKind
 from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
 from engine.requests import Cancellation, GenerationRequest
@@ -147,8 +146,7 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
     contexts = torch_contexts(settings(llama))
     shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
     opened = {
-        name: contexts.open(CacheKind(name, name), shape)
-        for name in ("f32", "f16", "q4_0", "paged")
+        name: contexts.open(KVTypes(name, name), shape) for name in ("f32", "f16", "q4_0", "paged")
     }
     backends = [each.backend for each in opened.values()]
     models = {id(each._live().model) for each in backends if isinstance(each, TorchBackend)}
@@ -158,7 +156,7 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
     assert opened["f16"].compute_bytes == 1024 * 2 * 2 * 32 * 4
     assert opened["f16"].backend.kv_bytes == 1024 * 2 * 2 * 2 * 32 * 2
     with pytest.raises(ModelLoadError, match="no cache kind 'turbo'"):
-        contexts.open(CacheKind("turbo", "turbo"), shape)
+        contexts.open(KVTypes("turbo", "turbo"), shape)
     opened["f16"].backend.close()
     assert rows_of(opened["q4_0"].backend, LINE).shape == (200, 259)
     contexts.close()
@@ -166,10 +164,10 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
 
 def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
     names = ("q4_0", "kivi2", "paged", "means", "turbo", "1xf16+q4_0")
-    kinds = tuple(CacheKind(name, name) for name in names)
+    kinds = tuple(KVTypes(name, name) for name in names)
     request = LaboratoryRequest(
         settings(llama),
-        Plan((*kinds, CacheKind("q8_0", "f16")), takes_times=True),
+        Plan((*kinds, KVTypes("q8_0", "f16")), takes_times=True),
         (Text("a text", "document", "a tree, a tea and a sea; " * 40),),
         n_ctx=600,
     )

@@ -19,8 +19,12 @@ from engine.backends.torch.caches.kinds import (  # noqa: E402
     make_caches,
 )
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noqa: E402
-from engine.memory.torch_caches import DECOUPLED, KIVI, WHOLE_KINDS  # noqa: E402
-from engine.quality.records import CacheKind  # noqa: E402
+from engine.memory.torch_caches import (  # noqa: E402
+    DECOUPLED,
+    KIVI,
+    WHOLE_KINDS,
+    KindName,
+)
 from tests.contracts.kv_cache import ROOM, SHAPE, KVCacheContract, Make  # noqa: E402
 
 MIXED = (
@@ -50,9 +54,9 @@ AT_ONCE = ("q8_0", "q4_0", "kivi4", "f16/q4_1", "fp8")
 """Kinds that are tried without a window too, so that each row is read coded."""
 
 
-def kind_of(name: str) -> CacheKind:
+def kind_of(name: str) -> KindName:
     type_k, _, type_v = name.partition("/")
-    return CacheKind(type_k, type_v or type_k)
+    return KindName(type_k, type_v or type_k)
 
 
 def one_cache(name: str, **changes: int | bool) -> KVCache:

@@ -13,10 +13,10 @@ from engine.memory.torch_caches import (  # noqa: E402
     TENSOR_KINDS,
     WHOLE_KINDS,
     CacheSpan,
+    KindName,
     cache_bytes,
     token_bytes,
 )
-from engine.quality.records import CacheKind  # noqa: E402
 from tests.torch_device import DEVICE  # noqa: E402
 
 LAYERS = [LayerShape(3, 64, 64)] * 4
@@ -29,7 +29,7 @@ def room(n_ctx: int) -> CacheRoom:
 
 @pytest.mark.parametrize("name", [*TENSOR_KINDS, *GROWING, "means"])
 def test_bytes_of_a_token_are_those_of_theory_within_a_hundredth(name: str) -> None:
-    kind = CacheKind(name, name)
+    kind = KindName(name, name)
     held = [held_bytes(make_caches(kind, LAYERS, room(n_ctx))) for n_ctx in (4096, 8192)]
     assert (held[1] - held[0]) / 4096 == pytest.approx(token_bytes(kind, LAYERS), rel=0.01)
 
@@ -40,20 +40,20 @@ def test_bytes_of_a_token_are_those_of_theory_within_a_hundredth(name: str) -> N
      ("nf4", 4.5), ("q3", 3.5), ("kivi4", 5), ("kivi2", 3), ("rotated_q4_0", 4.5), ("means", 4)],
 )  # fmt: skip
 def test_theory_counts_scales(name: str, bits: float) -> None:
-    kind = CacheKind(name, name)
+    kind = KindName(name, name)
     assert token_bytes(kind, LAYERS) == 4 * 3 * 2 * 64 * bits / 8
 
 
 def test_a_window_costs_what_its_exact_rows_take() -> None:
     n_rows = 64 + 64  # exact ones, and those for rolling back
-    held = held_bytes(make_caches(CacheKind("q8_0", "q8_0"), LAYERS, room(2048)))
+    held = held_bytes(make_caches(KindName("q8_0", "q8_0"), LAYERS, room(2048)))
     rows = 4 * 3 * 2 * 64 * 4 * n_rows
-    assert held == rows + (2048 - 64) * token_bytes(CacheKind("q8_0", "q8_0"), LAYERS)
+    assert held == rows + (2048 - 64) * token_bytes(KindName("q8_0", "q8_0"), LAYERS)
 
 
 def test_a_sliding_layer_holds_its_window_and_what_a_draft_needs() -> None:
     layers = [LayerShape(3, 64, 64, window=512)]
-    kind = CacheKind("f16", "f16")
+    kind = KindName("f16", "f16")
     slides = held_bytes(make_caches(kind, layers, room(4096)))
     assert slides == 3 * 2 * 64 * 2 * (512 + 64)
     whole = replace(room(4096), keeps_windows=True)
@@ -71,21 +71,21 @@ def test_a_plan_s_bytes_are_those_that_are_allocated(
 ) -> None:
     layers = [LayerShape(3, 64, 64), LayerShape(1, 128, 64, window=512)]
     type_k, _, type_v = name.partition("/")
-    kind = CacheKind(type_k, type_v or type_k)
+    kind = KindName(type_k, type_v or type_k)
     made = make_caches(kind, layers, replace(room(n_ctx), keeps_windows=keeps_windows))
     span = CacheSpan(n_ctx, "f32", keeps_windows=keeps_windows)
     assert cache_bytes(kind, layers, span) == held_bytes(made)
 
 
 def test_layers_in_one_pool_are_counted_once() -> None:
-    caches = make_caches(CacheKind("paged", "paged"), LAYERS, room(1024))
+    caches = make_caches(KindName("paged", "paged"), LAYERS, room(1024))
     assert held_bytes(caches) == sum(held_bytes([each]) for each in caches)
     assert held_bytes([*caches, *caches]) == held_bytes(caches)
 
 
 @pytest.mark.parametrize("name", ["q8", "turbo", "channel_f16", "rotated_", "kivi", ""])
 def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(name: str) -> None:
-    for kind in (CacheKind(name, "f16"), CacheKind("f16", name)):
+    for kind in (KindName(name, "f16"), KindName("f16", name)):
         with pytest.raises(ModelLoadError) as raised:
             make_caches(kind, LAYERS, room(64))
         for known in ("f16", "q8_0", "nf4", "kivi4", "paged", "tiered", "rotated_q4_0"):
@@ -95,7 +95,7 @@ def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(name: str) -> Non
 @pytest.mark.parametrize("name", WHOLE_KINDS)
 def test_a_kind_of_keys_and_values_together_is_not_mixed(name: str) -> None:
     with pytest.raises(ModelLoadError, match="together"):
-        make_caches(CacheKind(name, "f16"), LAYERS, room(64))
+        make_caches(KindName(name, "f16"), LAYERS, room(64))
 
 
 def test_heads_that_are_no_whole_blocks_are_refused_with_what_fits() -> None:
@@ -103,13 +103,13 @@ def test_heads_that_are_no_whole_blocks_are_refused_with_what_fits() -> None:
     with pytest.raises(
         ModelLoadError, match="blocks of 32 elements and a head of this model has 80"
     ):
-        make_caches(CacheKind("q4_0", "q4_0"), odd, room(64))
-    assert make_caches(CacheKind("channel_q4_1", "f16"), odd, room(64))
-    assert make_caches(CacheKind("f16", "f16"), odd, room(64))
+        make_caches(KindName("q4_0", "q4_0"), odd, room(64))
+    assert make_caches(KindName("channel_q4_1", "f16"), odd, room(64))
+    assert make_caches(KindName("f16", "f16"), odd, room(64))
 
 
 def test_the_usual_rows_of_the_laboratory_are_kinds_and_every_whole_one_is_among_them() -> None:
     usual = read_kinds(TORCH_KINDS, "torch")
     for pair in usual:
-        assert len(make_caches(CacheKind(*pair), LAYERS, room(256))) == len(LAYERS)
+        assert len(make_caches(KindName(*pair), LAYERS, room(256))) == len(LAYERS)
     assert {*WHOLE_KINDS, *KIVI, "sliding", "means"} <= {type_k for type_k, _ in usual}
