@@ -222,8 +222,7 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
         raise PresetError(
             f"{what} needs the model on this machine: {shown_origin(chosen.server)} draws its "
             f"tokens itself, with the drafts and the cache that it was started with. `kvchat load "
-            f"{chosen.server}` measures what it gives, `kvchat cache-quality --server "
-            f"{chosen.server}` what it says of texts; or name a model's file"
+            f"{chosen.server}` measures what it gives; or name a model's file"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
     return open_model(blind, settings, servers=False)

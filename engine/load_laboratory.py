@@ -10,12 +10,6 @@ from engine.backends.base import Backend, Vocabulary
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
-from engine.backends.server.laboratory import (
-    ServedTexts,
-    ServerLaboratory,
-    Servers,
-    open_server_laboratory,
-)
 from engine.cache.namespace import adapters_in_words
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, ModelLoadError, PresetError
@@ -70,13 +64,11 @@ class LaboratoryRequest:
     """Tokens after which texts are left out; None takes all."""
     earlier: Report | None = None
     """A report to go on with."""
-    other_servers: tuple[str, ...] = ()
-    """Whom the server of the configuration is compared with; their caches are as they are."""
     rows_path: Path | None = None
     """Where rows are kept until the measurement is complete."""
 
 
-def open_laboratory(request: LaboratoryRequest) -> Laboratory | ServerLaboratory:
+def open_laboratory(request: LaboratoryRequest) -> Laboratory:
     """A measurement that is ready to run; closing it frees the model.
 
     Raises:
@@ -84,11 +76,8 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory | ServerLaboratory
         ModelLoadError: llama.cpp refused it.
         QualityError: no text is long enough, a context is too small, or the earlier report is of
             something else.
-        ServerError: a server cannot be asked, or tells no likelihoods.
     """
     configuration, plan = request.configuration, request.plan
-    if configuration.server is not None:
-        return _at_servers(request, configuration.server)
     model = read_model(configuration.model_path)
     n_most = _longest(request, model)
     if n_most < LEAST_LABORATORY_CTX:
@@ -146,13 +135,6 @@ def _documents(
     """The texts of a request, and its questions behind them."""
     found = documents_of(request.texts, vocabulary, n_ctx, request.n_most)
     return found + (questions(vocabulary, request.haystack, n_ctx) if request.haystack else ())
-
-
-def _at_servers(request: LaboratoryRequest, server: str) -> ServerLaboratory:
-    asked = ServedTexts(request.texts, request.haystack, request.n_ctx, request.n_most)
-    name = request.configuration.model_path
-    servers = Servers((server, *request.other_servers), str(name) if name.name else "")
-    return open_server_laboratory(servers, asked, request.earlier)
 
 
 class Contexts:

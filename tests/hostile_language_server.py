@@ -1,7 +1,6 @@
 """A server of a language model on this machine that misbehaves as it is told."""
 
 import json
-import math
 import re
 import shutil
 import socket
@@ -41,7 +40,6 @@ WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 FINE = ("none", "usage beside choices", "slow counters")
 """Misdeeds that leave replies whole."""
 CHUNK = b"x" * (1 << 16)
-OTHER = 0.001
 
 
 @dataclass
@@ -65,10 +63,6 @@ class LanguageServer:
     """What a llama-server says of its slot."""
     sees_images: bool = False
     metrics: str = ""
-    shares: tuple[float, ...] = (0.6, 0.2, 0.1)
-    """Probabilities of the likeliest tokens behind any text; each other has `OTHER`."""
-    letter: int = 100
-    """Token of the first letter: a vocabulary of its own."""
     numbers: dict[str, object] = field(default_factory=dict)
     """Counts and times that take the place of the right ones, wherever they are sent."""
     is_released: threading.Event = field(default_factory=threading.Event)
@@ -209,9 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
             said = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
             self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
         elif self.path == "/detokenize":
-            self._answer(json.dumps({"content": "".join(map(self._word, body["tokens"]))}).encode())
+            self._answer(json.dumps({"content": "".join(map(_word, body["tokens"]))}).encode())
         elif self.path == "/tokenize":
-            self._answer(json.dumps({"tokens": [*map(self._token, body["content"])]}).encode())
+            self._answer(json.dumps({"tokens": [*map(ord, body["content"])]}).encode())
         else:
             self._reply(body)
 
@@ -271,8 +265,6 @@ class _Handler(BaseHTTPRequestHandler):
             told.is_released.wait(30)
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
-        elif "n_probs" in body and misdeed == "none":
-            self._answer(json.dumps(self._likelihoods(body)).encode())
         else:
             self._stream(misdeed)
 
@@ -282,24 +274,6 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             self._write(first)
             self._write_on(lambda: self._write(again), 0.01)
-
-    def _token(self, letter: str) -> int:
-        return self.told.letter + ord(letter)
-
-    def _word(self, token: int) -> str:
-        is_letter = token >= self.told.letter
-        return chr(token - self.told.letter) if is_letter else _word(token)
-
-    def _likelihoods(self, body: Mapping[str, object]) -> Mapping[str, object]:
-        """What llama-server tells of the token that a bias made it say."""
-        prompt, bias = body["prompt"], body["logit_bias"]
-        assert isinstance(prompt, list)
-        assert isinstance(bias, list)
-        forced = bias[0][0]
-        known = {prompt[-1] + at: share for at, share in enumerate(self.told.shares)}
-        top = [{"id": token, "logprob": math.log(share)} for token, share in known.items()]
-        row = {"id": forced, "logprob": math.log(known.get(forced, OTHER)), "top_logprobs": top}
-        return {"completion_probabilities": [row]}
 
     def _stream(self, misdeed: Misdeed) -> None:
         self.send_response(200)

@@ -24,10 +24,7 @@ class Replay:
 
 @contextmanager
 def replaying(name: str) -> Iterator[Replay]:
-    """Serve a recording: answers to the same question in their order, the last one ever after.
-
-    One with `asked_for` answers requests with that key only, before all others.
-    """
+    """Serve a recording: answers to the same question in their order, the last one ever after."""
     recording = json.loads((RECORDINGS / f"{name}.json").read_text("utf-8"))
     answers: defaultdict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for each in recording["exchanges"]:
@@ -50,10 +47,8 @@ def replaying(name: str) -> Iterator[Replay]:
         def _answer(self, method: str, body: dict[str, object]) -> None:
             replay.asked.append((self.path, body))
             known = answers[method, self.path]
-            fitting = [each for each in known if each.get("asked_for", "") in ("", *body)]
-            fitting = [each for each in fitting if each.get("asked_for")] or fitting
-            told = fitting[0] if fitting else {"status": 404, "type": "text/plain", "body": ""}
-            if len(fitting) > 1:
+            told = known[0] if known else {"status": 404, "type": "text/plain", "body": ""}
+            if len(known) > 1:
                 known.remove(told)
             data = str(told["body"]).encode()
             self.send_response(int(told["status"]))

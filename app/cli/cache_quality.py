@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import (
-    ADDRESS,
     FILE,
     Count,
     backend_choice,
@@ -74,9 +73,6 @@ quality_options = joined(
                  help="Your own chats too: with this you agree that kvchat reads them now. Figures "
                  "are kept of them, no words, and nothing leaves this machine."),
     backend_choice,
-    click.option("--server", "servers", multiple=True, type=ADDRESS,
-                 help="Compare servers in place of types; may be repeated, the first is the "
-                 "reference, MODEL its name there."),
     click.option("--kinds", "named",
                  help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
                  f"[{USUAL_KINDS}; every kind that torch has]"),
@@ -132,7 +128,6 @@ def command(
     kvchat cache-quality --all --resume all.json   go on, in mid-text too
     kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
-    kvchat cache-quality --server a:8080 --server b:8080
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured; the same command goes on there, also where it was killed.
@@ -148,9 +143,6 @@ def command(
         return 0
     if takes_all and asked.backend == "torch":
         raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
-    if options.servers:
-        typed = (asked.preset, asked.backend, named, asked.n_threads, options.n_chunk)
-        _check_servers(*typed, others=takes_all or is_due)
     options = _completed(options, named, asked.backend, takes_all=takes_all)
     if is_due:
         _check_due(asked, options, files)
@@ -178,12 +170,7 @@ def _completed(
     if takes_all:
         pairs = tuple(starmap(KVTypes, product(ALL_TYPES, ALL_TYPES)))
     kinds = tuple(pair for pair in pairs if pair != KVTypes.parse(options.reference))
-    return replace(
-        options,
-        kinds=() if options.servers else kinds,
-        n_tokens=options.n_tokens or None,
-        takes_times=options.takes_times and not options.servers,
-    )
+    return replace(options, kinds=kinds, n_tokens=options.n_tokens or None)
 
 
 def _check_due(asked: "ModelRequest", options: "Options", files: "Files") -> None:
@@ -193,13 +180,4 @@ def _check_due(asked: "ModelRequest", options: "Options", files: "Files") -> Non
         raise click.UsageError(
             "--due measures the models and kinds of kept plans on kvchat's own texts: leave "
             "out MODEL, --backend, texts and files"
-        )
-
-
-def _check_servers(*named: object, others: bool) -> None:
-    """Refuse what a server was started with, or what is of models here."""
-    if others or any(each is not None for each in named):
-        raise click.UsageError(
-            "--server compares servers with the settings that they were started with: leave out "
-            "--preset, --backend, --kinds, --all, --threads, --chunk and --due"
         )

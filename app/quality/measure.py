@@ -37,7 +37,7 @@ from engine.policy.choice import has_verdict, judged
 from engine.policy.plans import SavedPlan, plan_name
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
-from engine.quality.records import SERVERS, QualityError, Report, Subject, read_report
+from engine.quality.records import QualityError, Report, Subject, read_report
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
@@ -69,8 +69,6 @@ class Options:
     """Most tokens of all texts; None takes all."""
     asks: bool = True
     takes_times: bool = True
-    servers: tuple[str, ...] = ()
-    """Who is compared in the place of types: the first is the reference."""
 
 
 USUAL = Options(tuple(KVTypes.parse(name) for name in USUAL_KINDS.split(",")), n_tokens=MOST_TOKENS)
@@ -98,10 +96,7 @@ def run_measurement(
         EngineError: something is wrong before the first text is scored, or the page cannot be
             written.
     """
-    if options.servers:
-        configuration = Configuration.at_server(options.servers[0], request.model)
-    else:
-        configuration = open_here(request, settings, "the laboratory").configuration
+    configuration = open_here(request, settings, "the laboratory").configuration
     if files.resume is None:
         options = _with_due(options, configuration, settings)
     else:
@@ -152,14 +147,11 @@ def _unfinished_path(request: LaboratoryRequest, *, takes_chats: bool) -> Path:
     The user's chats do not count: they grow, and a report of those before is replaced.
     """
     configuration = request.configuration
-    place: Path = configuration.model_path
-    named: tuple[str, ...] = (configuration.backend,)
-    if configuration.server is not None:
-        place, named = Path(SERVERS), (configuration.address, *request.other_servers)
     texts = tuple(each for each in request.texts if not takes_chats or each.kind != "chat")
-    asked = repr((request.plan, texts, takes_chats, request.n_ctx, request.n_most, *named))
+    backend = configuration.backend
+    asked = repr((request.plan, texts, takes_chats, request.n_ctx, request.n_most, backend))
     digest = blake2b(asked.encode(), digest_size=DIGEST_BYTES).hexdigest()
-    return report_path(place, f"unfinished-{digest}")
+    return report_path(configuration.model_path, f"unfinished-{digest}")
 
 
 def _follow(run: MeasurementRun) -> int:
@@ -197,7 +189,7 @@ def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
 def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
     """The options with the kind that was chosen for the model, where its figures are due."""
     measured = (*options.kinds, KVTypes(options.reference, options.reference))
-    if configuration.backend == "torch" or options.servers:
+    if configuration.backend == "torch":
         return options  # plans are of llama.cpp's types
     due = [plan for plan in due_plans(settings.cache_policy).plans if plan.kind not in measured]
     identity = identity_of(read_model(configuration.model_path).file) if due else ""
@@ -321,7 +313,6 @@ def laboratory_request(options: Options, configuration: Configuration) -> Labora
         haystack=tuple(text for text in own if text.kind == "document") if options.asks else (),
         n_ctx=options.n_ctx,
         n_most=options.n_tokens,
-        other_servers=options.servers[1:],
     )
 
 

@@ -26,11 +26,6 @@ STOPPED = (
     "* was stopped before its last text: the same command goes on with it; with --chats, as long "
     "as no chat has changed"
 )
-STOPPED_AT_SERVERS = "* was stopped before its last text: servers are measured anew"
-NO_TYPES = (
-    "Servers do not tell which cache they have: what two of them differ by is known to who started "
-    "them. The same one named twice shows what is noise."
-)
 MOST_NLL = 50.0
 """Nats beyond which a perplexity is no number to show."""
 
@@ -107,19 +102,13 @@ def _sections(report: Report) -> Iterator[tuple[str, Sequence[str], Sequence[Seq
     for title, titles, rows in part_tables(report):
         if len(titles) > 2 and rows:
             yield title, titles, rows
-    if not report.is_of_servers:
-        if has_costs(report):
-            yield cost_title(report), COST, cost_rows(report)
-    elif any(row.needle or row.reasoning for row in report.measurements):
-        answers = [row[:1] + row[-2:] for row in cost_rows(report)]
-        yield "Right answers", COST[:1] + COST[-2:], answers
+    if has_costs(report):
+        yield cost_title(report), COST, cost_rows(report)
 
 
 def subject_lines(report: Report) -> tuple[str, ...]:
     """What was measured, where and on how much text."""
     subject = report.subject
-    if report.is_of_servers:
-        return _served_lines(report)
     library = "" if subject.settings.get("backend") == "torch" else "llama-cpp-python "
     settings = ", ".join(f"{name} {value}" for name, value in subject.settings.items())
     return (
@@ -131,20 +120,6 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"loss and KL are nats; the control is {subject.reference} through other kernels: "
         "what it shows no cache type causes",
         *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
-    )
-
-
-def _served_lines(report: Report) -> tuple[str, ...]:
-    """What was read to which servers."""
-    subject = report.subject
-    settings = (f"{name} {value}" for name, value in subject.settings.items() if name != "backend")
-    return (
-        f"{subject.model} at {fmt.counted(len(subject.settings) - 2, 'server')}",
-        f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, at "
-        f"most {subject.n_ctx:,} at once; {', '.join(settings)}",
-        "loss and KL are nats; KL is at least what is shown, for the tokens that a server does not "
-        "tell of count as one",
-        *([] if all(row.is_complete for row in report.measurements) else [STOPPED_AT_SERVERS]),
     )
 
 
@@ -225,9 +200,6 @@ def _cost_row(row: Measurement) -> tuple[str, ...]:
 
 def verdict_lines(report: Report) -> Iterator[str]:
     """A sentence for each kind, or why there is none."""
-    if report.is_of_servers:
-        yield NO_TYPES
-        return
     if not report.allows_verdict:
         yield no_verdict(report)
         return

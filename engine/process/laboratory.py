@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from engine.backends.server.laboratory import ServerLaboratory
 from engine.background import PAUSES_S, start_thread
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest, open_laboratory
@@ -105,7 +104,7 @@ class LaboratoryProcess:
 class _Worker:
     def __init__(self, connection: "Connection[Told, Order]") -> None:
         self._connection = connection
-        self._laboratory: Laboratory | ServerLaboratory | None = None
+        self._laboratory: Laboratory | None = None
         self._is_stopped = False
 
     def run(self) -> None:

@@ -17,8 +17,6 @@ from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.validation import read_versioned
 
-SERVERS: Final = "server"
-"""What the setting `backend` of a report says that compares servers: no cache types, no bytes."""
 CONTROL: Final = "control"
 """The setting of a report that says how its control differs; reports without it had the reference
 in batches a quarter as large, which below 64 tokens a batch is no other kernel."""
@@ -228,12 +226,7 @@ class Report:
     @property
     def allows_verdict(self) -> bool:
         """Whether there was text enough to choose a type of cache by."""
-        return self.n_tokens >= LEAST_TOKENS and not self.is_of_servers
-
-    @property
-    def is_of_servers(self) -> bool:
-        """Whether servers were compared, of whose caches nothing is known."""
-        return self.subject.settings.get("backend") == SERVERS
+        return self.n_tokens >= LEAST_TOKENS
 
     @property
     def candidates(self) -> tuple[Measurement, ...]:

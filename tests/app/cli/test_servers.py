@@ -165,14 +165,11 @@ def test_no_key_is_in_anything_that_commands_write(
             ["run", "--server", server.url, "--json", "Hello"],
             ["run", "--preset", str(preset), "Hello"],
             ["load", server.url, "--users", "2", "--turns", "1", "--json"],
-            ["cache-quality", "--server", server.url, "--json", str(tmp_path / "report.json"),
-             "--html", str(tmp_path / "page.html"), "--ctx", "64", "--tokens", "64",
-             "--no-questions"],
         )  # fmt: skip
         for sent in (key, wrong):
             monkeypatch.setenv(KEY_VARIABLE, sent)
             codes = [run(command) for command in commands]
-            assert codes == [0] * 5 if sent == key else all(codes)
+            assert codes == [0] * 4 if sent == key else all(codes)
         monkeypatch.setenv(KEY_VARIABLE, key)
         server.elsewhere, server.misdeed = thief.url, "elsewhere"
         assert all(run(command) for command in commands)
@@ -184,7 +181,7 @@ def test_no_key_is_in_anything_that_commands_write(
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     kept = shown.out.encode() + shown.err.encode()
     kept += b"".join(path.read_bytes() for path in written)
-    assert len(written) >= 3
+    assert written
     assert key.encode() not in kept
     assert wrong.encode() not in kept
 

@@ -95,7 +95,7 @@ def test_experts_leave_the_gpu_before_layers_do(model_30b_a3b: Model) -> None:
 def test_a_little_speed_is_given_for_much_context_but_none_where_all_fits(
     model_30b_a3b: Model, model_8b: Model
 ) -> None:
-    least = Limits(min_n_ctx=8192, max_n_ctx=8192, pairs=(("q4_0", "q4_0"),))
+    least = Limits(min_n_ctx=8192, max_n_ctx=8192, pairs=(KVTypes("q4_0", "q4_0"),))
     fastest = found(model_30b_a3b, 12, Goal.CONTEXT, limits=least).configuration
     farthest = found(model_30b_a3b, 12, Goal.CONTEXT).configuration
     assert fastest.n_cpu_moe < farthest.n_cpu_moe

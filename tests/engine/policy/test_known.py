@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.configuration import KVTypes
 from engine.policy.choice import Basis
 from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS, guessed_cost
@@ -39,7 +40,7 @@ def test_figures_of_too_little_text_are_shown_without_a_verdict_and_do_not_weigh
 
 
 def test_allowed_pairs_come_the_finest_first() -> None:
-    known = Known(report({Q4: 0.005, Q8: 0.002, ("q5_1", "q5_1"): 0.4}))
+    known = Known(report({Q4: 0.005, Q8: 0.002, KVTypes("q5_1", "q5_1"): 0.4}))
     assert known.allowed() == (WHOLE, Q8)  # q4_0 is coarser than q5_1, which fails
     known = Known(report({Q4: 0.005, Q8: 0.002}))
     assert known.allowed() == (WHOLE, Q8, Q4)

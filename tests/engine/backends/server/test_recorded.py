@@ -4,14 +4,13 @@ import pytest
 
 from engine.backends.server.facts import Program, ask_facts
 from engine.backends.server.http import Http, Limits
-from engine.backends.server.logprobs import ServedModel, ToldRow
 from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, ServerError
 from engine.events import Finished, FinishReason
 from engine.model.addresses import KEY_VARIABLE
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.recorded_server import Replay, replaying
+from tests.recorded_server import replaying
 
 ASKED = GenerationRequest(messages=(Message("user", "Name three colours."),), max_tokens=24, seed=1)
 
@@ -109,44 +108,3 @@ def test_ollama_tells_thoughts_text_and_its_own_clock() -> None:
         session.close()
     assert isinstance(fault, ServerError)
     assert "model 'llama3.2:latest' not found" in str(fault)
-
-
-def likelihoods(
-    server: Replay, text: str, first: int
-) -> tuple[ServedModel, list[int], list[ToldRow]]:
-    """A recorded server's model, the tokens of a text, and its rows from one of them on."""
-    http = Http(server.url, Limits())
-    model = ServedModel(http, ask_facts(http, None))
-    tokens = model.tokenize(text, add_special=True, parse_special=False)
-    rows = list(model.rows(tokens, first))
-    http.close()
-    return model, tokens, rows
-
-
-def test_vllm_tells_how_likely_a_text_is() -> None:
-    with replaying("vllm") as server:
-        _, tokens, rows = likelihoods(server, "The cat sat on the mat.", 1)
-    assert [row.token for row in rows] == tokens[2:]
-    assert [row.top for row in rows] == [506, 335, 253, 2644, 30]
-    assert rows[1].logprob == pytest.approx(-1.1024, abs=1e-4)
-    assert rows[1].logprob == rows[1].likeliest[335]
-    assert server.asked[-1][1]["prompt_logprobs"] == 20
-
-
-def test_sglang_tells_how_likely_a_text_is() -> None:
-    with replaying("sglang") as server:
-        model, tokens, rows = likelihoods(server, "The cat", 0)
-    assert (model.bos, tokens) == (None, [504, 2644, 2643])
-    assert [(row.token, row.logprob, row.top) for row in rows] == [
-        (2644, -13.5, 29),
-        (2643, -8.25, 506),
-    ]
-
-
-def test_ollama_tells_of_its_own_tokens_only() -> None:
-    with replaying("ollama") as server:
-        http = Http(server.url, Limits())
-        facts = ask_facts(http, None)
-        with pytest.raises(ServerError, match=r"is Ollama.*llama-server, vLLM and SGLang"):
-            ServedModel(http, facts)
-        http.close()
