@@ -79,8 +79,8 @@ def pairs_for(wanted: OpenTypes, known: Known) -> tuple[KVTypes, ...] | None:
                 f"no measured cache kind with {given} keeps the gates: write auto for both types"
             )
         return allowed
-    given = (KVTypes(wanted.type_k or each.k, wanted.type_v or each.v) for each in FAST_PAIRS)
-    return tuple(dict.fromkeys(given))
+    open_pairs = (KVTypes(wanted.type_k or each.k, wanted.type_v or each.v) for each in FAST_PAIRS)
+    return tuple(dict.fromkeys(open_pairs))
 
 
 def choice_of_types(

@@ -27,6 +27,7 @@ from engine.files import is_file
 from engine.memory.estimate import Companions, Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.estimate import DoesNotFitError as DoesNotFitError
 from engine.memory.hardware import Device
+from engine.memory.kv_cache import with_types
 from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
@@ -232,18 +233,17 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         raise PresetError(
             "the predictor is draft but no draft model is named: add [draft] model, or --draft"
         )
-    return Configuration(
+    start = Configuration(
         model_path=path,
         n_ctx=LEAST_N_CTX,
         **rules.shared(),
-        type_k=_pair(rules)[0],
-        type_v=_pair(rules)[1],
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=_projector_path(rules),
         adapters=tuple(map(Adapter.read, rules.lora)),
         draft=None if draft is None else _draft(rules, draft),
         sampling=rules.sampling.settings(),
     )
+    return with_types(start, _pair(rules))
 
 
 def _projector_path(rules: Preset) -> Path | None:

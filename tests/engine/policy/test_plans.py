@@ -170,7 +170,7 @@ def damaged(path: Path) -> list[tuple[bytes, str]]:
         (b"\xff\xfe not text", "cannot be read as a plan"),
         (b"[1, 2]", "version None"),
         (json.dumps(data | {"version": 2}).encode(), "version 2"),
-        (json.dumps(data | {"kind": {"type_k": "q8_0"}}).encode(), "at kind.type_v"),
+        (json.dumps(data | {"kind": {"k": "q8_0"}}).encode(), "at kind.v"),
         (json.dumps(data | {"more": 1}).encode(), "at more"),
         (json.dumps(data | {"saved": "yesterday"}).encode(), "cannot be read as a plan"),
         (json.dumps(data | {"saved": "2026-11-22T18:00:00"}).encode(), "no offset"),
