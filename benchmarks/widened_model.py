@@ -26,10 +26,9 @@ from accuracy_models import F32, STRING, U32
 from common import ask, load
 
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.model.ggml_types import TYPE_NUMBERS, TYPES_BY_NAME
+from engine.model.ggml_types import FILE_TYPE_IDS, TYPE_NUMBERS, TYPES_BY_NAME
 from engine.model.gguf import GgufFile, HeaderKeys, read_gguf
 from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
-from engine.model.quantization import FILE_TYPE_IDS
 from engine.requests import GenerationRequest
 
 WIDTH, FEED_FORWARD = 4, 3

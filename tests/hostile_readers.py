@@ -63,6 +63,7 @@ from engine.memory.calibration import (
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.server_log import compare_log, read_server_log, settings_that_differ
 from engine.memory.units import parse_bytes
+from engine.model import hub
 from engine.model.addresses import parse_address
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
@@ -570,10 +571,11 @@ def _done(data: bytes) -> Iterator[str]:
 def _listing(data: bytes) -> Iterator[str]:
     """One answer to all that the hub is asked."""
     import huggingface_hub
-    from huggingface_hub.utils._http import default_client_factory
 
     answer = httpx.MockTransport(lambda request: httpx.Response(200, content=data))
-    huggingface_hub.set_client_factory(lambda: httpx.Client(transport=answer))
+    hooks = {"response": [hub._watched]}
+    hub.watch_answers()
+    huggingface_hub.set_client_factory(lambda: httpx.Client(transport=answer, event_hooks=hooks))
     try:
         for ask in (partial(repository_models, "a/b"), partial(find_repositories, "a", "b")):
             try:
@@ -581,8 +583,8 @@ def _listing(data: bytes) -> Iterator[str]:
             except EngineError as error:
                 yield str(error)
     finally:
-        huggingface_hub.close_session()
-        huggingface_hub.set_client_factory(default_client_factory)
+        hub.watch_answers.cache_clear()
+        hub.watch_answers()
 
 
 def _answered(data: bytes) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Architectures of llama.cpp that the catalogue has no model of, with made-up sizes.
 
-Their tensors, in the notation of `engine/model/layouts/tables.py`, are what `load_arch_tensors` of
+Their tensors, in the notation of `tests/layouts/tables.py`, are what `load_arch_tensors` of
 llama.cpp 0c1e57098 asks for (`src/models/*.cpp`). PLM is not among them: that llama.cpp stops when
 it lays out its values.
 """
@@ -8,12 +8,12 @@ it lays out its values.
 from dataclasses import dataclass, field
 
 from engine.model.gguf_header import Value
-from engine.model.layouts import LAYOUTS
-from engine.model.layouts import tables as t
-from engine.model.layouts.dense import GATED, NORM_PER_HEAD
-from engine.model.layouts.experts import ROUTED_BY_BIAS, dense_first
-from engine.model.layouts.latent import COMPRESSED_QUERY, INDEXER, LATENT, latent_sizes
-from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
+from tests.layouts import LAYOUTS
+from tests.layouts import tables as t
+from tests.layouts.dense import GATED, NORM_PER_HEAD
+from tests.layouts.experts import ROUTED_BY_BIAS, dense_first
+from tests.layouts.latent import COMPRESSED_QUERY, INDEXER, LATENT, latent_sizes
+from tests.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 EPSILON = "attention.layer_norm_rms_epsilon"
 

@@ -221,15 +221,17 @@ def _add_model(
     )
     ledger.add_mapped(lies)
     check_not_aborted(model, shape, where)
+    spread = model.file.weights_spread
+    source = Source.ESTIMATED if spread else Source.EXACT
     for device, nbytes in where.weight_bytes.items():
-        note = "tensor table"
+        note = f"usual types of {model.file.file_type}" if spread else "tensor table"
         if device == ledger.cpu and lies.repacked:
             copies = format_bytes(lies.repacked)
             note = f"{note}, {copies} repacked for a CPU with {device.instructions}"
             note += ", tied embeddings twice" * where.is_repacked
         stays = nbytes - lies.doubled if device == ledger.cpu else nbytes
         if stays:
-            ledger.add(device, TermKind.WEIGHTS, stays, Source.EXACT, note)
+            ledger.add(device, TermKind.WEIGHTS, stays, source, note, within(stays, spread))
     _add_memory(ledger, architecture, configuration, shape, where)
     add_graph(ledger, model, configuration, shape, where, rows)
     return where

@@ -7,27 +7,21 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 
 from engine.errors import ModelFileError
 from engine.model.architecture import Model, architecture_of
+from engine.model.ggml_types import FILE_TYPE_IDS
 from engine.model.gguf import GgufFile
-from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
-from engine.model.layouts import tensor_shapes
-from engine.model.layouts.tables import Keys
-from engine.model.quantization import FILE_TYPE_IDS, Mix, tensor_types
+from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo
+from engine.model.quantization import quantized_type
+from engine.model.snapshots import SNAPSHOT_TYPE, Snapshot, snapshots
 from engine.model.vocabulary import have_like_sizes
 from engine.validation import nearest
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
-HEADING = re.compile(r"^\[(?P<name>[^\]]+)\]$", re.MULTILINE)
-ALIASES = re.compile(r"^aliases = (?P<names>\[[^\]]*\])", re.MULTILINE)
-SIZED_70B = {"llama", "qwen2"}
 DEFAULT_QUANTIZATION = "Q4_K_M"
-ABOUT = frozenset({"aliases", "architecture", "source", "checked", "n_vocab", "traits"})
-"""Keys of the catalogue's own; all others are keys of GGUF without the architecture's prefix."""
-UNPREFIXED = "xielu."
-"""Keys that stand in a header without the architecture before them."""
+WEIGHTS_SPREAD = 0.03
+"""How far the weights of a published file may be from those that are worked out."""
 LARGEST_SHARE = 0.2
 """Most parameters of a draft against its target's: a draft that costs more gains nothing."""
 VOCABULARY_FAMILIES = {
@@ -54,27 +48,33 @@ class CatalogEntry:
 
     name: str
     aliases: tuple[str, ...]
-    architecture: str
     source: str
     """The published file that the figures come from."""
     checked: str
     """How the entry was verified."""
-    n_vocab: int
-    traits: frozenset[str]
-    values: Mapping[str, Value]
-    """Keys without the architecture's prefix."""
+    snapshot: Snapshot
+
+    @property
+    def architecture(self) -> str:
+        """Architecture as llama.cpp names it."""
+        return self.snapshot.architecture
+
+    @property
+    def n_vocab(self) -> int:
+        """Entries of the vocabulary."""
+        return self.snapshot.n_vocab
 
     @property
     def n_ctx_train(self) -> int:
         """Tokens of the longest context that the model was trained on."""
-        n_ctx = self.values["context_length"]
+        n_ctx = self.snapshot.values[f"{self.architecture}.context_length"]
         assert isinstance(n_ctx, int)
         return n_ctx
 
     @property
     def n_parameters(self) -> int:
         """Elements of all tensors."""
-        return sum(prod(shape) for _, shape in tensor_shapes(self._keys()))
+        return self.snapshot.n_parameters
 
     def model(self, quantization: str = DEFAULT_QUANTIZATION) -> Model:
         """The model as if its file had been read.
@@ -91,50 +91,30 @@ class CatalogEntry:
         Raises:
             ModelFileError: a quantisation that is not known.
         """
-        tensors = self._tensors(quantization)
+        tensors = tuple(_quantized(self.snapshot, quantization))
         last = tensors[-1]
         path = Path(f"{self.name}.{quantization}.gguf")
+        about = {
+            "general.architecture": self.architecture,
+            "general.name": self.name,
+            "general.file_type": FILE_TYPE_IDS[quantization],
+            f"{self.architecture}.vocab_size": self.n_vocab,
+        }
         return GgufFile(
             path=path,
             version=3,
-            values=self._header_values(quantization),
+            values={**self.snapshot.values, **about},
             array_lengths={"tokenizer.ggml.tokens": self.n_vocab},
             tensors=tensors,
             nbytes=last.offset + _padded(last.nbytes),
             paths=(path,),
+            weights_spread=WEIGHTS_SPREAD,
         )
-
-    def _header_values(self, quantization: str) -> dict[str, Value]:
-        values: dict[str, Value] = {
-            "general.architecture": self.architecture,
-            "general.name": self.name,
-            "general.file_type": FILE_TYPE_IDS[quantization],
-        }
-        prefixed = {self._full(key): value for key, value in self.values.items()}
-        return values | prefixed | {f"{self.architecture}.vocab_size": self.n_vocab}
-
-    def _full(self, key: str) -> str:
-        return key if key.startswith(UNPREFIXED) else f"{self.architecture}.{key}"
-
-    def _keys(self) -> Keys:
-        return Keys(self.architecture, self.values, self.n_vocab, self.traits)
-
-    def _tensors(self, quantization: str) -> tuple[TensorInfo, ...]:
-        keys = self._keys()
-        shapes = tensor_shapes(keys)
-        types = tensor_types(_mix(keys, quantization), shapes)
-        tensors = []
-        offset = 0
-        for (name, shape), kind in zip(shapes, types, strict=True):
-            nbytes = kind.row_bytes(prod(shape))
-            tensors.append(TensorInfo(name, shape, kind, offset, nbytes))
-            offset += _padded(nbytes)
-        return tuple(tensors)
 
 
 def entries() -> tuple[CatalogEntry, ...]:
     """Every model of the catalogue, in its order."""
-    return tuple(_entry(name) for name in _sections())
+    return tuple(_entries().values())
 
 
 def find_entry(name: str) -> CatalogEntry:
@@ -146,7 +126,7 @@ def find_entry(name: str) -> CatalogEntry:
     wanted = name.strip().lower()
     names = _names()
     if wanted in names:
-        return _entry(names[wanted])
+        return _entries()[names[wanted]]
     near = nearest(wanted, names, n=3, cutoff=0.5)
     hint = (
         f"did you mean {' or '.join(near)}?"
@@ -187,18 +167,21 @@ def vocabulary_family(name: str) -> str | None:
     return next((f for f, pattern in VOCABULARY_FAMILIES.items() if re.match(pattern, name)), None)
 
 
-def _mix(keys: Keys, quantization: str) -> Mix:
-    heads = keys.integer("attention.head_count")
-    kv_heads = keys.integer("attention.head_count_kv", default=heads)
-    return Mix(
-        quantization=quantization,
-        architecture=keys.architecture,
-        n_layers=keys.n_layers,
-        n_experts=keys.integer("expert_count"),
-        heads_per_kv_head=heads // kv_heads if kv_heads else 0,
-        is_70b=keys.architecture in SIZED_70B and keys.n_layers == 80 and heads != kv_heads,
-        has_mxfp4_experts="mxfp4_experts" in keys.traits,
-    )
+def _quantized(snapshot: Snapshot, quantization: str) -> Iterator[TensorInfo]:
+    """The tensor table of a file of that quantisation."""
+    found = list(snapshot.tensors())
+    is_tied = all(tensor.name != "output.weight" for tensor in found)
+    offset = 0
+    for tensor in found:
+        kind = tensor.type
+        if kind.name == SNAPSHOT_TYPE:
+            kind = quantized_type(
+                quantization, tensor.name, tensor.shape[0],
+                n_layers=len(snapshot.layers), is_tied=is_tied,
+            )  # fmt: skip
+        nbytes = kind.row_bytes(prod(tensor.shape))
+        yield TensorInfo(tensor.name, tensor.shape, kind, offset, nbytes)
+        offset += _padded(nbytes)
 
 
 def _padded(nbytes: int) -> int:
@@ -206,65 +189,27 @@ def _padded(nbytes: int) -> int:
 
 
 @cache
-def _sections() -> Mapping[str, str]:
-    """The text of each model: parsing all of them for one would take most of the time."""
-    text = CATALOG_PATH.read_text(encoding="utf-8")
-    found = list(HEADING.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    return MappingProxyType(
-        {
-            match["name"].strip('"'): text[match.end() : end]
-            for match, end in zip(found, ends, strict=True)
-        }
-    )
+def _entries() -> Mapping[str, CatalogEntry]:
+    """Each model by its name."""
+    tables = tomllib.loads(CATALOG_PATH.read_text(encoding="utf-8"))
+    return {
+        name: CatalogEntry(
+            name=name,
+            aliases=tuple(table.get("aliases", ())),
+            source=table["source"],
+            checked=table["checked"],
+            snapshot=snapshots()[name],
+        )
+        for name, table in tables.items()
+    }
 
 
 @cache
 def _names() -> Mapping[str, str]:
     """The entry of each name and alias, in lower case."""
-    names: dict[str, str] = {}
-    for name, section in _sections().items():
-        for known in (name, *_aliases(section)):
-            names[known.lower()] = name
-    return MappingProxyType(names)
-
-
-def _aliases(section: str) -> tuple[str, ...]:
-    match = ALIASES.search(section)
-    return () if match is None else tuple(re.findall(r'"([^"]+)"', match["names"]))
-
-
-@cache
-def _entry(name: str) -> CatalogEntry:
-    table = tomllib.loads(_sections()[name])
-    return CatalogEntry(
-        name=name,
-        aliases=tuple(table.get("aliases", ())),
-        architecture=table["architecture"],
-        source=table["source"],
-        checked=table["checked"],
-        n_vocab=table["n_vocab"],
-        traits=frozenset(table.get("traits", ())),
-        values=MappingProxyType(dict(_flat(table))),
-    )
-
-
-def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Value]]:
-    for key, value in table.items():
-        if not prefix and key in ABOUT:
-            continue
-        match value:
-            case dict():
-                yield from _flat(value, f"{prefix}{key}.")
-            case list():
-                yield f"{prefix}{key}", tuple(value)
-            case int() | float() | str():
-                yield f"{prefix}{key}", value
-            case _:
-                raise ModelFileError(
-                    f"{CATALOG_PATH.name} has {value!r} as {prefix}{key}: numbers, texts and lists "
-                    "are keys"
-                )
+    return {
+        known.lower(): entry.name for entry in entries() for known in (entry.name, *entry.aliases)
+    }
 
 
 def _pair(target: CatalogEntry, draft: CatalogEntry) -> DraftPair:

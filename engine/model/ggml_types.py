@@ -80,6 +80,7 @@ FILE_TYPES: dict[int, str] = {
     38: "MXFP4_MOE", 39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
 """Names of `general.file_type` (llama.h, `enum llama_ftype`)."""
+FILE_TYPE_IDS: dict[str, int] = {name: number for number, name in FILE_TYPES.items()}
 
 
 def ggml_type(number: int, tensor: str, offset: int) -> GgmlType:

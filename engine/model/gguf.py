@@ -54,6 +54,9 @@ class GgufFile:
     origin: str | None = None
     """Where the header comes from when the file is not on this machine: an address, or the
     catalogue; `path` is then only what the file is called."""
+    weights_spread: float = 0.0
+    """How far the sizes of the tensors may be from those of the file that is meant, as a part; 0
+    where the tensor table is the file's own."""
     string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """First byte of the strings of each array of strings in the first file, and the byte behind."""
 

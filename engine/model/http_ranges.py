@@ -1,18 +1,16 @@
 """Reads pieces of a file over HTTP, and never a whole one."""
 
 import re
-import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import httpx
 
+from engine.clock import in_time
 from engine.errors import ModelFileError
 from engine.model.addresses import RemoteAddress, hub_token, origin_of
 
@@ -111,67 +109,52 @@ class RangeClient:
         headers = {"Range": f"bytes={start}-{stop - 1}", **(known.conditions if known else {})}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        connection = Connection()
-        left_s = self._ends_at - time.monotonic()
-        ends = threading.Timer(max(left_s, 0.0), connection.cut)
-        ends.daemon = True
-        ends.start()
-        try:
-            with self._answered(origin, headers, connection) as answer:
+
+        def ask() -> Piece | None:
+            with self._client() as client, client.stream("GET", origin, headers=headers) as answer:
                 if answer.status_code == httpx.codes.NOT_MODIFIED and known is not None:
                     return None
                 if not answer.is_success:
                     raise _refusal(address, answer, has_token=token is not None)
-                return self._piece(address, answer, start, stop, connection)
+                return self._piece(address, answer, start, stop)
+
+        try:
+            return in_time(ask, max(self._ends_at - time.monotonic(), 0.0))
+        except httpx.TooManyRedirects as error:
+            raise RemoteFileError(f"{address.shown}: it is sent on in a circle") from error
         except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
-            is_late = connection.is_cut or isinstance(error, httpx.TimeoutException)
+            is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
             said = "no answer in time" if is_late else str(error) or repr(error)
             raise UnreachableError(
                 f"{address.shown} cannot be reached ({said}): check the address and the connection"
             ) from error
-        finally:
-            ends.cancel()
 
-    @contextmanager
-    def _answered(
-        self, url: str, headers: Mapping[str, str], connection: "Connection"
-    ) -> Iterator[httpx.Response]:
-        """An answer behind all redirections; the token stays with the host that it is meant for."""
-        usual = {"User-Agent": "kvchat", "Accept-Encoding": "identity"}
-        with httpx.Client(headers=usual, verify=_trusted(), timeout=self._timeout_s) as client:
-            request = client.build_request("GET", url, headers=headers)
-            for n_left in range(MOST_REDIRECTS, -1, -1):
-                request.extensions["trace"] = connection.trace
-                answer = client.send(request, stream=True)
-                try:
-                    if answer.next_request is None or not n_left:
-                        yield answer
-                        return
-                finally:
-                    answer.close()
-                _check_redirect(answer.url, answer.next_request.url)
-                request = answer.next_request
+    def _client(self) -> httpx.Client:
+        """A client that follows redirections; httpx gives the token to no other host."""
+        return httpx.Client(
+            headers={"User-Agent": "kvchat", "Accept-Encoding": "identity"},
+            verify=_trusted(),
+            timeout=self._timeout_s,
+            follow_redirects=True,
+            max_redirects=MOST_REDIRECTS,
+            event_hooks={"response": [_check_redirect]},
+        )
 
     def _piece(
-        self,
-        address: RemoteAddress,
-        answer: httpx.Response,
-        start: int,
-        stop: int,
-        connection: "Connection",
+        self, address: RemoteAddress, answer: httpx.Response, start: int, stop: int
     ) -> Piece:
         end, total = _promised(address, answer, start, stop)
         data = bytearray()
         with suppress(httpx.RemoteProtocolError):  # it ended early, which is told below
             for chunk in answer.iter_raw():
+                if time.monotonic() > self._ends_at:
+                    raise TimeoutError
                 data += chunk
                 if self._progress is not None:
                     self._progress(address.file_name, start + len(data))
                 if len(data) >= end - start:
                     break
         missing = end - start - len(data)
-        if missing > 0 and connection.is_cut:
-            raise TimeoutError
         if missing > 0:
             raise UnreachableError(
                 f"{address.shown}: the connection ended at byte {start + len(data)}, "
@@ -181,36 +164,16 @@ class RangeClient:
         return Piece(start, bytes(data[: end - start]), version, str(answer.url))
 
 
-class Connection:
-    """The connection of one answer, which another thread can cut, whatever waits for it."""
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        self.is_cut = False
-
-    def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Take the socket that httpcore has opened; with TLS it is another from then on."""
-        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._socket = info["return_value"].get_extra_info("socket")
-            if self.is_cut:
-                self.cut()
-
-    def cut(self) -> None:
-        """End the connection."""
-        self.is_cut = True
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-
 @cache
 def _trusted() -> ssl.SSLContext:
     """The certificates that the system trusts, not those of a package."""
     return ssl.create_default_context()
 
 
-def _check_redirect(old: httpx.URL, new: httpx.URL) -> None:
-    if new.scheme not in ("https", old.scheme):
+def _check_redirect(answer: httpx.Response) -> None:
+    """Refuse a redirection to anything but HTTP, and one that leaves the encryption."""
+    old, new = answer.url, answer.url.join(answer.headers.get("Location", ""))
+    if answer.has_redirect_location and new.scheme not in ("https", old.scheme):
         raise RemoteFileError(
             f"{old.netloc.decode()} sends from {old.scheme} on to {new.scheme or 'nowhere'}: that "
             "is not followed; download the file and name its path"
@@ -261,7 +224,7 @@ def _refusal(address: RemoteAddress, answer: httpx.Response, *, has_token: bool)
         case 416:
             why = "the file is empty, or shorter than its header"
         case status if 300 <= status < 400:
-            why = f"it is sent on in a circle, or to where nothing is read from ({status})"
+            why = f"it is sent on to where nothing is read from ({status})"
         case 429:
             why = "too many requests (429): wait some minutes"
         case status:

@@ -28,7 +28,7 @@ from engine.model.gguf import SPLIT_NAME
 from engine.model.library import is_projector_name
 
 if TYPE_CHECKING:
-    from httpx2 import Response
+    from httpx2 import Client, Response
     from huggingface_hub import HfApi
 
 REPOSITORY = re.compile(
@@ -273,7 +273,7 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented
 
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
-    _watch_answers()
+    watch_answers()
     if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
         raise DownloadError(
             f"the hub names {part.sha256[:40]!r} as the checksum of {target.name}, which is none: "
@@ -400,7 +400,7 @@ def _api_of(url: str) -> "HfApi":
 def _api() -> "HfApi":
     api = _api_of(endpoint())
     api.token = hub_token() or False
-    _watch_answers()
+    watch_answers()
     return api
 
 
@@ -418,14 +418,18 @@ def _bounded_pages() -> Iterator[None]:
         _PAGE_LIMIT.reset(token)
 
 
-def _watch_answers() -> None:
-    """Have each answer that the library gets pass `_watched`."""
-    from huggingface_hub import get_session
+@cache
+def watch_answers() -> None:
+    """Have each answer that the library gets pass `_watched`, whichever client gets it."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
 
-    session = get_session()
-    hooks = session.event_hooks
-    if _watched not in hooks["response"]:
-        session.event_hooks = {**hooks, "response": [*hooks["response"], _watched]}
+    def client() -> "Client":
+        found = default_client_factory()
+        found.event_hooks = {**found.event_hooks, "response": [_watched]}
+        return found
+
+    set_client_factory(client)
 
 
 def _watched(answer: "Response") -> None:

@@ -90,11 +90,11 @@ def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them
 
 def test_estimates_come_with_a_range_and_exact_numbers_without() -> None:
     (gpu, cpu) = planned("qwen3-30b-a3b", GPU).devices
-    graph, weights = gpu.term(TermKind.COMPUTE), gpu.term(TermKind.WEIGHTS)
+    graph, cache = gpu.term(TermKind.COMPUTE), gpu.term(TermKind.KV)
     holes = 3 * 512 * 2048 * 4 + MIB
     assert graph.bounds == (round(0.8 * graph.nbytes) - holes, round(1.2 * graph.nbytes) + holes)
-    assert weights.bounds is None
-    assert weights.range == (weights.nbytes, weights.nbytes)
+    assert cache.bounds is None
+    assert cache.range == (cache.nbytes, cache.nbytes)
     assert cpu.term(TermKind.OVERHEAD).bounds is not None
 
 

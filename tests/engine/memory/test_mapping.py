@@ -18,12 +18,11 @@ from engine.memory.server_log import ServerLog, compare_log
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf_header import Value
-from engine.model.layouts import LAYOUTS
-from engine.model.layouts.tables import Keys
-from tests.made_models import made_model
+from tests.layouts import LAYOUTS
+from tests.layouts.tables import Keys
+from tests.made_models import catalog_keys, made_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB, instructions="avx512")
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
@@ -39,7 +38,7 @@ def dry_run() -> Iterator[DryRun]:
 
 def small_model(folder: Path, name: str, kind: str) -> Model:
     """A model of two layers whose matrices, and those of its experts, are of one type."""
-    entry = find_entry(name)
+    entry = catalog_keys(name)
     cut = {key: v[:2] if isinstance(v, tuple) else v for key, v in entry.values.items()}
     values: dict[str, Value] = {**cut, "block_count": 2}
     keys = Keys(entry.architecture, values, 512, entry.traits)

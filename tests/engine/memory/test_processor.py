@@ -22,10 +22,9 @@ from engine.memory.hardware import (
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf_header import TensorInfo
-from tests.made_models import made_model
+from tests.made_models import catalog_keys, made_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -40,7 +39,7 @@ def dry_run() -> Iterator[DryRun]:
 
 
 def tied_model(folder: Path, kind: str, n_vocab: int = 1024) -> Model:
-    entry = find_entry("qwen3-0.6b")
+    entry = catalog_keys("qwen3-0.6b")
     values = {**entry.values, "block_count": 2}
     return made_model(
         folder / "m.gguf",

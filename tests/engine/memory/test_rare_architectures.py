@@ -16,9 +16,8 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
 from engine.model.gguf_header import Value
-from tests.made_models import made_model
+from tests.made_models import catalog_keys, made_model
 from tests.rare_architectures import RARE, Rare
 
 pytestmark = pytest.mark.model
@@ -135,7 +134,7 @@ def test_cache_and_state_of_rare_architectures_are_exact(
 def test_odd_keys_count_as_llama_cpp_counts_them(
     name: str, changes: Changes, tmp_path: Path, dry_run: DryRun
 ) -> None:
-    entry = find_entry(name)
+    entry = catalog_keys(name)
     values = {**shortened(entry.values), **changes}
     values = {key: value for key, value in values.items() if value is not None}
     path = tmp_path / "m.gguf"

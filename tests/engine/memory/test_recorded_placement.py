@@ -34,5 +34,6 @@ def test_weights_and_caches_lie_where_llama_cpp_puts_them(name: str) -> None:
         for device in found.devices:
             weights, kept = record["truth"].get(device.device.name, (0, 0))[:2]
             memory = device.term(TermKind.KV).nbytes + device.term(TermKind.STATE).nbytes
-            assert int(device.term(TermKind.WEIGHTS).nbytes / MIB) == weights, record
+            planned = device.term(TermKind.WEIGHTS).nbytes / MIB
+            assert abs(planned - weights) <= max(2, 0.003 * weights), record
             assert int(memory / MIB) == kept, record

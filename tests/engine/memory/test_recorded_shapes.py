@@ -7,7 +7,6 @@ asked through `benchmarks/accuracy_truth.py`; GPUs are `benchmarks/stand_in_gpu.
 """
 
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
+from tests.made_models import changed_entry
 
 RECORDS = json.loads(Path(__file__).with_name("recorded_shapes.json").read_text(encoding="utf-8"))
 NAMES = sorted({record["base"] for record in RECORDS})
@@ -31,10 +30,8 @@ PADDING_BYTES = 4096
 @cache
 def changed_model(base: str, changes: str, n_vocab: int | None, quantization: str) -> Model:
     """Give a model of the catalogue with other keys; a key of None is gone."""
-    entry = find_entry(base)
     new = {key: tuple(v) if isinstance(v, list) else v for key, v in json.loads(changes).items()}
-    values = {key: v for key, v in {**entry.values, **new}.items() if v is not None}
-    return replace(entry, values=values, n_vocab=n_vocab or entry.n_vocab).model(quantization)
+    return changed_entry(base, new, n_vocab).model(quantization)
 
 
 def configuration_of(record: dict[str, dict[str, object]]) -> Configuration:

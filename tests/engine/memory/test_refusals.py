@@ -13,13 +13,12 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
 from engine.model.gguf_header import Value
-from engine.model.layouts import tables as t
-from engine.model.layouts.tables import uniform
 from engine.planning.goals import Goal, Limits
 from engine.planning.search import search
-from tests.made_models import made_model
+from tests.layouts import tables as t
+from tests.layouts.tables import uniform
+from tests.made_models import catalog_keys, made_model
 from tests.rare_architectures import RARE
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
@@ -39,7 +38,7 @@ def dry_run() -> Iterator[DryRun]:
 
 
 def small(folder: Path, name: str, **changes: Value) -> Model:
-    entry = find_entry(name)
+    entry = catalog_keys(name)
     values = {**entry.values, **SMALL, **{key.replace("__", "."): n for key, n in changes.items()}}
     return made_model(folder / "m.gguf", entry.architecture, values, traits=entry.traits)
 
@@ -98,7 +97,7 @@ def test_a_graph_without_room_is_refused(
 def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
     name: str, n_layers: int, tmp_path: Path, dry_run: DryRun
 ) -> None:
-    entry = find_entry(name)
+    entry = catalog_keys(name)
     values = {**entry.values, "block_count": n_layers}
     model = made_model(tmp_path / "m.gguf", entry.architecture, values, traits=entry.traits)
     now = Configuration(
@@ -112,7 +111,7 @@ def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
 def test_slots_with_caches_of_their_own_leave_a_graph_of_few_tensors_no_room(
     n_slots: int, *, is_too_much: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
-    entry = find_entry("phi-4")
+    entry = catalog_keys("phi-4")
     model = made_model(
         tmp_path / "m.gguf", entry.architecture, entry.values, traits=entry.traits
     )  # fmt: skip
@@ -140,7 +139,7 @@ def test_groups_of_experts_slots_and_attention_count(
     name: str, n_layers: int, n_used: int, keys: dict[str, Value], settings: dict[str, object], *,
     is_too_much: bool, tmp_path: Path, dry_run: DryRun,
 ) -> None:  # fmt: skip
-    entry = find_entry(name)
+    entry = catalog_keys(name)
     counts = {"block_count": n_layers, "expert_count": 128, "expert_used_count": n_used}
     model = made_model(
         tmp_path / "m.gguf",
@@ -160,7 +159,7 @@ def test_groups_of_experts_slots_and_attention_count(
 def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
     name: str, n_slots: int, *, kv_unified: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
-    entry = find_entry(name)
+    entry = catalog_keys(name)
     path = tmp_path / "m.gguf"
     model = made_model(path, entry.architecture, entry.values, traits=entry.traits)
     now = Configuration(path, 4096, n_slots=n_slots, kv_unified=kv_unified)
@@ -201,7 +200,7 @@ def test_heads_that_share_no_key_head_evenly_are_refused(tmp_path: Path, dry_run
 def test_heads_of_rwkv_are_whole_steps_of_the_kernel(
     n_head: int, instructions: Instructions, *, on_gpu: bool, is_right: bool, tmp_path: Path
 ) -> None:
-    entry = find_entry("rwkv-7-world-2.9b")
+    entry = catalog_keys("rwkv-7-world-2.9b")
     values = {**entry.values, "block_count": 2, "wkv.head_size": n_head}
     model = made_model(tmp_path / "m.gguf", entry.architecture, values, traits=entry.traits)
     cpu = replace(CPU, instructions=instructions)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import Configuration
 from engine.errors import ModelFileError
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.terms import Source, TermKind
+from engine.memory.units import GIB
 from engine.model.architecture import read_model
 from engine.model.catalog import (
     VOCABULARY_FAMILIES,
@@ -15,7 +20,10 @@ from engine.model.catalog import (
     recommended_drafts,
     vocabulary_family,
 )
+from engine.model.gguf import read_gguf
+from engine.model.snapshots import pack, snapshot_of, snapshots, unpack
 
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
@@ -68,6 +76,27 @@ def test_a_model_is_planned_without_a_file() -> None:
 
 def test_every_entry_says_where_its_figures_come_from() -> None:
     assert all(entry.source and entry.checked for entry in entries())
+    assert {entry.name for entry in entries()} == set(snapshots())
+
+
+def test_a_snapshot_of_a_file_is_packed_and_read_again(starter_path: Path) -> None:
+    made = snapshot_of(read_gguf(starter_path))
+    assert unpack(pack({"model": made})) == {"model": made}
+    assert pack({"model": made}) == pack(unpack(pack({"model": made})))
+    known = find_entry("smollm2-135m").snapshot
+    shapes = {(tensor.name, tensor.shape) for tensor in known.tensors()}
+    assert {(tensor.name, tensor.shape) for tensor in made.tensors()} == shapes
+    assert (made.n_parameters, made.n_vocab) == (known.n_parameters, known.n_vocab)
+
+
+def test_the_weights_of_a_catalogue_model_are_an_estimate(starter_path: Path) -> None:
+    now = Configuration(starter_path, 4096)
+    known, real = find_entry("smollm2-135m").model("Q4_1"), read_model(starter_path)
+    worked_out, exact = (estimate(m, now, (CPU,)).devices[0] for m in (known, real))
+    low, high = worked_out.term(TermKind.WEIGHTS).range
+    assert low < exact.term(TermKind.WEIGHTS).nbytes < high
+    assert worked_out.term(TermKind.WEIGHTS).source is Source.ESTIMATED
+    assert exact.term(TermKind.WEIGHTS).source is Source.EXACT
 
 
 def test_llama_cpp_accepts_the_headers_that_are_written(tmp_path: Path) -> None:
@@ -87,7 +116,7 @@ def test_command_r_of_either_size_has_its_own_heads(
 ) -> None:
     entry = find_entry(name)
     assert round(entry.n_parameters / 1e9, 1) == n_billions
-    assert entry.values["attention.head_count_kv"] == n_kv_heads
+    assert entry.snapshot.values["command-r.attention.head_count_kv"] == n_kv_heads
 
 
 def drafts(target: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import engine.model.layouts.tables as t
-from engine.model.layouts.experts import ROUTED_BY_BIAS, dense_first, next_token_head
-from engine.model.layouts.latent import (
+import tests.layouts.tables as t
+from tests.layouts.experts import ROUTED_BY_BIAS, dense_first, next_token_head
+from tests.layouts.latent import (
     BLOCK_INDEXER,
     INDEXER,
     STREAM_MIX,
@@ -12,7 +12,7 @@ from engine.model.layouts.latent import (
     latent_sizes,
     stream_sizes,
 )
-from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, changed, rows
+from tests.layouts.tables import Keys, Layout, Rows, Sizes, changed, rows
 
 GATED_ATTENTION = rows("""
     attn_q d 2*q

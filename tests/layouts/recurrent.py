@@ -1,7 +1,7 @@
 """State-space and convolution models, their hybrids with attention, and RWKV."""
 
-import engine.model.layouts.tables as t
-from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
+import tests.layouts.tables as t
+from tests.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 MAMBA = rows("""
     ssm_in d 2*inner

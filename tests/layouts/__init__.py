@@ -5,12 +5,12 @@ file whose tensors differ in name or shape.
 """
 
 from engine.errors import ModelFileError
-from engine.model.layouts.dense import DENSE
-from engine.model.layouts.experts import EXPERTS
-from engine.model.layouts.hybrid import HYBRID
-from engine.model.layouts.latent import LATENT_LAYOUTS
-from engine.model.layouts.recurrent import RECURRENT
-from engine.model.layouts.tables import Keys, Layout, Shape
+from tests.layouts.dense import DENSE
+from tests.layouts.experts import EXPERTS
+from tests.layouts.hybrid import HYBRID
+from tests.layouts.latent import LATENT_LAYOUTS
+from tests.layouts.recurrent import RECURRENT
+from tests.layouts.tables import Keys, Layout, Shape
 
 LAYOUTS: dict[str, Layout] = DENSE | EXPERTS | LATENT_LAYOUTS | HYBRID | RECURRENT
 

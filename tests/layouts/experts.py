@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import engine.model.layouts.tables as t
-from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
+import tests.layouts.tables as t
+from tests.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 GPT_OSS_BIASES = rows("""
     ffn_gate_inp.bias experts

@@ -1,7 +1,7 @@
 """Dense transformers: Llama and its relatives, older ones with biases, Google's Gemma."""
 
-import engine.model.layouts.tables as t
-from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, changed, rows, uniform
+import tests.layouts.tables as t
+from tests.layouts.tables import Keys, Layout, Rows, Sizes, changed, rows, uniform
 
 GATED = t.ATTENTION + t.FFN_NORM + t.GATED_FFN
 NORMED_AFTER = t.ATTENTION_BARE + t.POST_ATTENTION_NORM + t.GATED_FFN + t.POST_FFN_NORM

@@ -4,8 +4,9 @@ import pytest
 
 from engine.errors import ModelFileError
 from engine.model.catalog import entries, find_entry
-from engine.model.layouts import LAYOUTS, tensor_shapes
-from engine.model.layouts.tables import Keys, rows, shapes
+from tests.layouts import LAYOUTS, tensor_shapes
+from tests.layouts.tables import Keys, rows, shapes
+from tests.made_models import changed_entry
 
 
 def test_a_row_gives_a_weight_with_its_dimensions() -> None:
@@ -41,11 +42,10 @@ def test_every_architecture_with_a_table_has_a_model() -> None:
     assert {entry.architecture for entry in entries()} == set(LAYOUTS)
 
 
-def test_no_tensor_is_named_twice() -> None:
+def test_the_layouts_give_the_tensors_of_the_snapshots() -> None:
     for entry in entries():
-        keys = Keys(entry.architecture, entry.values, entry.n_vocab, entry.traits)
-        names = [name for name, _ in tensor_shapes(keys)]
-        assert len(names) == len(set(names)), entry.name
+        made = changed_entry(entry.name, {})
+        assert made.snapshot == entry.snapshot, entry.name
 
 
 def test_a_tied_model_has_no_output_matrix() -> None:

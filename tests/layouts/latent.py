@@ -4,16 +4,16 @@ DeepSeek 2 to 4 and their relatives, MiniCPM 3, HY 4, MiniMax M3. HY 4 and DeepS
 streams of hidden states between the layers; the latter compresses what leaves its window.
 """
 
-import engine.model.layouts.tables as t
+import tests.layouts.tables as t
 from engine.model.layers import FINE_RATIO
-from engine.model.layouts.experts import (
+from tests.layouts.experts import (
     NORMED,
     ROUTED,
     ROUTED_BY_BIAS,
     dense_first,
     next_token_head,
 )
-from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
+from tests.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 QUERY = rows("attn_q d heads*k_mla")
 COMPRESSED_QUERY = rows("""

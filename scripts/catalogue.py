@@ -1,0 +1,50 @@
+"""Keeps the header of a published file as that of a catalogue's model.
+
+    python scripts/catalogue.py NAME FILE
+
+NAME is a model of `engine/model/catalog.toml`, FILE its GGUF file at Q8_0: a path, a URL or
+`hf:owner/repository/file.gguf`, of which only the header is read. The keys and the tensors go to
+`engine/model/snapshots.json.gz`; say in the entry's `source` and `checked` what the file was.
+
+The first snapshots are of no published files: their tensors were worked out from each model's
+`config.json` (its entry says which) by the rules of llama.cpp's loader (0c1e57098), which took all
+of them in a dry run.
+"""
+
+import sys
+from pathlib import Path
+
+from engine.errors import EngineError, ModelFileError
+from engine.model.addresses import is_remote
+from engine.model.architecture import architecture_of
+from engine.model.catalog import find_entry
+from engine.model.gguf import GgufFile, read_gguf
+from engine.model.remote import read_remote
+from engine.model.snapshots import SNAPSHOT_TYPE, SNAPSHOTS_PATH, pack, snapshot_of, unpack
+
+
+def main(name: str, address: str) -> None:
+    """Replace the snapshot of a model."""
+    file = read_remote(address) if is_remote(address) else read_gguf(Path(address))
+    _check(file)
+    found = unpack(SNAPSHOTS_PATH.read_bytes()) if SNAPSHOTS_PATH.exists() else {}
+    found[name] = snapshot_of(file)
+    SNAPSHOTS_PATH.write_bytes(pack(found))
+    print(f"{name}: {found[name].n_parameters:,} parameters in {len(file.tensors)} tensors")
+    find_entry(name)
+
+
+def _check(file: GgufFile) -> None:
+    """Refuse what is no model, or no file at Q8_0."""
+    architecture_of(file)
+    if file.file_type.lower() != SNAPSHOT_TYPE:
+        raise ModelFileError(f"{file.path.name} is {file.file_type}: name the model's Q8_0 file")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        main(*sys.argv[1:])
+    except EngineError as error:
+        sys.exit(str(error))
