@@ -12,7 +12,7 @@ from engine.errors import ModelFileError
 from engine.model.architecture import Model, architecture_of
 from engine.model.ggml_types import FILE_TYPE_IDS
 from engine.model.gguf import GgufFile
-from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo
+from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
 from engine.model.quantization import quantized_type
 from engine.model.snapshots import SNAPSHOT_TYPE, Snapshot, snapshots
 from engine.model.vocabulary import have_like_sizes
@@ -94,7 +94,7 @@ class CatalogEntry:
         tensors = tuple(_quantized(self.snapshot, quantization))
         last = tensors[-1]
         path = Path(f"{self.name}.{quantization}.gguf")
-        about = {
+        about: dict[str, Value] = {
             "general.architecture": self.architecture,
             "general.name": self.name,
             "general.file_type": FILE_TYPE_IDS[quantization],

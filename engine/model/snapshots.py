@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -75,7 +75,7 @@ def snapshots() -> Mapping[str, Snapshot]:
 def unpack(data: bytes) -> dict[str, Snapshot]:
     """The snapshots that `pack` wrote."""
     found = json.loads(gzip.decompress(data))
-    return {name: Snapshot(**_with_tuples(each)) for name, each in found.items()}
+    return {name: replace(Snapshot(**each), values=_values(each)) for name, each in found.items()}
 
 
 def pack(found: Mapping[str, Snapshot]) -> bytes:
@@ -116,8 +116,6 @@ def _n_elements(rows: Iterable[str]) -> int:
     return sum(prod(_tensor(row).shape) for row in rows)
 
 
-def _with_tuples(found: dict[str, object]) -> dict[str, object]:
-    values = found["values"]
-    assert isinstance(values, dict)
-    listed = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return {**found, "values": listed}
+def _values(read: Mapping[str, Mapping[str, Value | list[int]]]) -> dict[str, Value]:
+    values = read["values"].items()
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values}

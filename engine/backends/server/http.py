@@ -15,11 +15,10 @@ from engine.backends.server.event_stream import (
     lines,
     parts_as_they_come,
 )
-from engine.backends.server.patience import Patience, Report
+from engine.backends.server.patience import Connection, Patience, Report
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import ContextFullError, EngineError, ServerError
 from engine.model.addresses import KEY_VARIABLE, LOOPBACK, key_of, origin_of, shown_origin
-from engine.model.http_ranges import Connection
 from engine.parsing import parse_json
 from engine.requests import Cancellation
 

@@ -1,13 +1,14 @@
 """How long a server may take without progress: its connection is cut then, whatever it sends."""
 
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from engine.background import start_thread
-from engine.model.http_ranges import Connection
 
 LOOK_S = 1.0
 """How often a running answer is looked at."""
@@ -16,6 +17,28 @@ REPORT_EVERY_S = 10.0
 
 Report = Callable[[float, float], None]
 """Called with the seconds without progress and the most that are waited for; 0 where it goes on."""
+
+
+class Connection:
+    """The connection of one answer, which another thread can cut, whatever waits for it."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self.is_cut = False
+
+    def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """Take the socket that httpcore has opened; with TLS it is another from then on."""
+        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self.is_cut:
+                self.cut()
+
+    def cut(self) -> None:
+        """End the connection."""
+        self.is_cut = True
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Patience:
