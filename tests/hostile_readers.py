@@ -60,6 +60,7 @@ from engine.memory.calibration import (
     read_calibrations,
     write_calibrations,
 )
+from engine.memory.device_list import parse_devices
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.server_log import compare_log, read_server_log, settings_that_differ
 from engine.memory.units import parse_bytes
@@ -75,7 +76,7 @@ from engine.model.ollama import stored_models
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.resolve import Machine, resolve
-from engine.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
+from engine.planning.values import parse_count, parse_layers, parse_shares
 from engine.policy.choice import Wish, choose
 from engine.policy.gates import Gates
 from engine.policy.plans import PlanStore, plan_name, read_plan
@@ -225,7 +226,7 @@ def _merged(data: bytes) -> Iterator[str]:
 def _amounts(data: bytes) -> Iterator[str]:
     text = data.decode("utf-8", "replace")
     readers: Sequence[Callable[[str], object]] = (
-        parse_bytes, parse_layers, parse_shares, parse_sizes,
+        parse_bytes, parse_devices, parse_layers, parse_shares,
         partial(parse_count, low=1, high=2**31), parse_address,
         partial(AGE.convert, param=None, ctx=None),
     )  # fmt: skip

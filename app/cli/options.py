@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial, reduce, wraps
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
@@ -26,6 +26,9 @@ from engine.configuration import (
 from engine.errors import EngineError, shown
 from engine.memory.units import parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
+
+if TYPE_CHECKING:
+    from engine.memory.device_list import TypedGpu
 
 T = TypeVar("T")
 MOST = 2**31 - 1
@@ -148,13 +151,10 @@ def _predictor(text: str) -> str:
     return text
 
 
-def _gpu(text: str) -> int | str:
-    from engine.planning.workers import parse_worker
+def _gpus(text: str) -> "tuple[TypedGpu, ...]":
+    from engine.memory.device_list import parse_devices
 
-    if ":" in text:
-        parse_worker(text)
-        return text
-    return parse_bytes(text)
+    return parse_devices(text)
 
 
 def _server(text: str) -> str:
@@ -191,8 +191,8 @@ def _projector(text: str) -> str:
 
 ADAPTER = Parsed("FILE[:SCALE]", _adapter)
 """An adapter that is there, with its scale."""
-GPU = Parsed("SIZE|HOST:GPUS", _gpu)
-"""The bytes of a GPU, or the text that names another machine's: `host1:2x24GiB`."""
+GPUS = Parsed("SIZE|HOST:GPUS", _gpus)
+"""GPUs by size or card, of this machine or of another: `2x24GiB`, `host1:2x24GiB`."""
 AGE = Parsed("AGE", _age)
 """Seconds, written as `30d`."""
 PREDICTOR = Parsed("predictor", _predictor)

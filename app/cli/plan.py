@@ -1,6 +1,7 @@
 """`kvchat plan`, and the options that `export` and `fit` have in common with it."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
@@ -9,7 +10,7 @@ import click
 from app.cli.console import SlowReading, print_json, tell
 from app.cli.options import (
     ADAPTER,
-    GPU,
+    GPUS,
     OPEN_KV_TYPE,
     SHARES,
     Count,
@@ -45,10 +46,10 @@ machine_options = joined(
         "--vram",
         "--device",
         "vram",
-        type=GPU,
+        type=GPUS,
         multiple=True,
-        help="A GPU of this size instead of those found; again for more GPUs. HOST:2x24GiB are "
-        "those of another machine, which computes layers for llama-server.",
+        help="GPUs of these sizes instead of those found: 8GiB, 2x24GiB. HOST:2x24GiB are those "
+        "of another machine, which computes layers for llama-server.",
     ),
     click.option("--net", type=Number(0.001, 10_000), metavar="GBIT", default=1.0,
                  show_default=True, help="What the net to other machines carries, in Gbit/s."),
@@ -180,19 +181,21 @@ def machine_of(options: Mapping[str, object]) -> "PlannedMachine":
         HardwareError: a card is not known.
     """
     from engine.memory.cards import find_card
-    from engine.planning.machine import PlannedMachine
-    from engine.planning.workers import joined_workers, parse_worker
+    from engine.planning.machine import PlannedMachine, named_gpus
+    from engine.planning.workers import workers_of
 
     vram, cards, net = options["vram"], options["cards"], options.get("net")
     assert isinstance(vram, tuple)
     assert isinstance(cards, tuple)
+    typed = tuple(chain.from_iterable(vram))
+    sizes, named = named_gpus(typed)
     return PlannedMachine(
-        tuple(each for each in vram if isinstance(each, int)),
-        tuple(find_card(card).name for card in cards),
+        sizes,
+        (*named, *(find_card(card).name for card in cards)),
         whole(options["ram"]),
         next((name for name in CPUS if name == options["cpu"]), None),
         has_gpu=not options.get("no_gpu"),
-        workers=joined_workers(tuple(parse_worker(each) for each in vram if isinstance(each, str))),
+        workers=workers_of(typed),
         net_gbps=net if isinstance(net, float) else 1.0,
     )
 

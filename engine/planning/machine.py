@@ -1,24 +1,22 @@
 """The machine to plan for: what was found here, sizes that were typed, or cards by name."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from engine.errors import HardwareError
 from engine.memory.cards import find_card, planned_devices
+from engine.memory.device_list import TypedGpu, parse_devices
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB, format_bytes, parse_bytes
 from engine.planning.values import (
     FOUND,
     GPU_SIZES,
-    MAX_GPUS,
     RAM_SIZES,
     KnobError,
-    counted,
-    parse_sizes,
-    split_list,
     step_among,
 )
-from engine.planning.workers import Worker, joined_workers, parse_worker
+from engine.planning.workers import Worker, workers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +99,19 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
     """
     if text.strip().lower() in ("", FOUND):
         return with_gpus(machine, ())
-    sizes: list[int] = []
-    cards: list[str] = []
-    workers: list[Worker] = []
-    for part in split_list(text):
-        if ":" in part:
-            workers.append(_worker(part))
-            continue
-        count, name = counted(part)
-        if not name:
-            raise KnobError(f"{text.strip()!r} has a gap: write a size or a card there")
-        if _is_size(name):
-            sizes += parse_sizes(part)
-        else:
-            cards += [_card_name(name)] * count
-    if len(sizes) + len(cards) > MAX_GPUS:
-        raise KnobError(f"more than the {MAX_GPUS} GPUs that llama.cpp takes were typed")
-    found = with_gpus(machine, tuple(sizes), tuple(cards))
-    return replace(found, workers=joined_workers(tuple(workers)))
+    try:
+        typed = parse_devices(text)
+    except HardwareError as error:
+        raise KnobError(f"{error}; several with commas, or found") from error
+    sizes, cards = named_gpus(typed)
+    return replace(with_gpus(machine, sizes, cards), workers=workers_of(typed))
+
+
+def named_gpus(typed: Iterable[TypedGpu]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The sizes and the cards of those that are no worker's."""
+    own = [gpu for gpu in typed if gpu.endpoint is None]
+    sizes = tuple(gpu.nbytes for gpu in own if gpu.nbytes is not None)
+    return sizes, tuple(gpu.card for gpu in own if gpu.card is not None)
 
 
 def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> PlannedMachine:
@@ -159,40 +152,15 @@ def parse_ram(text: str) -> int | None:
     """
     if text.strip().lower() == FOUND:
         return None
-    found = parse_sizes(text)
-    if len(found) != 1:
-        raise KnobError(f"{text!r} is no size: write 32GiB, or found")
-    return found[0]
+    try:
+        return parse_bytes(text)
+    except HardwareError as error:
+        raise KnobError(f"{error}, or found") from error
 
 
 def step_ram(machine: PlannedMachine, step: int) -> int | None:
     """The next common size; below the least is what was found."""
     return step_among((0, *RAM_SIZES), machine.ram_bytes or 0, step) or None
-
-
-def _worker(text: str) -> Worker:
-    try:
-        return parse_worker(text)
-    except HardwareError as error:
-        raise KnobError(str(error)) from error
-
-
-def _card_name(text: str) -> str:
-    try:
-        return find_card(text).name
-    except HardwareError as error:
-        raise KnobError(str(error)) from error
-
-
-def _is_size(text: str) -> bool:
-    """Whether a text is meant as a size: `24`, `24GiB`, and not `4090`."""
-    if text.replace(".", "", 1).isdigit():
-        return float(text) <= 1024
-    try:
-        parse_bytes(text)
-    except HardwareError:
-        return not any(map(str.isalpha, text)) or text.lstrip("-+ ")[:1] == "0"
-    return True
 
 
 def _format_size(nbytes: int) -> str:

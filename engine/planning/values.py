@@ -22,12 +22,8 @@ BATCHES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 GPU_SIZES = tuple(gib * GIB for gib in (2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141))
 RAM_SIZES = tuple(gib * GIB for gib in (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
 MARGINS = tuple(mib * MIB for mib in (0, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096))
-MAX_GPUS = 16
-"""`GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098."""
 FOUND, NONE = "found", "none"
 _SHARE = re.compile(r"\d{1,6}(\.\d{1,6})?")
-_PARTED = re.compile(r"[;+]|\sand\s|(?<!\d),|,(?!\d)")
-_GROUPED = re.compile(r"(\d+\s*[x×]\s*)?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*[a-zA-Z]+")  # noqa: RUF001
 _COUNT = re.compile(r"(-?\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
 
 
@@ -123,55 +119,6 @@ def parse_shares(text: str) -> tuple[float, ...]:
             f"{shown(text)} shares nothing: write one number for each GPU as 3:1, or auto"
         )
     return shares
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """The sizes of GPUs such as `8GiB, 24` or `2x24GiB`; `found` is none.
-
-    Raises:
-        KnobError: one of them is no size, or there are too many.
-    """
-    if text.strip().lower() in ("", FOUND):
-        return ()
-    sizes: list[int] = []
-    for part in split_list(text):
-        count, size = counted(part)
-        try:
-            sizes += [parse_bytes(size)] * count
-        except HardwareError as error:
-            raise KnobError(f"{error}; several with commas, or found") from error
-    if len(sizes) > MAX_GPUS:
-        raise KnobError(f"{len(sizes)} GPUs are more than the {MAX_GPUS} that llama.cpp takes")
-    return tuple(sizes)
-
-
-def split_list(text: str) -> list[str]:
-    """What is joined by commas, semicolons, plus signs or `and`.
-
-    A comma between two digits groups thousands, as in `1,024MiB`, or parts a number with a unit
-    or a name from the next one, as in `8GiB,24`.
-
-    Raises:
-        KnobError: it may be a decimal comma: `7,5GB` is 7.5 GB elsewhere, and here two sizes.
-    """
-    return [part.strip() for each in _PARTED.split(text) for part in _at_digits(each)]
-
-
-def _at_digits(text: str) -> list[str]:
-    first, *others = re.split(r"(?<=\d),(?=\d)", text)
-    if not others or _GROUPED.fullmatch(text.strip()):
-        return [text]
-    if re.fullmatch(r"[\d.x× ]+", first):  # noqa: RUF001  as people type it
-        raise KnobError(
-            f"{shown(text.strip())} may be one size or several: write 7.5GB, or 7GiB + 5GiB"
-        )
-    return [first, *_at_digits(",".join(others))]
-
-
-def counted(text: str) -> tuple[int, str]:
-    """`2x24GiB` as two of `24GiB`; what has no count is there once."""
-    match = re.fullmatch(r"(\d{1,3})\s*[x×]\s*(\S.*)", text.strip())  # noqa: RUF001  as people type it
-    return (int(match[1]), match[2]) if match else (1, text)
 
 
 def parse_margin(text: str) -> int:

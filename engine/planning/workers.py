@@ -5,34 +5,28 @@ its client sends (`ggml/src/ggml-rpc/ggml-rpc.cpp`): all of it passes the machin
 and what one worker hands to another passes it twice.
 """
 
-import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from engine.configuration import WORKER, Configuration
-from engine.errors import HardwareError
-from engine.memory.cards import find_card, planned_devices
+from engine.configuration import Configuration
+from engine.memory.cards import planned_devices
+from engine.memory.device_list import TypedGpu
 from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape
 from engine.memory.placement import Placement, place
 from engine.memory.terms import TermKind
-from engine.memory.units import parse_bytes
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
 PROGRAM = "ggml-rpc-server"
-DEFAULT_PORT = 50052
-MOST_GPUS = 16
 FLOAT_BYTES, HALF_BYTES, PLACE_BYTES = 4, 2, 8
 MESSAGE_BYTES = 320
 """A tensor's description with its command: 296 bytes of `rpc_tensor` and some lengths."""
 N_INPUTS = 5
 """Small inputs that each device is sent for a step: places, cells, mask, rows of output."""
-_ADDRESSED = re.compile(r"(?P<host>[^:\s]+)(?::(?P<port>\d{1,5}))?:(?P<gpus>[^:]+)")
-_COUNTED = re.compile(r"(?:(\d{1,2})\s*[x×]\s*)?(\S.*)")  # noqa: RUF001  as people type it
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +73,16 @@ class Worker:
         return " · ".join(filter(None, (" ".join(filter(None, (self.host, number))), card)))
 
 
-def parse_worker(text: str) -> Worker:
-    """A machine with its GPUs: `host1:24GiB`, `host2:2x24GiB`, `host3:50053:RTX 3060`.
-
-    Raises:
-        HardwareError: it is none.
-    """
-    match = _ADDRESSED.fullmatch(text.strip())
-    if match is None or (counted := _COUNTED.fullmatch(match["gpus"].strip())) is None:
-        raise HardwareError(f"{text!r} is no machine with GPUs: write it as host1:2x24GiB")
-    endpoint = f"{match['host']}:{match['port'] or DEFAULT_PORT}"
-    if re.fullmatch(WORKER, endpoint) is None or not 0 < int(endpoint.rpartition(":")[2]) < 65536:
-        raise HardwareError(f"{endpoint!r} is no address of a worker: write a name and a port")
-    count, named = int(counted[1] or 1), counted[2]
-    if not 0 < count <= MOST_GPUS:
-        raise HardwareError(f"{text!r} has {count} GPUs: a machine has 1 to {MOST_GPUS}")
-    try:
-        return Worker(endpoint, (parse_bytes(named),) * count)
-    except HardwareError:
-        if named.replace(".", "").isdecimal():
-            raise
-        return Worker(endpoint, cards=(find_card(named).name,) * count)
-
-
-def joined_workers(found: tuple[Worker, ...]) -> tuple[Worker, ...]:
-    """The workers with what was said of one machine in several parts put together."""
-    by_endpoint: dict[str, Worker] = {}
-    for each in found:
-        before = by_endpoint.get(each.endpoint, Worker(each.endpoint))
-        vram, cards = (*before.vram_bytes, *each.vram_bytes), (*before.cards, *each.cards)
-        by_endpoint[each.endpoint] = replace(before, vram_bytes=vram, cards=cards)
-    return tuple(by_endpoint.values())
+def workers_of(typed: Iterable[TypedGpu]) -> tuple[Worker, ...]:
+    """The workers that have some of these GPUs."""
+    found: dict[str, Worker] = {}
+    for gpu in typed:
+        if gpu.endpoint is not None:
+            now = found.get(gpu.endpoint, Worker(gpu.endpoint))
+            sizes = now.vram_bytes if gpu.nbytes is None else (*now.vram_bytes, gpu.nbytes)
+            cards = now.cards if gpu.card is None else (*now.cards, gpu.card)
+            found[gpu.endpoint] = replace(now, vram_bytes=sizes, cards=cards)
+    return tuple(found.values())
 
 
 def with_workers(

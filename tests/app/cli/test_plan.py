@@ -238,7 +238,7 @@ def test_a_terminal_without_block_characters_gets_letters(
         (["--ctx", "-1"], "-1 is not one of the whole numbers 1 to"),
         (["--ctx", "many"], "'many' is no number"),
         (["--vram", "0"], "no memory at all"),
-        (["--vram", "lots"], "is no size"),
+        (["--vram", "lots"], "no card 'lots' is known"),
         (["--gpu-layers", "-4"], "-4 is not one of the whole numbers 0 to 9,999, or all"),
         (["--type-k", "q9"], "q9"),
         (["--type-v", "q8_0", "--flash-attention", "off"], "needs flash attention"),

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.units import GIB, MIB, parse_bytes
+from engine.memory.units import GIB, parse_bytes
 from engine.planning.values import (
     KnobError,
     parse_count,
     parse_file,
     parse_layers,
-    parse_sizes,
     step_among,
     step_round,
 )
@@ -35,18 +34,6 @@ def test_all_layers_is_a_number_of_layers() -> None:
     assert (parse_layers("All"), parse_layers("0"), parse_layers("12")) == (-1, 0, 12)
     with pytest.raises(KnobError, match="or all"):
         parse_layers("-1")
-
-
-def test_sizes_of_gpus_are_gib_unless_a_unit_is_said() -> None:
-    assert parse_sizes("8") == (8 * GIB,)
-    assert parse_sizes("8GiB, 24 and 512 MiB") == (8 * GIB, 24 * GIB, 512 * MIB)
-    assert parse_sizes("found") == ()
-
-
-@pytest.mark.parametrize("text", ["0", "-8", "big", "8GiB,"])
-def test_an_impossible_size_is_refused_in_words(text: str) -> None:
-    with pytest.raises(KnobError):
-        parse_sizes(text)
 
 
 def test_steps_go_to_the_next_stop_and_stay_at_an_end() -> None:
@@ -86,11 +73,3 @@ def test_a_model_file_is_its_path(tmp_path: Path) -> None:
 )
 def test_commas_of_a_size_group_thousands_or_are_decimal(text: str, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes
-
-
-def test_a_list_of_sizes_is_parted_where_no_size_is_cut() -> None:
-    assert parse_sizes("1,024MiB") == (GIB,)
-    assert parse_sizes("2x1,024MiB, 8GiB,24") == (GIB, GIB, 8 * GIB, 24 * GIB)
-    for text in ("7,5GB", "8,24", "8GiB, 7,5GB"):
-        with pytest.raises(KnobError, match="may be one size or several"):
-            parse_sizes(text)

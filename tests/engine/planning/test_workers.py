@@ -7,6 +7,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import HardwareError
+from engine.memory.device_list import parse_devices
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
@@ -16,7 +17,7 @@ from engine.planning.goals import Goal
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
-from engine.planning.workers import Worker, joined_workers, parse_worker, traffic, with_workers
+from engine.planning.workers import Worker, traffic, with_workers, workers_of
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 
@@ -31,7 +32,7 @@ CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
     ],
 )
 def test_a_worker_is_a_host_with_gpus(text: str, worker: Worker) -> None:
-    assert parse_worker(text) == worker
+    assert workers_of(parse_devices(text)) == (worker,)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +42,11 @@ def test_a_worker_is_a_host_with_gpus(text: str, worker: Worker) -> None:
 )  # fmt: skip
 def test_what_is_no_worker_is_refused(text: str) -> None:
     with pytest.raises(HardwareError):
-        parse_worker(text)
+        parse_devices(text)
 
 
 def test_parts_of_one_machine_are_put_together_and_come_back_as_they_are_typed() -> None:
-    found = joined_workers(tuple(map(parse_worker, ["a:24GiB", "b:8GiB", "a:RTX 3060"])))
+    found = workers_of(parse_devices("a:24GiB, b:8GiB, a:RTX 3060"))
     assert [worker.n_gpus for worker in found] == [2, 1]
     assert [device.name for device in found[0].devices()] == [
         "a GPU 0",
@@ -56,7 +57,7 @@ def test_parts_of_one_machine_are_put_together_and_come_back_as_they_are_typed()
 
 
 def machine(*workers: str, **own: object) -> PlannedMachine:
-    parsed = joined_workers(tuple(map(parse_worker, workers)))
+    parsed = workers_of(parse_devices(", ".join(workers)))
     return replace(PlannedMachine(ram_bytes=64 * GIB, workers=parsed), **own)  # type: ignore[arg-type]
 
 
@@ -129,7 +130,7 @@ def test_fit_takes_the_fewest_machines_that_hold_the_model(model: str, best: str
     asked = machine("a:24GiB", "b:2x24GiB", has_gpu=False)
     if best == "here alone":
         asked = replace(
-            asked, workers=(parse_worker("a:2GiB"),), vram_bytes=(24 * GIB,), has_gpu=True
+            asked, workers=workers_of(parse_devices("a:2GiB")), vram_bytes=(24 * GIB,), has_gpu=True
         )
     found = fit(FitRequest(model, Goal.BALANCED, asked), Planner())
     assert found.machines[0].title == best

@@ -16,6 +16,7 @@ from engine.backends.server.many_users import LoadPlan, run_load, said_alone
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
+from engine.memory.device_list import parse_devices
 from engine.memory.server_log import compare_log, read_server_log
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
@@ -23,7 +24,7 @@ from engine.planning.exporting import export_request
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
-from engine.planning.workers import PROGRAM, parse_worker
+from engine.planning.workers import PROGRAM, workers_of
 from engine.presets.programs.llama_server import serving
 from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
@@ -197,7 +198,7 @@ def test_a_chat_runs_over_two_workers_that_hold_what_was_planned(
     ports = [free_port("127.0.0.1") for _ in range(3)]
     machine = PlannedMachine(
         ram_bytes=16 * GIB,
-        workers=tuple(parse_worker(f"127.0.0.1:{port}:4GiB") for port in ports[:2]),
+        workers=workers_of(parse_devices(",".join(f"127.0.0.1:{port}:4GiB" for port in ports[:2]))),
     )
     planner = Planner()
     asked = PlanRequest(str(starter_path), machine=machine, rules={"n_ctx": 4096})
