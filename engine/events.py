@@ -5,8 +5,11 @@ each other: drafted; verified (drafted tokens that were in a verify batch); exam
 first miss); accepted; emitted. Refuted is verified minus accepted.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import zip_longest
+from math import hypot
 from typing import Literal
 
 from engine.cache.report import CacheReport
@@ -352,7 +355,7 @@ class GenerationStats:
     n_emitted: int = 0
     """Tokens that the model said, the one that ended its turn included: one more than `token_ids`
     has then."""
-    by_source: dict[str, SourceCounts] = field(default_factory=dict)
+    by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
     """By index in the draft, up to the last that was examined."""
     n_near_ties: int = 0
@@ -373,7 +376,7 @@ class GenerationStats:
     thinking_s: float = 0.0
     """Time of those, from the first token on."""
     decode_tps: float | None = None
-    """`n_emitted` over `decode_s`."""
+    """`n_emitted` over `decode_s`, or what a server says of its own."""
     plain_step_s: float | None = None
     plain_spread: float | None = None
     """How far eight of ten plain steps were from `plain_step_s`, as a share of it."""
@@ -384,15 +387,138 @@ class GenerationStats:
     saved_error_s: float | None = None
     """How far `saved_s` may be off, either way, as the machine is noisy and drafts were few; None
     where it is. What does not exceed it is no gain and no loss."""
-    tokens_per_round: float | None = None
-    """Emitted tokens over passes through the model."""
-    speedup: float | None = None
-    """Decoding time and `saved_s` over decoding time: never more than `tokens_per_round`. None
-    where `saved_s` is, and as much in doubt as that."""
     predictor: str | None = None
     """Who drafted at the end of the reply, None where no round was begun."""
     controller: str | None = None
     """The rule of the draft length at the end of the reply."""
+
+    @property
+    def n_refuted(self) -> int:
+        """Drafted tokens that were verified and not accepted."""
+        return self.n_verified - self.n_accepted
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of verified tokens."""
+        return self.n_accepted / self.n_verified if self.n_verified else None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Emitted tokens over passes through the model."""
+        return self.n_emitted / self.n_rounds if self.n_rounds else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Decoding time and `saved_s` over decoding time: never more than `tokens_per_round`.
+
+        None where `saved_s` is or nobody said how far that may be off.
+        """
+        if self.saved_s is None or self.saved_error_s is None or self.decode_s <= 0:
+            return None
+        return 1.0 + self.saved_s / self.decode_s
+
+    def __add__(self, later: "GenerationStats") -> "GenerationStats":
+        """Two parts of a reply, or two replies, as one.
+
+        Counts and times are sums. What holds for one moment is the later's: its prompt, the plain
+        step, and who drafted at the end. The wait for the first token is the earlier's.
+        """
+        sums = {name: getattr(self, name) + getattr(later, name) for name in SUMMED}
+        n_emitted, decode_s = sums["n_emitted"], sums["decode_s"]
+        saved = [each.saved_s for each in (self, later) if each.saved_s is not None]
+        most_s = most_saved_s(n_emitted, sums["n_rounds"], decode_s)
+        error_s = hypot(self.saved_error_s or 0.0, later.saved_error_s or 0.0)
+        is_timed = self.first_token_s is not None
+        return replace(
+            later,
+            **sums,
+            by_source=_added_sources(self.by_source, later.by_source),
+            by_position=_added_positions(self.by_position, later.by_position),
+            first_token_s=self.first_token_s if is_timed else later.first_token_s,
+            decode_tps=n_emitted / decode_s if decode_s > 0 and n_emitted else None,
+            saved_s=min(sum(saved), most_s) if saved else None,
+            saved_error_s=error_s if saved else None,
+        )
+
+    def with_rounds(self, rounds: Sequence[RoundFinished]) -> "GenerationStats":
+        """These counts and further rounds of the same reply, which say what it saved so far."""
+        if not rounds:
+            return self
+        first, last = rounds[0], rounds[-1]
+        counted = replace(
+            NOTHING_COUNTED,
+            n_prompt=self.n_prompt,
+            n_reused=self.n_reused,
+            n_rounds=len(rounds),
+            n_drafted=sum(each.n_drafted for each in rounds),
+            n_verified=sum(each.n_verified for each in rounds),
+            n_examined=sum(each.n_examined for each in rounds),
+            n_accepted=sum(each.n_accepted for each in rounds),
+            n_emitted=sum(each.n_emitted for each in rounds),
+            by_source=_by_source(rounds),
+            by_position=_by_position(rounds),
+            n_near_ties=sum(each.n_near_ties for each in rounds),
+            n_redecoded=sum(each.is_redecoded for each in rounds),
+            first_token_s=first.first_token_s,
+            decode_s=sum(each.elapsed_s for each in rounds),
+            plain_step_s=last.plain_step_s,
+            plain_spread=last.plain_spread,
+            predictor=self.predictor,
+            controller=self.controller,
+        )
+        return replace(self + counted, saved_s=last.saved_s, saved_error_s=last.saved_error_s)
+
+    def figures(self) -> dict[str, object]:
+        """Every figure by its name, those that follow from others too."""
+        derived = ("tokens_per_round", "speedup")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+NOTHING_COUNTED = GenerationStats()
+SUMMED = (
+    "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_emitted", "n_near_ties",
+    "n_redecoded", "prefill_s", "exactness_s", "decode_s", "n_thinking", "thinking_s",
+)  # fmt: skip
+"""Figures of two parts of a reply that add up."""
+
+
+def most_saved_s(n_emitted: int, n_rounds: int, decode_s: float) -> float:
+    """What can have been saved at most: no batch is faster than a plain step is."""
+    return (n_emitted / n_rounds - 1.0) * decode_s if n_rounds else 0.0
+
+
+def _by_source(rounds: Sequence[RoundFinished]) -> dict[str, SourceCounts]:
+    found: dict[str, SourceCounts] = {}
+    for each in rounds:
+        if each.source is not None:
+            counts = (each.n_drafted, each.n_verified, each.n_examined, each.n_accepted)
+            one = SourceCounts(*counts, n_rounds=int(each.n_verified > 0))
+            found[each.source] = found.get(each.source, SourceCounts()) + one
+    return found
+
+
+def _by_position(rounds: Sequence[RoundFinished]) -> tuple[PositionCounts, ...]:
+    return tuple(
+        PositionCounts(
+            sum(each.n_examined > place for each in rounds),
+            sum(min(each.n_examined, each.n_accepted) > place for each in rounds),
+        )
+        for place in range(max(each.n_examined for each in rounds))
+    )
+
+
+def _added_sources(
+    one: Mapping[str, SourceCounts], other: Mapping[str, SourceCounts]
+) -> dict[str, SourceCounts]:
+    none = SourceCounts()
+    return {name: one.get(name, none) + other.get(name, none) for name in {**one, **other}}
+
+
+def _added_positions(
+    one: tuple[PositionCounts, ...], other: tuple[PositionCounts, ...]
+) -> tuple[PositionCounts, ...]:
+    both = zip_longest(one, other, fillvalue=PositionCounts())
+    return tuple(first + second for first, second in both)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
-from app.chat.reply import joined_stats
 from app.chat.snapshot import (
     CockpitSnapshot,
     Phase,
     PlannedBytes,
-    Tally,
-    tally_of,
     verification_label,
 )
 from app.format import share
@@ -78,7 +75,7 @@ class ReplyMeter:
             before: The statistics of its first part, where it goes on behind one.
         """
         self.is_running = True
-        self.tally = Tally()
+        self.tally = GenerationStats()
         """Of this part."""
         self._before = before
         self._clock = clock
@@ -131,7 +128,7 @@ class ReplyMeter:
         return replace(
             shown,
             phase=self.phase_beside(engine.phase),
-            reply=self.tally if self._before is None else tally_of(self._before) + self.tally,
+            reply=self.tally if self._before is None else self._before + self.tally,
             acceptance_history=tuple(self._acceptance),
             tps_history=tuple(self._tps),
             verdicts=tuple(self._verdicts),
@@ -175,9 +172,9 @@ class ReplyMeter:
         self._unsettled.append(event)
 
     def _finished(self, stats: GenerationStats) -> None:
-        self._end(tally_of(stats))
+        self._end(stats)
         if self._before is not None:
-            stats = joined_stats(self._before, stats)
+            stats = self._before + stats
         self._decode_tps, self._first_token_s = stats.decode_tps, stats.first_token_s
         self._prefill_s = stats.prefill_s or None
 
@@ -192,7 +189,7 @@ class ReplyMeter:
         self._recent.append((now, n_tokens))
         self._bin.n_emitted += n_tokens
 
-    def _end(self, tally: Tally | None = None) -> None:
+    def _end(self, tally: GenerationStats | None = None) -> None:
         """Close it; a reply that was cut counts as far as it came."""
         if self.is_running:
             self.settled()
@@ -200,12 +197,12 @@ class ReplyMeter:
             self.tally = tally or self.tally
             self.is_running = False
 
-    def settled(self) -> Tally:
+    def settled(self) -> GenerationStats:
         """What this part counted, up to the last round."""
-        for event in self._unsettled:
-            self.tally = self.tally.with_round(event)
-            self._last = event
-        self._unsettled.clear()
+        if self._unsettled:
+            self.tally = self.tally.with_rounds(self._unsettled)
+            self._last = self._unsettled[-1]
+            self._unsettled.clear()
         return self.tally
 
     def _live_tps(self) -> float | None:
@@ -239,7 +236,7 @@ class Meters:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._engine = CockpitSnapshot()
-        self._earlier = Tally()
+        self._earlier = GenerationStats()
         """Finished replies since the model was loaded."""
         self._replies: dict[int, ReplyMeter] = {}
         """Those under way, in the order in which they were asked for."""
@@ -275,7 +272,7 @@ class Meters:
 
     def start_load(self, configuration: Configuration) -> None:
         """Count for a model that is being loaded."""
-        self._earlier = Tally()
+        self._earlier = GenerationStats()
         self._replies.clear()
         self._last = ReplyMeter(self._clock)
         self._last.is_running = False

@@ -73,7 +73,7 @@ def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, obj
         "fits_grammar": finished.fits_grammar,
         "token_ids": finished.token_ids,
         "seed": finished.seed,
-        **asdict(finished.stats),
+        **finished.stats.figures(),
         "prompt": None if prompt is None else asdict(prompt),
     }
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.chat.snapshot import Tally, tally_of
 from app.chat.spans import TokenSpan, spans_of
 from app.chat.update import SIDES
 from app.compare.side import Side
@@ -20,6 +19,7 @@ from engine.events import (
     Failed,
     Finished,
     FinishReason,
+    GenerationStats,
     OfReply,
     PromptReady,
     RoundFinished,
@@ -37,7 +37,7 @@ class Answer:
     def __init__(self, side: Side, clock: Callable[[], float]) -> None:
         self.side = side
         self.spans: list[TokenSpan] = []
-        self.tally = Tally()
+        self.tally = GenerationStats()
         self.note: str | None = None
         """Why it drafts in another way than its side says, or not at all."""
         self.finished: Finished | None = None
@@ -82,12 +82,12 @@ class Answer:
                 self.spans += spans_of(event)
                 self.margins += [token.margin for token in event.tokens]
             case RoundFinished():
-                self.tally = self.tally.with_round(event)
+                self.tally = self.tally.with_rounds((event,))
             case SpeculationChanged(note=note):
                 self.note = note
             case Finished():
                 self.finished = event
-                self.tally = tally_of(event.stats)
+                self.tally = event.stats
             case _:
                 pass
 

@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass
 from math import log
 from statistics import median
 
-from app.chat.snapshot import Tally
 from app.compare.comparison import Answer, Comparison, Pair
-from engine.events import Finished
+from engine.events import Finished, GenerationStats
 from engine.speculation.stats import first_divergence
 
 N_WORDS = 4
@@ -97,12 +96,12 @@ def speed_of(pairs: Sequence[Pair]) -> Speed | None:
     )
 
 
-def _most_gain(tallies: Sequence[Tally]) -> float | None:
+def _most_gain(tallies: Sequence[GenerationStats]) -> float | None:
     """Tokens of a round, which is what drafts gain where a batch costs no more than one token."""
     return max((each.tokens_per_round for each in tallies if each.tokens_per_round), default=None)
 
 
-def _most_loss(first: Sequence[Tally], second: Sequence[Tally]) -> float | None:
+def _most_loss(first: Sequence[GenerationStats], second: Sequence[GenerationStats]) -> float | None:
     """The least ratio that drafts explain, those of the second side or of the first."""
     if not _n_verified(second):
         gain = _most_gain(first)
@@ -118,7 +117,7 @@ def _most_loss(first: Sequence[Tally], second: Sequence[Tally]) -> float | None:
     return min(*losses, 1.0) if is_known and min(losses) > 0 else None
 
 
-def _n_verified(tallies: Sequence[Tally]) -> int:
+def _n_verified(tallies: Sequence[GenerationStats]) -> int:
     return sum(each.n_verified for each in tallies)
 
 
@@ -227,7 +226,7 @@ def _answer(answer: Answer) -> JsonValue:
         "text": answer.text,
         "note": answer.note,
         "finish_reason": None if finished is None else finished.reason.value,
-        "stats": None if finished is None else asdict(finished.stats),
+        "stats": None if finished is None else finished.stats.figures(),
     }
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 from app import format as fmt
-from app.chat.snapshot import CockpitSnapshot, Tally
+from app.chat.snapshot import CockpitSnapshot
 from app.render.charts import MAX_HEIGHT, MIN_HEIGHT, GraphSymbols, cost_chart, history, ribbon
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
 from app.render.status import LABEL_WIDTH, columns, labelled, row
 from app.render.transcript import source_style
-from engine.events import PositionCounts, SourceCounts
+from engine.events import GenerationStats, PositionCounts, SourceCounts
 
 _BETWEEN = Run(" · ", "muted")
 
@@ -210,35 +210,37 @@ def speculation_title(snapshot: CockpitSnapshot) -> str:
     return " · ".join(names)
 
 
-def _both(reply: Tally, session: Tally, figure: Callable[[Tally], str]) -> tuple[str, str]:
+def _both(
+    reply: GenerationStats, session: GenerationStats, figure: Callable[[GenerationStats], str]
+) -> tuple[str, str]:
     return figure(reply), figure(session)
 
 
-def _count(tally: Tally, n: int) -> str:
+def _count(tally: GenerationStats, n: int) -> str:
     """A count; a dash before the first round, of which nothing can be counted."""
     return fmt.count(n) if tally.n_rounds else fmt.NO_VALUE
 
 
-def _accept(tally: Tally) -> str:
+def _accept(tally: GenerationStats) -> str:
     return fmt.acceptance(tally.n_accepted, tally.n_verified)
 
 
-def _tokens_per_round(tally: Tally) -> str:
+def _tokens_per_round(tally: GenerationStats) -> str:
     value = tally.tokens_per_round
     return fmt.NO_VALUE if value is None else f"{value:.2f}"
 
 
-def _saved(tally: Tally) -> str:
+def _saved(tally: GenerationStats) -> str:
     return fmt.measured_gain(tally.saved_s, tally.saved_error_s)
 
 
-def _saved_style(tally: Tally) -> str:
+def _saved_style(tally: GenerationStats) -> str:
     if tally.saved_s is None or fmt.gain_mark(tally.saved_s, tally.saved_error_s) is None:
         return ""
     return "good" if tally.saved_s >= 0 else "bad"
 
 
-def _accept_style(tally: Tally) -> str:
+def _accept_style(tally: GenerationStats) -> str:
     return "" if tally.acceptance_rate is None else "strong"
 
 

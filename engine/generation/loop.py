@@ -58,7 +58,6 @@ from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter, make_controller
-from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
 
 SEED_BITS = 63
@@ -234,7 +233,7 @@ class ReplyLoop:
             tokens=tokens,
             n_prompt=len(tokens) - len(request.continues),
             text=self._text(),
-            stats=ReplyStats(n_prompt=len(tokens), n_reused=recalled.n_reused, prefill_s=0.0),
+            stats=GenerationStats(n_prompt=len(tokens), n_reused=recalled.n_reused),
             watch=self._watch,
             recalled=recalled,
             found=shared.last_lines.found(request, prompt, recalled),
@@ -281,10 +280,10 @@ class ReplyLoop:
             by = self._wanted.verification
             verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
             committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
-            reply.stats.first_token_s = reply.watch.total()
+            first_token_s = reply.watch.total()
             verify_s = row.elapsed_s + reply.watch.split()
             done = Round(Draft(), verdict, committed, verify_s=verify_s, is_alone=row.is_alone)
-            yield from self._tell(reply, done)
+            yield from self._tell(reply, done, first_token_s=first_token_s)
 
     def _rounds(self, reply: Reply) -> Events:
         """Decide, do, tell, until the reply has ended."""
@@ -305,7 +304,7 @@ class ReplyLoop:
                 self._recall.keep(slot)
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
-            if reply.stats.n_rounds % COSTS_EVERY == 0:
+            if reply.n_rounds % COSTS_EVERY == 0:
                 yield from self._measured_costs()
 
     def _watch_thinking(self, reply: Reply) -> ThinkingWatch | None:
@@ -321,7 +320,6 @@ class ReplyLoop:
         """Tell how far the thinking is behind a round."""
         told = self._thinking.take(reply, n_new) if self._thinking is not None else None
         if told is not None:
-            reply.stats.n_thinking, reply.stats.thinking_s = told.n_tokens, told.elapsed_s
             yield told
 
     def _close_thinking(self, reply: Reply, drafter: Drafter | None) -> Events:
@@ -335,9 +333,7 @@ class ReplyLoop:
         if len(ids) > reply.n_left(self._backend.n_ctx):
             return
         yield reply.add(ids, vocabulary)
-        told = thinking.close(note, len(ids))
-        reply.stats.n_thinking = told.n_tokens
-        yield told
+        yield thinking.close(note, len(ids))
         yield from self._room(reply)
         yield from self._shared.prefill.restore(reply, self._cancellation)
         reply.watch.split()
@@ -387,8 +383,11 @@ class ReplyLoop:
         )
         drafter = Drafter(engaged.sources, controller, settings)
         drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
-        reply.stats.predictor = settings.title_of(engaged.name)
-        reply.stats.controller = settings.controller.value
+        reply.stats = replace(
+            reply.stats,
+            predictor=settings.title_of(engaged.name),
+            controller=settings.controller.value,
+        )
         return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
 
     def _verify(
@@ -441,15 +440,21 @@ class ReplyLoop:
         return changed
 
     def _tell(
-        self, reply: Reply, done: Round, length: int = 0, drafter: Drafter | None = None
+        self,
+        reply: Reply,
+        done: Round,
+        length: int = 0,
+        drafter: Drafter | None = None,
+        *,
+        first_token_s: float | None = None,
     ) -> Iterator[Event]:
         """Count a round that was planned with `length` tokens, and tell it."""
-        stats, step, n_verified = reply.stats, self._plain_step, len(done.draft.tokens)
+        step, n_verified = self._plain_step, len(done.draft.tokens)
         # Drafted tokens behind the reply's end were right for nobody.
         n_emitted = len(done.committed.tokens)
         n_accepted = min(done.verdict.n_accepted, n_emitted)
         if done.is_alone:
-            stats.saved.add(
+            reply.saved.add(
                 step,
                 n_verified=n_verified,
                 n_emitted=n_emitted,
@@ -472,14 +477,14 @@ class ReplyLoop:
             elapsed_s=done.elapsed_s,
             plain_step_s=step.seconds,
             plain_spread=step.spread,
-            saved_s=stats.saved.seconds,
-            saved_error_s=stats.saved.error_s,
+            saved_s=reply.saved.seconds,
+            saved_error_s=reply.saved.error_s,
             verdicts=tuple(index < n_accepted for index in range(n_verified)),
             n_near_ties=done.verdict.n_near_ties,
             is_redecoded=done.verdict.is_redecoded,
-            first_token_s=None if stats.n_rounds else stats.first_token_s,
+            first_token_s=first_token_s,
         )
-        stats.add(finished)
+        reply.count(finished)
         yield done.committed
         yield from self._thought(reply, len(done.committed.tokens))
         yield finished
@@ -497,7 +502,8 @@ class ReplyLoop:
         n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
         self._shared.exactness.measure(reply.sequence, reply.tokens, n_rows)
         self._recall.go_back(reply.recalled.slot, n_held)
-        reply.stats.exactness_s += reply.watch.split()
+        exactness_s = reply.stats.exactness_s + reply.watch.split()
+        reply.stats = replace(reply.stats, exactness_s=exactness_s)
         return self._shared.exactness.most_drafted(n_held)
 
     def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:
@@ -533,8 +539,15 @@ class ReplyLoop:
             token_ids=reply.generated,
             vocabulary_id=self._backend.vocabulary.identifier,
             seed=reply.sampler.seed,
-            stats=reply.stats.summary(self._plain_step),
+            stats=self._totals(reply),
             n_used=len(reply.sequence.tokens),
             n_cells=self._backend.n_ctx,
             fits_grammar=reply.fits_grammar,
         )
+
+    def _totals(self, reply: Reply) -> GenerationStats:
+        stats = reply.stats.with_rounds(reply.rounds)
+        told = None if self._thinking is None else self._thinking.told
+        if told is None:
+            return stats
+        return replace(stats, n_thinking=told.n_tokens, thinking_s=told.elapsed_s)

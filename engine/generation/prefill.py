@@ -129,7 +129,7 @@ class Prefill:
 
     def _last_pass(self, reply: Reply, n_last: int) -> Generator[Step, Computed | None, FirstRow]:
         """Decode the pending token, and what is left of the prompt before it."""
-        reply.stats.prefill_s = reply.watch.split()
+        prefill_s = reply.watch.split()
         *rest, pending = reply.tokens[-1 - n_last :]
         self._threads.turn_to_prompt(1 + n_last)
         given = yield from computed(Step(reply.sequence, (pending,), unread=rest))
@@ -140,7 +140,8 @@ class Prefill:
             row_s = min(elapsed_s / (n_last + 1) if plain_s is None else plain_s, elapsed_s)
             if given.is_alone:
                 self._recall.rate.add(n_last, elapsed_s - row_s)
-            reply.stats.prefill_s += elapsed_s - row_s
+            prefill_s += elapsed_s - row_s
+        reply.stats = replace(reply.stats, prefill_s=prefill_s)
         return FirstRow(given.logits.copy(), row_s, given.is_alone)
 
     def _fits_the_last_pass(self, reply: Reply, n_tokens: int) -> bool:

@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.backends.base import Sequence as DecodedSequence
 from engine.backends.base import Vocabulary
@@ -11,7 +11,9 @@ from engine.clock import Stopwatch
 from engine.events import (
     CommittedToken,
     FinishReason,
+    GenerationStats,
     PromptReady,
+    RoundFinished,
     TokenKind,
     TokensCommitted,
 )
@@ -20,8 +22,11 @@ from engine.requests import GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.drafter import Draft
-from engine.speculation.stats import ReplyStats
+from engine.speculation.stats import TimeSaved
 from engine.speculation.verify import Verdict
+
+SETTLED_EVERY = 256
+"""Rounds that are added up at once."""
 
 
 class StreamingText:
@@ -95,7 +100,8 @@ class Reply:
     n_prompt: int
     """Tokens before the reply."""
     text: StreamingText
-    stats: ReplyStats
+    stats: GenerationStats
+    """Without the rounds in `rounds`."""
     watch: Stopwatch
     recalled: Recalled
     found: PromptReady
@@ -105,6 +111,9 @@ class Reply:
     n_lasting: int = 0
     """Tokens of the prompt that the next one begins with too, where that is not all of it; 0 where
     it is not known."""
+    rounds: list[RoundFinished] = field(default_factory=list)
+    """Those that `stats` does not count yet: no round waits for its statistics."""
+    saved: TimeSaved = field(default_factory=TimeSaved)
     ended: FinishReason | None = None
     end_token: int | None = None
 
@@ -112,6 +121,18 @@ class Reply:
     def sequence(self) -> DecodedSequence:
         """What it is computed in."""
         return self.recalled.sequence
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds so far."""
+        return self.stats.n_rounds + len(self.rounds)
+
+    def count(self, finished: RoundFinished) -> None:
+        """Add a round to the counts."""
+        self.rounds.append(finished)
+        if len(self.rounds) == SETTLED_EVERY:
+            self.stats = self.stats.with_rounds(self.rounds)
+            self.rounds.clear()
 
     @property
     def n_generated(self) -> int:
@@ -212,11 +233,12 @@ class Round:
     @property
     def outcome(self) -> RoundOutcome:
         """What a controller learns from."""
+        n_emitted = len(self.committed.tokens)
         return RoundOutcome(
             n_verified=len(self.draft.tokens),
-            n_examined=self.verdict.n_examined,
-            n_accepted=self.verdict.n_accepted,
-            n_emitted=len(self.committed.tokens),
+            n_examined=min(self.verdict.n_examined, n_emitted),
+            n_accepted=min(self.verdict.n_accepted, n_emitted),
+            n_emitted=n_emitted,
             n_drafted=self.draft.n_drafted,
             draft_s=self.draft_s,
             verify_s=None if self.verdict.is_redecoded else self.verify_s,

@@ -30,6 +30,8 @@ class ThinkingWatch:
     """Whether the reply was seen to think, or to answer at once."""
     n_tokens: int = 0
     elapsed_s: float = 0.0
+    told: Thinking | None = None
+    """How far it was at the last round; None where there was no thinking yet."""
     _since: float | None = None
     _looked_at: int = 0
     _n_chars: int = 0
@@ -86,4 +88,5 @@ class ThinkingWatch:
         self.is_decided = self.is_open or not start.startswith(begun)
 
     def _told(self, *, is_over: bool = False, note: str | None = None) -> Thinking:
-        return Thinking(self.n_tokens, self.elapsed_s, is_over, note)
+        self.told = Thinking(self.n_tokens, self.elapsed_s, is_over, note)
+        return self.told

@@ -1,8 +1,7 @@
 """One reply of a server: its text, the ids that were told, and the server's own counts."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.backends.server.bounds import MOST_TOKENS
 from engine.events import (
@@ -12,16 +11,13 @@ from engine.events import (
     Finished,
     FinishReason,
     GenerationStats,
-    PositionCounts,
     PromptProgress,
     PromptReady,
     RoundFinished,
-    SourceCounts,
     TokenKind,
     TokensCommitted,
 )
 from engine.requests import GenerationRequest
-from engine.speculation.stats import added_positions, added_sources, positions_of, sources_of
 
 MOST_TEXT = 1 << 24
 """Characters of a reply behind which a server is taken for broken."""
@@ -57,10 +53,8 @@ class ServedReply:
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
-    n_rounds: int = 0
-    n_examined: int = 0
-    by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
-    by_position: tuple[PositionCounts, ...] = ()
+    rounds: list[RoundFinished] = field(default_factory=list)
+    """What its counters told of each, where they do."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     decode_tps: float | None = None
@@ -150,10 +144,7 @@ class ServedReply:
                     self.ids += [None] * event.n_unnamed
                     self.ids += [each.token for each in event.tokens]
             case RoundFinished():
-                self.n_rounds += 1
-                self.n_examined += event.n_examined
-                self.by_source = added_sources(self.by_source, sources_of(event))
-                self.by_position = added_positions(self.by_position, positions_of(event))
+                self.rounds.append(event)
             case _:
                 pass
 
@@ -184,21 +175,17 @@ class ServedReply:
 
     def stats(self) -> GenerationStats:
         """The counts as the server gave them."""
-        return GenerationStats(
+        return replace(
+            GenerationStats().with_rounds(self.rounds),
             n_prompt=self.n_prompt or 0,
             n_reused=self.n_reused or 0,
-            n_rounds=self.n_rounds,
             n_drafted=self.n_drafted,
             n_verified=self.n_drafted,
-            n_examined=self.n_examined,
             n_accepted=self.n_accepted,
             n_emitted=self.n_emitted,
-            by_source=dict(self.by_source),
-            by_position=self.by_position,
             prefill_s=self.prefill_s,
             first_token_s=self.first_token_s,
             decode_s=self.decode_s,
             decode_tps=self.decode_tps,
-            tokens_per_round=self.n_emitted / self.n_rounds if self.n_rounds else None,
             predictor=self.program if self.n_drafted else None,
         )

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from app.chat.meters import BIN_S, N_NOTES, Meters
-from app.chat.reply import joined_stats
-from app.chat.snapshot import Phase, tally_of
+from app.chat.snapshot import Phase
 from app.format import NO_VALUE, share
 from app.render.cache import cache_lines
 from app.render.lines import plain
@@ -201,8 +200,8 @@ def test_a_reply_that_goes_on_has_one_account(clock: Clock) -> None:
     assert shown.first_token_s == 14.5
     assert shown.session.n_verified == 2
     meters.feed(Finished(FinishReason.END, "", (), "v", 1, second), 7)
-    shown, whole = meters.snapshot(), joined_stats(first, second)
-    assert shown.reply == tally_of(whole)
+    shown, whole = meters.snapshot(), first + second
+    assert shown.reply == whole
     assert (shown.decode_tps, shown.first_token_s) == (whole.decode_tps, whole.first_token_s)
     assert shown.prefill_s == whole.prefill_s == 3.0
     assert shown.session.n_emitted == 5

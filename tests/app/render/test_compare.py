@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.snapshot import Tally
 from app.compare.comparison import Answer, Comparison
 from app.compare.side import Side
 from app.render.compare import figure_lines, verdict_lines
@@ -15,6 +14,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
+from engine.events import GenerationStats
 from engine.requests import GenerationRequest, Message
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, token_of
 
@@ -112,9 +112,9 @@ def drafting(tps: tuple[float, ...], tokens_per_round: float) -> Comparison:
     """Give a comparison whose second side alone drafted, with that many tokens a round."""
     comparison = compared(tps=tps)
     for pair in comparison.pairs:
-        pair.first.tally = Tally(n_rounds=100, n_emitted=100)
+        pair.first.tally = GenerationStats(n_rounds=100, n_emitted=100)
         n_emitted = round(100 * tokens_per_round)
-        pair.second.tally = Tally(n_rounds=100, n_emitted=n_emitted, n_verified=80)
+        pair.second.tally = GenerationStats(n_rounds=100, n_emitted=n_emitted, n_verified=80)
     return comparison
 
 

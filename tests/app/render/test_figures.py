@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -25,13 +25,14 @@ from engine.events import (
     CacheChanged,
     Finished,
     FinishReason,
+    GenerationStats,
     PromptReady,
     RoundFinished,
     TiersChanged,
     WorkerStopped,
 )
 from engine.speculation.costs import PlainStep
-from engine.speculation.stats import ReplyStats
+from engine.speculation.stats import TimeSaved
 from tests.app.bench.made_results import record
 from tests.app.render.test_compare import LOOKUP, compared
 from tests.fakes_client import CONFIGURATION, loaded
@@ -79,14 +80,16 @@ class Chat:
     def answer(self, rounds: Sequence[Drafted], reason: FinishReason = FinishReason.END) -> "Chat":
         """Feed the events of a reply; one that was stopped before a round has no prefill either."""
         self.meters.start_reply()
-        stats = ReplyStats(n_prompt=79, n_reused=78, prefill_s=0.2 if rounds else 0.0)
+        stats = GenerationStats(n_prompt=79, n_reused=78, prefill_s=0.2 if rounds else 0.0)
         if rounds:
             self.prompt = self._found
             self.meters.feed(self.prompt)
-            stats.first_token_s = 0.3
-        for drafted in rounds:
-            self.meters.feed(self._round(stats, drafted))
-        told = stats.summary(self.step)
+            stats = replace(stats, first_token_s=0.3)
+        saved = TimeSaved()
+        done = [self._round(saved, drafted) for drafted in rounds]
+        for each in done:
+            self.meters.feed(each)
+        told = stats.with_rounds(done)
         self.finished = Finished(reason, "text", (1,) * told.n_emitted, "v", 1, told)
         self.meters.feed(self.finished)
         return self
@@ -102,16 +105,16 @@ class Chat:
         self.meters.feed(WorkerStopped("The engine stopped", "signal 9", -9))
         return self.load()
 
-    def _round(self, stats: ReplyStats, drafted: Drafted) -> RoundFinished:
+    def _round(self, saved: TimeSaved, drafted: Drafted) -> RoundFinished:
         elapsed_s, n_emitted = drafted.steps * PLAIN_S, drafted.n_accepted + 1
-        stats.saved.add(
+        saved.add(
             self.step,
             n_verified=drafted.n_verified,
             n_emitted=n_emitted,
             draft_s=0.001,
             elapsed_s=elapsed_s,
         )
-        finished = RoundFinished(
+        return RoundFinished(
             n_drafted=drafted.n_verified,
             n_verified=drafted.n_verified,
             n_examined=min(drafted.n_accepted + 1, drafted.n_verified),
@@ -126,12 +129,10 @@ class Chat:
             elapsed_s=elapsed_s,
             plain_step_s=self.step.seconds,
             plain_spread=self.step.spread,
-            saved_s=stats.saved.seconds,
-            saved_error_s=stats.saved.error_s,
+            saved_s=saved.seconds,
+            saved_error_s=saved.error_s,
             verdicts=tuple(n < drafted.n_accepted for n in range(drafted.n_verified)),
         )
-        stats.add(finished)
-        return finished
 
 
 FROM_MEMORY = CacheCounts(n_hits=1, n_warm_tokens=78, n_computed_tokens=1)
@@ -161,7 +162,7 @@ def known() -> Chat:
 def message(finished: Finished) -> StoredMessage:
     return StoredMessage(
         1, 1, None, "assistant", "text", None, None, "m", 1, finished.reason,
-        asdict(finished.stats), 0.0, predictor="suffix", controller="auto",
+        finished.stats.figures(), 0.0, predictor="suffix", controller="auto",
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes, Tally
+from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.format import NO_VALUE
 from app.render.cache import cache_lines
 from app.render.lines import plain, width_of
@@ -13,6 +13,7 @@ from engine.events import (
     BufferSize,
     CacheChanged,
     CostsMeasured,
+    GenerationStats,
     PositionCounts,
     PromptProgress,
     PromptReady,
@@ -31,10 +32,27 @@ BUSY = CockpitSnapshot(
     n_draft=3,
     next_length=4,
     reason="up: 5 of 5 accepted",
-    reply=Tally(
-        100, 200, 180, 120, 230, {"lookup": SourceCounts(200, 180, 150, 120, 90)}, 3.0, 1.4, 0.1
+    reply=GenerationStats(
+        n_rounds=100,
+        n_drafted=200,
+        n_verified=180,
+        n_accepted=120,
+        n_emitted=230,
+        decode_s=3.0,
+        by_source={"lookup": SourceCounts(200, 180, 150, 120, 90)},
+        saved_s=1.4,
+        saved_error_s=0.1,
     ),
-    session=Tally(1000, 2000, 1800, 1200, 2300, {}, 30.0, 14.0, 0.3),
+    session=GenerationStats(
+        n_rounds=1000,
+        n_drafted=2000,
+        n_verified=1800,
+        n_accepted=1200,
+        n_emitted=2300,
+        decode_s=30.0,
+        saved_s=14.0,
+        saved_error_s=0.3,
+    ),
     verdicts=(True, False) * 30,
     acceptance_history=(0.2, None, 0.9),
     tps_history=(70.0, 80.0),
@@ -95,7 +113,7 @@ def test_the_context_of_another_chat_is_not_told_as_this_one_s() -> None:
 def test_shares_of_the_session_are_told_apart_from_those_of_a_reply(width: int) -> None:
     sources, places = {"suffix": SourceCounts(3, 3, 2, 1, 2)}, (PositionCounts(2, 1),)
     drafted = replace(BUSY.reply, n_verified=3, by_source=sources, by_position=places)
-    plainly = replace(BUSY, reply=Tally(n_rounds=4, n_emitted=4), session=drafted)
+    plainly = replace(BUSY, reply=GenerationStats(n_rounds=4, n_emitted=4), session=drafted)
     for snapshot, is_session in ((plainly, True), (replace(BUSY, reply=drafted), False)):
         lines = text(speculation_lines(snapshot, width)).splitlines()
         shares = [line for line in lines if line.startswith("by ")]

@@ -35,8 +35,6 @@ MEASURED = GenerationStats(
     plain_spread=0.02,
     saved_s=0.4,
     saved_error_s=0.05,
-    tokens_per_round=2.25,
-    speedup=1.8,
     predictor="combined",
     controller="auto",
 )

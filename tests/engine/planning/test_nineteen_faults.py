@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 
 from engine.errors import ModelFileError, PresetError
-from engine.events import RoundFinished
+from engine.events import GenerationStats, RoundFinished
 from engine.memory.estimate import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -20,7 +20,7 @@ from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
-from engine.speculation.stats import ReplyStats
+from engine.speculation.stats import TimeSaved
 from tests.speculation_simulator import GPU, World, play_auto, steady
 
 RAM = Device("CPU", "cpu", 128 * GIB, 120 * GIB)
@@ -194,17 +194,15 @@ def finished(n_drafted: int, n_accepted: int, n_emitted: int) -> RoundFinished:
 
 
 def test_15_tokens_are_those_that_came_out() -> None:
-    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
-    stats.add(finished(4, 4, n_emitted=4))  # the reply ended: no token behind the draft
-    stats.add(finished(4, 2, n_emitted=3))
-    summary = stats.summary(PlainStep())
-    assert (summary.n_emitted, summary.n_rounds) == (7, 2)
-    assert summary.decode_tps == 7.0
+    # The first reply ended: no token behind the draft.
+    rounds = (finished(4, 4, n_emitted=4), finished(4, 2, n_emitted=3))
+    stats = GenerationStats().with_rounds(rounds)
+    assert (stats.n_emitted, stats.n_rounds) == (7, 2)
+    assert stats.decode_tps == 7.0
 
 
 def test_16_tokens_behind_the_first_wrong_one_count_for_no_rate() -> None:
-    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
-    stats.add(finished(8, 1, n_emitted=2))
+    stats = GenerationStats().with_rounds((finished(8, 1, n_emitted=2),))
     assert (stats.n_accepted, stats.n_examined, stats.n_drafted) == (1, 2, 8)
 
 
@@ -221,11 +219,11 @@ def test_18_what_a_step_costs_is_measured_and_so_is_what_was_saved() -> None:
     for seconds in (0.1, 0.1, 5.0):
         step.add(seconds)
     assert step.seconds == 0.1
-    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
+    saved = TimeSaved()
+    assert saved.seconds is None
     for _ in range(2):
-        stats.saved.add(step, n_verified=4, n_emitted=5, draft_s=0.0, elapsed_s=0.3)
-    assert stats.summary(step).saved_s == pytest.approx(2 * (5 * 0.1 - 0.3))
-    assert ReplyStats(1, 0, 0.0).summary(step).saved_s is None
+        saved.add(step, n_verified=4, n_emitted=5, draft_s=0.0, elapsed_s=0.3)
+    assert saved.seconds == pytest.approx(2 * (5 * 0.1 - 0.3))
 
 
 def test_19_a_draft_model_is_named_in_the_words_of_today() -> None:

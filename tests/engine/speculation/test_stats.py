@@ -6,7 +6,7 @@ import pytest
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
 from engine.speculation.costs import PlainStep
-from engine.speculation.stats import ReplyStats, sources_of
+from engine.speculation.stats import TimeSaved
 
 
 def played(
@@ -35,9 +35,9 @@ def summed(
     *rounds: RoundFinished, step: PlainStep | None = None, switching: float = 0.0
 ) -> GenerationStats:
     """Give the statistics of a reply of these rounds, timed against a plain step."""
-    stats, step = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0), step or PlainStep()
+    saved, step = TimeSaved(), step or PlainStep()
     for each in rounds:
-        stats.saved.add(
+        saved.add(
             step,
             n_verified=each.n_verified,
             n_emitted=each.n_emitted,
@@ -45,8 +45,8 @@ def summed(
             elapsed_s=each.elapsed_s,
             switching=switching,
         )
-        stats.add(each)
-    return stats.summary(step)
+    counted = GenerationStats(n_prompt=1).with_rounds(rounds)
+    return replace(counted, saved_s=saved.seconds, saved_error_s=saved.error_s)
 
 
 def plain_step(*seconds: float) -> PlainStep:
@@ -57,25 +57,19 @@ def plain_step(*seconds: float) -> PlainStep:
 
 
 def test_rounds_from_before_the_plain_step_was_known_are_compared_when_it_is() -> None:
-    stats, step = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0), PlainStep()
-    draft = played("aaa", n_accepted=3, elapsed_s=0.2)
-    for each in (draft, played("", elapsed_s=0.1), played("", elapsed_s=0.1)):
-        stats.add(each)
-        stats.saved.add(
+    saved, step = TimeSaved(), PlainStep()
+    for elapsed_s, n_verified in ((0.2, 3), *[(0.1, 0)] * 4):
+        saved.add(
             step,
-            n_verified=each.n_verified,
-            n_emitted=each.n_emitted,
+            n_verified=n_verified,
+            n_emitted=n_verified + 1,
             draft_s=0.0,
-            elapsed_s=each.elapsed_s,
+            elapsed_s=elapsed_s,
         )
-        assert stats.summary(step).saved_s is None
-        if not each.n_verified:
-            step.add(each.elapsed_s)
-    for _ in range(2):
-        stats.add(played("", elapsed_s=0.1))
-        stats.saved.add(step, n_verified=0, n_emitted=1, draft_s=0.0, elapsed_s=0.1)
-        step.add(0.1)
-    assert stats.summary(step).saved_s == pytest.approx(0.2)
+        assert saved.seconds is None or step.spread is not None
+        if not n_verified:
+            step.add(elapsed_s)
+    assert saved.seconds == pytest.approx(0.2)
 
 
 QUIET = plain_step()
@@ -104,10 +98,10 @@ def test_sources_add_up_to_the_whole() -> None:
 
 
 def test_a_drafted_token_that_no_batch_held_is_not_verified() -> None:
-    assert sources_of(played("aaa", n_verified=1, n_accepted=1)) == {
+    assert summed(played("aaa", n_verified=1, n_accepted=1)).by_source == {
         "a": SourceCounts(n_drafted=3, n_verified=1, n_examined=1, n_accepted=1, n_rounds=1),
     }
-    assert sources_of(played("bb", n_verified=0)) == {"b": SourceCounts(n_drafted=2)}
+    assert summed(played("bb", n_verified=0)).by_source == {"b": SourceCounts(n_drafted=2)}
 
 
 def test_acceptance_is_counted_by_place_up_to_the_first_miss() -> None:
@@ -189,3 +183,58 @@ def test_a_speed_up_is_never_beyond_the_tokens_a_round() -> None:
     assert stats.tokens_per_round == pytest.approx(20 / 15)
     assert stats.speedup == pytest.approx(20 / 15)
     assert summed().tokens_per_round is None
+
+
+FIRST = GenerationStats(
+    n_prompt=100, n_reused=0, n_rounds=4, n_drafted=6, n_verified=6, n_examined=5, n_accepted=4,
+    n_emitted=8, by_source={"lookup": SourceCounts(6, 6, 5, 4, 3)},
+    by_position=(PositionCounts(3, 2), PositionCounts(2, 2)), prefill_s=1.0, first_token_s=1.1,
+    decode_s=2.0, decode_tps=4.0, plain_step_s=0.3, saved_s=0.4,
+    saved_error_s=0.03,
+)  # fmt: skip
+SECOND = GenerationStats(
+    n_prompt=108, n_reused=108, n_rounds=2, n_emitted=2, by_source={"draft": SourceCounts(1, 1)},
+    by_position=(PositionCounts(1, 0),), prefill_s=0.1, first_token_s=0.2, decode_s=1.0,
+    decode_tps=2.0, plain_step_s=0.5, saved_s=-0.1,
+    saved_error_s=0.04,
+)  # fmt: skip
+
+
+def test_counts_and_times_are_sums_and_speeds_those_of_the_sums() -> None:
+    whole = FIRST + SECOND
+    assert (whole.n_emitted, whole.n_rounds, whole.n_accepted) == (10, 6, 4)
+    assert (whole.prefill_s, whole.decode_s) == (1.1, 3.0)
+    assert whole.decode_tps == 10 / 3.0
+    assert whole.tokens_per_round == 10 / 6
+    assert whole.saved_s == pytest.approx(0.3)
+    assert whole.saved_error_s == pytest.approx(0.05)
+    assert whole.speedup == pytest.approx((1.2 * 2.0 + 0.9 * 1.0) / 3.0)
+
+
+def test_the_wait_is_that_of_the_first_part_and_the_prompt_that_of_the_second() -> None:
+    whole = FIRST + SECOND
+    assert whole.first_token_s == 1.1
+    assert (whole.n_prompt, whole.n_reused, whole.plain_step_s) == (108, 108, 0.5)
+
+
+def test_sources_and_positions_are_added_one_by_one() -> None:
+    whole = FIRST + SECOND
+    assert whole.by_source == {
+        "lookup": SourceCounts(6, 6, 5, 4, 3),
+        "draft": SourceCounts(1, 1),
+    }
+    assert whole.by_position == (PositionCounts(4, 2), PositionCounts(2, 2))
+
+
+def test_a_part_that_drafted_nothing_changes_nothing_of_what_was_saved() -> None:
+    whole = FIRST + GenerationStats(n_rounds=1, n_emitted=1, decode_s=1.0)
+    assert (whole.saved_s, whole.saved_error_s) == (0.4, 0.03)
+    assert whole.speedup == pytest.approx(3.4 / 3.0)
+    assert (GenerationStats() + GenerationStats()).saved_s is None
+
+
+def test_the_whole_saved_no_more_than_its_rounds_can_have() -> None:
+    quick = replace(FIRST, decode_s=10.0, saved_s=9.0)
+    slow = GenerationStats(n_rounds=96, n_emitted=96, decode_s=10.0)
+    whole = quick + slow
+    assert whole.speedup == pytest.approx(104 / 100)
