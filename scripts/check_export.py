@@ -196,7 +196,7 @@ def _with_schema(
 
     validator = jsonschema.Draft7Validator(json.loads(schema.read_text(encoding="utf-8")))
     for name, configuration in tried.items():
-        for flag_set in ("current", "legacy", "ik"):
+        for flag_set in ("current", "ik"):
             yield _valid(name, flag_set, model, configuration, validator, yaml)
 
 

@@ -21,9 +21,9 @@ DEFAULT_FORMAT = "llama-server"
 export_options = joined(
     click.option("--format", "format_name", default=DEFAULT_FORMAT, show_default=True,
                  metavar="NAME", help="The program or file format; `list` shows them all."),
-    click.option("--flags", type=click.Choice(["current", "legacy", "ik"]), default="current",
+    click.option("--flags", type=click.Choice(["current", "ik"]), default="current",
                  show_default=True,
-                 help="Which llama-server: of today, of before May 2026, or ik_llama.cpp's."),
+                 help="Which llama-server: llama.cpp's, or ik_llama.cpp's."),
     machine_options,
     knob_options,
     click.option("--name", metavar="NAME", help="Name of the model in the other program."),

@@ -45,7 +45,7 @@ class ExportScreen(ModalScreen[None]):
         Binding("i", "install", "Install", id="export-install",
                 tooltip="Put it where the program looks for it"),
         Binding("f", "flags", "Flags", id="export-flags",
-                tooltip="Flags of today's llama-server, of one before May 2026, of ik_llama.cpp"),
+                tooltip="Flags of llama.cpp's llama-server, or of ik_llama.cpp's"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
                 tooltip="Next format"),
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,

@@ -1,7 +1,7 @@
 """The flags of llama-server: one table for what is written and for what is read.
 
-Names are those of llama.cpp b11434 (`common/arg.cpp`), of the builds from February to April 2026,
-and of ik_llama.cpp 8337e4c (`common/common.cpp`).
+Names are those of llama.cpp b11434 (`common/arg.cpp`) and of ik_llama.cpp 8337e4c
+(`common/common.cpp`); those of builds before May 2026 are read only.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-FlagSetName = Literal["current", "legacy", "ik"]
+FlagSetName = Literal["current", "ik"]
 Takes = Literal["value", "switch", "maybe"]
 """Whether a flag takes a value, is a switch, or takes a value in newer builds only."""
 
@@ -48,14 +48,14 @@ class Flag:
     off_names: tuple[str, ...] = ()
     old_names: tuple[str, ...] = ()
     """Names that builds from May 2026 on refuse."""
-    written_before_may: str = ""
-    """The name that builds before May 2026 and ik_llama.cpp take, where it is another."""
+    name_in_ik: str = ""
+    """The name that ik_llama.cpp takes, where it is another."""
     is_in_ik: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class FlagSet:
-    """The words of one family of llama-server builds: they changed three times within a year."""
+    """The words of one family of llama-server builds: forks do not follow all changes."""
 
     name: FlagSetName
     title: str
@@ -73,8 +73,7 @@ class FlagSet:
     def option(self, key: str, value: str) -> Option:
         """The option that gives a setting a value; a switch is `on` or `off`."""
         flag = _BY_KEY[key]
-        is_old = self.name != "current" and bool(flag.written_before_may)
-        name = flag.written_before_may if is_old else flag.names[0]
+        name = (self.name == "ik" and flag.name_in_ik) or flag.names[0]
         if flag.takes != "switch":
             return Option(name.removeprefix("--"), value)
         return Option((name if is_on(value) else flag.off_names[0]).removeprefix("--"))
@@ -90,13 +89,6 @@ CURRENT = FlagSet(
     builds="llama.cpp from May 2026 on (checked with b11434 and commit 0c1e57098)",
     all_layers="all",
 )
-LEGACY = FlagSet(
-    name="legacy",
-    title="legacy",
-    builds="llama.cpp from February to April 2026 (checked with the sources in llama-cpp-python "
-    "0.3.18 and 0.3.20)",
-    all_layers="999",
-)
 IK = FlagSet(
     name="ik",
     title="ik_llama.cpp",
@@ -104,7 +96,7 @@ IK = FlagSet(
     all_layers="999",
     joins_adapters=False,
 )
-FLAG_SETS: dict[FlagSetName, FlagSet] = {each.name: each for each in (CURRENT, LEGACY, IK)}
+FLAG_SETS: dict[FlagSetName, FlagSet] = {each.name: each for each in (CURRENT, IK)}
 
 
 def _flag(
@@ -114,12 +106,11 @@ def _flag(
     takes: Takes = "value",
     off: str = "",
     old: str = "",
-    before_may: str = "",
+    in_ik: str = "",
     is_in_ik: bool = True,
 ) -> Flag:
     return Flag(
-        key, takes, tuple(names.split()), tuple(off.split()), tuple(old.split()), before_may,
-        is_in_ik,
+        key, takes, tuple(names.split()), tuple(off.split()), tuple(old.split()), in_ik, is_in_ik
     )  # fmt: skip
 
 
@@ -170,22 +161,20 @@ FLAGS: tuple[Flag, ...] = (
     _flag("spec_type", "--spec-type LLAMA_ARG_SPEC_TYPE"),
     _flag("draft_model", "--model-draft -md --spec-draft-model LLAMA_ARG_SPEC_DRAFT_MODEL "
           "LLAMA_ARG_MODEL_DRAFT"),
-    _flag("draft_max", "--spec-draft-n-max LLAMA_ARG_SPEC_DRAFT_N_MAX", before_may="--draft-max",
+    _flag("draft_max", "--spec-draft-n-max LLAMA_ARG_SPEC_DRAFT_N_MAX", in_ik="--draft-max",
           old="--draft --draft-n --draft-max LLAMA_ARG_DRAFT_MAX"),
-    _flag("draft_min", "--spec-draft-n-min LLAMA_ARG_SPEC_DRAFT_N_MIN", before_may="--draft-min",
+    _flag("draft_min", "--spec-draft-n-min LLAMA_ARG_SPEC_DRAFT_N_MIN", in_ik="--draft-min",
           old="--draft-min --draft-n-min LLAMA_ARG_DRAFT_MIN"),
     _flag("draft_p_min", "--spec-draft-p-min --draft-p-min LLAMA_ARG_SPEC_DRAFT_P_MIN "
-          "LLAMA_ARG_DRAFT_P_MIN", before_may="--draft-p-min"),
+          "LLAMA_ARG_DRAFT_P_MIN", in_ik="--draft-p-min"),
     _flag("draft_layers", "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft "
-          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", before_may="--gpu-layers-draft"),
+          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", in_ik="--gpu-layers-draft"),
     _flag("draft_type_k", "--spec-draft-type-k -ctkd --cache-type-k-draft "
-          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", before_may="--cache-type-k-draft"),
+          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", in_ik="--cache-type-k-draft"),
     _flag("draft_type_v", "--spec-draft-type-v -ctvd --cache-type-v-draft "
-          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", before_may="--cache-type-v-draft"),
-    _flag("lookup_n", "--spec-ngram-simple-size-n --spec-ngram-size-n",
-          before_may="--spec-ngram-size-n"),
-    _flag("lookup_m", "--spec-ngram-simple-size-m --spec-ngram-size-m",
-          before_may="--spec-ngram-size-m"),
+          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", in_ik="--cache-type-v-draft"),
+    _flag("lookup_n", "--spec-ngram-simple-size-n --spec-ngram-size-n"),
+    _flag("lookup_m", "--spec-ngram-simple-size-m --spec-ngram-size-m"),
 )  # fmt: skip
 """Every flag that a preset has a field for, in the order in which they are written."""
 

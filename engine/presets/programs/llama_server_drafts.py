@@ -59,19 +59,14 @@ def draft_remarks(
     configuration: Configuration, model: Model | None, flags: FlagSet
 ) -> Iterator[str]:
     """What llama-server does otherwise than kvchat when it drafts."""
-    yield from _head_remarks(configuration, model, flags)
-    if has_head(configuration, flags) and configuration.speculation.predictor == "draft":
+    yield from _head_remarks(configuration, model)
+    if configuration.n_mtp_draft and configuration.speculation.predictor == "draft":
         yield (
             "the draft model stays behind: llama-server has one length for it and for the model's "
             "own head, and the head drafts"
         )
     else:
         yield from _predictor_remarks(configuration, flags)
-
-
-def has_head(configuration: Configuration, flags: FlagSet) -> bool:
-    """Whether the model's own next-token head drafts."""
-    return configuration.n_mtp_draft > 0 and flags.name != "legacy"
 
 
 def read_drafts(reading: Reading) -> None:
@@ -107,21 +102,20 @@ def _is_drafted_behind(configuration: Configuration, flags: FlagSet) -> bool:
     before draft model (`common/speculative.cpp`).
     """
     is_combined = configuration.speculation.predictor is PredictorName.COMBINED
-    has_draft = configuration.draft is not None and not has_head(configuration, flags)
+    has_draft = configuration.draft is not None and not configuration.n_mtp_draft
     return is_combined and has_draft and flags.name == "current"
 
 
 def _predictor_pairs(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
     speculation, draft = configuration.speculation, configuration.draft
-    is_headed = has_head(configuration, flags)
-    if is_headed:
+    if configuration.n_mtp_draft:
         yield from _head(configuration.n_mtp_draft, flags)
     match speculation.predictor:
         case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             yield from _lookup(speculation, flags)
             if draft is not None and _is_drafted_behind(configuration, flags):
                 yield from _draft(draft, speculation, flags)
-        case PredictorName.DRAFT if draft is not None and not is_headed:
+        case PredictorName.DRAFT if draft is not None and not configuration.n_mtp_draft:
             yield from _draft(draft, speculation, flags)
 
 
@@ -142,8 +136,6 @@ def _lookup(speculation: SpeculationSettings, flags: FlagSet) -> Iterator[Pair]:
     yield "spec_type", LOOKUP
     yield "lookup_n", pattern
     yield "lookup_m", length
-    if flags.name == "legacy":
-        yield "draft_max", length
 
 
 def _draft(
@@ -169,18 +161,12 @@ def _draft(
 # --- what does not arrive ---
 
 
-def _head_remarks(
-    configuration: Configuration, model: Model | None, flags: FlagSet
-) -> Iterator[str]:
+def _head_remarks(configuration: Configuration, model: Model | None) -> Iterator[str]:
     n_draft = configuration.n_mtp_draft
     if n_draft and model is not None and not model.architecture.head_layers:
         yield (
             f"n_mtp_draft is {n_draft}: the model has no next-token head, and llama-server ends "
             "where it is asked for one; set it to 0"
-        )
-    if n_draft and flags.name == "legacy":
-        yield (
-            f"n_mtp_draft is {n_draft}: builds before May 2026 leave the model's own head unused"
         )
 
 

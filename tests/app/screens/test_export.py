@@ -53,8 +53,8 @@ async def test_flags_are_those_of_another_server(starter_path: Path) -> None:
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: "spec-ngram-simple-size-n" in report_of(screen))
         await pilot.press("f")
-        await wait_until(pilot, lambda: "--spec-ngram-size-n" in report_of(screen))
-        assert "legacy flags" in str(screen.query_one(".title").render())
+        await wait_until(pilot, lambda: "ngram-simple:n_max" in report_of(screen))
+        assert "ik_llama.cpp flags" in str(screen.query_one(".title").render())
         choose(screen, "lm-studio")
         await pilot.pause()
         assert not screen.check_action("flags", ())

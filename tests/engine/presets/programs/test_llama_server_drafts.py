@@ -67,9 +67,8 @@ def test_every_family_has_its_own_words_for_a_draft_model() -> None:
     draft = DraftConfiguration(Path("/d.gguf"), 4096)
     drafting = replace(PLAIN, draft=draft, speculation=speculation)
     assert value(drafting, "--spec-draft-n-max") == "5"
-    assert value(drafting, "--draft-max", "legacy") == "5"
     assert value(drafting, "--spec-type", "ik") == "draft:n_max=5,n_min=0,p_min=0.6"
-    assert "--spec-type" not in arguments(drafting, FLAG_SETS["legacy"])
+    assert value(drafting, "--gpu-layers-draft", "ik") == "999"
 
 
 @pytest.mark.parametrize("predictor", [PredictorName.OFF, PredictorName.LOOKUP])
@@ -87,8 +86,8 @@ def test_a_draft_model_guesses_behind_a_combined_look_up_on_todays_servers() -> 
     assert arguments(both).count("--spec-type") == 1
     assert (value(both, "--model-draft"), value(both, "--spec-draft-n-max")) == ("/d.gguf", "5")
     assert not any("d.gguf stays behind" in remark for remark in remarks(both))
-    assert "--model-draft" not in arguments(both, FLAG_SETS["legacy"])
-    assert any("d.gguf stays behind" in each for each in remarks(both, None, FLAG_SETS["legacy"]))
+    assert "--model-draft" not in arguments(both, FLAG_SETS["ik"])
+    assert any("d.gguf stays behind" in each for each in remarks(both, None, FLAG_SETS["ik"]))
 
 
 def test_the_models_own_head_drafts_beside_the_look_up() -> None:
@@ -97,8 +96,6 @@ def test_the_models_own_head_drafts_beside_the_look_up() -> None:
     assert value(both, "--spec-draft-n-max") == "2"
     assert arguments(both).count("--spec-type") == 1
     assert value(both, "--spec-type", "ik") == "mtp:n_max=2,p_min=0"
-    assert "draft-mtp" not in arguments(both, FLAG_SETS["legacy"])
-    assert any("own head unused" in each for each in remarks(both, None, FLAG_SETS["legacy"]))
 
 
 def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:

@@ -23,7 +23,6 @@ from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet
 from engine.presets.programs.formats import FORMATS, read_text
-from engine.presets.programs.llama_server_drafts import has_head
 from tests.engine.presets.strategies import CONFIGURATIONS
 
 WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
@@ -57,11 +56,9 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
     if flags.name == "ik":
         sampling = replace(sampling, json_schema="")
     same = replace(configuration, speculation=kept, sampling=sampling)
-    if has_head(configuration, flags) and said.predictor is PredictorName.DRAFT:
+    if configuration.n_mtp_draft and said.predictor is PredictorName.DRAFT:
         off = SpeculationSettings(predictor=PredictorName.OFF)
         same = replace(same, speculation=off, draft=None)
-    if flags.name == "legacy":
-        same = replace(same, n_mtp_draft=0)
     if flags.name != "ik":
         return same
     flash = "on" if same.flash_attention == "auto" else same.flash_attention
@@ -126,7 +123,7 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
     kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
     remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
     said = configuration.speculation
-    if has_head(configuration, FLAG_SETS["current"]) and said.predictor is PredictorName.DRAFT:
+    if configuration.n_mtp_draft and said.predictor is PredictorName.DRAFT:
         assert any("the head drafts" in remark for remark in remarks)
         return
     if said.predictor is PredictorName.CUSTOM:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from engine.configuration import Configuration, TensorOverride
 from engine.presets.programs.base import ExportError, ExportRequest
-from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.llama_server import arguments
 from engine.presets.programs.yaml_tree import parse_yaml
@@ -198,10 +197,3 @@ def test_a_router_that_puts_experts_first_is_remarked() -> None:
     )
     remarks = FORMATS["models-preset"].render(ExportRequest(configuration)).remarks
     assert any("before the tensor overrides" in remark for remark in remarks)
-
-
-def test_the_legacy_words_are_those_of_their_builds() -> None:
-    given = arguments(Configuration(Path("/m.gguf"), 512), FLAG_SETS["legacy"])
-    assert "--spec-ngram-size-n" in given
-    assert given[given.index("--n-gpu-layers") + 1] == "999"
-    assert not any(word.startswith("--spec-draft") for word in given)
