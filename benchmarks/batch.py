@@ -74,7 +74,7 @@ def main() -> None:
     print(f"{n} at once, {options.threads} threads, {options.tokens} tokens each")
     for pair in range(options.pairs + 1):
         batch = run_batch(Session(backend, ChatTemplate(None), plain), n, options.tokens)
-        for sequence in list(backend._context.open.values()):
+        for sequence in list(backend.opened.values()):
             sequence.close()
         live = live_steps(batch.lengths)
         curve, prompt_s = measure_curve(backend, n, sorted({1, n, *live}), options.tokens)

@@ -194,7 +194,7 @@ def bandwidth(
         )  # fmt: skip
         backend = TorchBackend(configuration, NativeLog())
         backend.try_out()
-        print(f"{dtype} on {backend._live().model.device}: {'; '.join(backend.notes)}")
+        print(f"{dtype} on {backend.model.device}: {'; '.join(backend.notes)}")
         copied = copied_bytes_per_s(backend)
         print(f"a copy moves {copied / 1e9:.0f} GB/s", flush=True)
         print("| step | tokens/s | GB read a step | GB/s | of the copy's |")
@@ -212,7 +212,7 @@ def bandwidth(
 
 def copied_bytes_per_s(backend: TorchBackend) -> float:
     """Bytes read and written a second by the quickest of ten copies of a gigabyte."""
-    source = torch.ones(1 << 28, device=backend._live().model.device)
+    source = torch.ones(1 << 28, device=backend.model.device)
     target = torch.empty_like(source)
     best = math.inf
     for _ in range(10):
@@ -229,7 +229,7 @@ def read_bytes(backend: TorchBackend, n_ctx: int) -> int:
 
     Of embeddings one row is read, unless they are the output's matrix too.
     """
-    model = backend._live().model
+    model = backend.model
     is_tied = model.embeddings.data_ptr() == model.output.weight.data_ptr()
     weights = model.nbytes - (0 if is_tied else model.embeddings.nbytes)
     return weights + backend.kv_bytes * N_BEHIND // n_ctx
@@ -237,17 +237,17 @@ def read_bytes(backend: TorchBackend, n_ctx: int) -> int:
 
 def settled(backend: TorchBackend) -> None:
     """Wait until the device has computed what it was given."""
-    device = backend._live().model.device
+    device = backend.model.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def steps_taken(backend: TorchBackend, rounds: int, tokens: int) -> dict[Way, list[float]]:
     """Seconds of a step behind 100 tokens by each way, of several rounds by turns."""
-    steps, sequence = backend._live().fixed, backend.open()
+    steps, sequence = backend.fixed, backend.open()
     if steps is None or steps.way != "compiled":
         sys.exit(backend.notes[0])
-    is_cuda = backend._live().model.device.type == "cuda"
+    is_cuda = backend.model.device.type == "cuda"
     ways: tuple[Way, ...] = ("plain", "captured", "compiled") if is_cuda else ("plain", "compiled")
     taken: dict[Way, list[float]] = {way: [] for way in ways}
     sequence.prefill([5] * N_BEHIND)

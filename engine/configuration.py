@@ -367,8 +367,8 @@ class EngineSettings:
     """Type that the torch backend computes in: `auto` is the shortest that the device multiplies by
     itself."""
     compile: CompileMode = "off"
-    """Whether the torch backend compiles its decode step: `auto` does where that takes less time,
-    which it measures while loading."""
+    """Whether the torch backend compiles its decode step: `auto` does on CUDA, where that
+    takes less time."""
     kv_cache: KVCacheName | None = None
     """Kind of the torch backend's cache, such as `kivi4`, or one of keys and one of values as in
     `kivi4/f16`; `2xf16+q4_0` keeps the first two layers in f16. None is `type_k` and `type_v`,

@@ -11,7 +11,8 @@ from zlib import crc32
 
 import numpy as np
 
-from engine.backends.base import Forward, Logits, Sequence, Step, verify_in_turn
+from engine.backends.base import Forward, Logits, Sequence, Step
+from engine.backends.defaults import BaseBackend, BaseSequence, verify_in_turn
 from engine.configuration import Adapter, KVTypeName
 from engine.errors import (
     AdapterError,
@@ -69,7 +70,7 @@ class FakeVocabulary:
         return self.piece(token, special=True)
 
 
-class FakeBackend:
+class FakeBackend(BaseBackend):
     """Logits are a fixed function of the last `order` tokens and the seed.
 
     `sharpness` scales them; two backends of one seed and different noise are target and draft.
@@ -117,7 +118,6 @@ class FakeBackend:
         """Tokens of each step of the batches that several sequences shared."""
         self.n_decodes = 0
         self.n_decoded = 0
-        self.is_aborted = False
         self.is_closed = False
         self.mark = 0
         """What adapters add to the tokens of cells, so that what they changed gives itself away."""
@@ -178,12 +178,6 @@ class FakeBackend:
             raise AdapterError(f"{wrong.name} is no adapter of this model")
         self.mark = crc32(repr(used).encode()) % 10**6 * 1000 if used else 0
 
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def clear_abort(self) -> None:
-        self.is_aborted = False
-
     def close(self) -> None:
         self.is_closed = True
 
@@ -228,27 +222,21 @@ def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
     return start, list(struct.unpack_from(f"<{n}i", state, STATE.size))
 
 
-class FakeSequence:
+class FakeSequence(BaseSequence):
     """A line of tokens in a `FakeBackend`; its cells tell what was really decoded."""
 
+    _backend: FakeBackend
+
     def __init__(self, backend: FakeBackend) -> None:
-        self._backend = backend
-        self._tokens: list[int] = []
+        super().__init__(backend)
         self._is_shifted = False
         self.cells: list[FakeCell] = []
         """What is really held; `tokens` is what it was said to be."""
-
-    @property
-    def tokens(self) -> Tokens[int]:
-        return self._tokens
 
     def prefill(self, tokens: Tokens[int]) -> None:
         if len(tokens) > self._backend.n_batch:
             raise ContextFullError(f"{len(tokens)} tokens in a batch of {self._backend.n_batch}")
         self._decode(tokens)
-
-    def decode(self, token: int) -> Forward:
-        return self.verify((token,))
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
         if len(tokens) > self._backend.n_rows:
@@ -264,12 +252,10 @@ class FakeSequence:
     def can_crop(self, length: int) -> bool:
         if length in (0, len(self._tokens)):
             return True
-        return self._backend.can_crop and length <= len(self._tokens)
+        return self._backend.can_crop and super().can_crop(length)
 
     def crop(self, length: int) -> None:
-        if not self.can_crop(length):
-            raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot go back to {length}")
-        del self._tokens[length:]
+        super().crop(length)
         del self.cells[length:]
         self._is_shifted = self._is_shifted and length > 0
 

@@ -524,15 +524,17 @@ def _index_seed() -> bytes:
         return (Path(folder) / "index.db").read_bytes()
 
 
+N_TORCH_BYTES = 72
+"""Of the elements of two tensors of 8 numbers each, and of a length."""
+
+
 def _saved_torch(data: bytes) -> Iterator[str]:
     """A header of its right length, and all of the bytes as they are."""
-    import torch
+    from engine.backends.torch.caches.saved import read_tensors
 
-    from engine.backends.torch.caches.saved import MAGIC, read_tensors
-
-    for whole in (MAGIC + struct.pack("<I", len(data)) + data + bytes(64), data):
+    for whole in (struct.pack("<Q", len(data)) + data + bytes(N_TORCH_BYTES), data):
         try:
-            length, found = read_tensors(whole, "dense", ("k", "v"), torch.device("cpu"))
+            found, length = read_tensors(whole)
             yield f"{length} {[tuple(each.shape) for each in found.values()]}"
         except EngineError as error:
             yield str(error)
@@ -541,10 +543,10 @@ def _saved_torch(data: bytes) -> Iterator[str]:
 def _saved_torch_seed() -> bytes:
     import torch
 
-    from engine.backends.torch.caches.saved import MAGIC, write_tensors
+    from engine.backends.torch.caches.saved import write_tensors
 
     tensors = {name: torch.zeros(2, 4) for name in ("k", "v")}
-    return write_tensors("dense", 2, tensors)[len(MAGIC) + 4 : -64]
+    return write_tensors(tensors, 2)[8:-N_TORCH_BYTES]
 
 
 def _folders_of_others(data: bytes) -> Iterator[str]:

@@ -33,7 +33,7 @@ ALL_TYPES: tuple[KVTypeName, ...] = (
 )  # fmt: skip
 TORCH_KINDS = (
     "q8_0,fp8,q4_1,q4_0,rotated_q4_0,nf4,q3,rotated_q3,kivi4,kivi2,decoupled,q8_0/q4_0,bf16,"
-    "static,paged,tiered,sliding,means"
+    "paged,tiered,means"
 )
 """What is measured of the torch backend where nothing else is said: a row for each kind."""
 

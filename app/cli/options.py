@@ -369,7 +369,7 @@ backend_options = joined(
                  "JSON each: layer, shape, bytes, time."),
     click.option("--compile", type=click.Choice(get_args(CompileMode)),
                  help="Compile the torch backend's decode step, which takes a minute the first "
-                 "time: auto keeps that where a step takes less time. [off]"),
+                 "time: auto does on CUDA, where a step then takes less time. [off]"),
     click.option("--decode-plan", type=Parsed("PLAN", _decode_plan),
                  help="Changes what the torch backend says: as 128/512, attention takes 128 "
                  "queries at once, and each sees the last 512 tokens only; auto goes by the length "

@@ -297,8 +297,7 @@ class Backend(Protocol):
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
         """Decode steps of several sequences at once; each has its rows in the order of `steps`.
 
-        A step alone is the same as `verify` of its sequence. Whoever computes one sequence at a
-        time gives `verify_in_turn`.
+        A step alone is the same as `verify` of its sequence.
 
         Args:
             steps: Each of another sequence; together at most `n_rows` rows and, unless they are
@@ -351,22 +350,6 @@ class ReadsImages(Protocol):
             ImageError: there is no projector, or it refuses the image.
         """
         ...
-
-
-def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
-    """The forwards of steps that are decoded one after the other, as `Backend.verify_batch` says.
-
-    Their logits are copies: the backend is called again before the first of them is read.
-    """
-    forwards: list[Forward] = []
-    for step in steps:
-        if step.tokens:
-            logits = step.sequence.verify(step.tokens, unread=step.unread).logits
-        else:
-            step.sequence.prefill(step.unread)
-            logits = np.empty((0, 0), np.float32)
-        forwards.append(Forward(logits.copy()))
-    return forwards
 
 
 def check_steps(steps: Tokens[Step], *, n_rows: int, n_batch: int) -> int:

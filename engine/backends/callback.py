@@ -18,17 +18,10 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from engine.backends.base import Forward, Logits, Sequence, Step, verify_in_turn
-from engine.configuration import MAX_DRAFT, Adapter, KVTypeName
-from engine.errors import (
-    AdapterError,
-    ContextFullError,
-    CropUnsupportedError,
-    DecodeAborted,
-    DecodeError,
-    EngineError,
-    StateError,
-)
+from engine.backends.base import Forward, Logits
+from engine.backends.defaults import BaseBackend, BaseSequence
+from engine.configuration import MAX_DRAFT
+from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 
 TargetCallback = Callable[[Tokens[int], Tokens[int]], ArrayLike | Awaitable[ArrayLike]]
 """Called with the line and a draft; gives `[len(draft) + 1, n_vocab]` logits: row `i` is what the
@@ -70,16 +63,14 @@ class CallbackVocabulary:
         return self.piece(token)
 
 
-class CallbackBackend:
+class CallbackBackend(BaseBackend):
     """A backend whose every pass through the model is a call of the target function."""
 
     kv_bytes = 0
-    can_crop = True
-    n_sequences = 1
-    shares_cells = can_slice = can_shift = False
+    can_slice = False
     state_format = "callback"
-    n_threads = (1, 1)
-    rounds_by_threads = False
+    no_adapters = "a model that is functions of one's own takes no adapters"
+    no_states = "a target function keeps its states itself"
     n_batch = N_BATCH
     n_rows = 1 + MAX_DRAFT
 
@@ -93,7 +84,6 @@ class CallbackBackend:
     ) -> None:
         self.vocabulary = CallbackVocabulary(n_vocab, is_end)
         self.n_ctx = n_ctx
-        self.is_aborted = False
         self._target = target
         self._loop = loop
 
@@ -123,53 +113,17 @@ class CallbackBackend:
     def open(self) -> "CallbackSequence":
         return CallbackSequence(self)
 
-    def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
-        if adapters:
-            raise AdapterError("a model that is functions of one's own takes no adapters")
 
-    def set_threads(self, n_threads: int) -> None:
-        del n_threads
-
-    def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
-        del state, at
-        raise _no_state()
-
-    def requantise(
-        self, state: bytes | memoryview, type_k: KVTypeName, type_v: KVTypeName
-    ) -> bytes:
-        del state, type_k, type_v
-        raise _no_state()
-
-    def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
-        return verify_in_turn(steps)
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def clear_abort(self) -> None:
-        self.is_aborted = False
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class CallbackSequence:
+class CallbackSequence(BaseSequence):
     """The line of a reply; what its tokens were computed to is the caller's business."""
 
-    def __init__(self, backend: CallbackBackend) -> None:
-        self._backend = backend
-        self._tokens: list[int] = []
-
-    @property
-    def tokens(self) -> Tokens[int]:
-        return self._tokens
+    no_states = CallbackBackend.no_states
+    no_shift = "a target function has no cells to move"
+    _backend: CallbackBackend
 
     def prefill(self, tokens: Tokens[int]) -> None:
         self._check_batch(len(tokens), self._backend.n_batch)
         self._tokens.extend(tokens)
-
-    def decode(self, token: int) -> Forward:
-        return self.verify((token,))
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
         most = self._backend.n_batch if unread else self._backend.n_rows
@@ -177,34 +131,6 @@ class CallbackSequence:
         logits = self._backend.call((*self._tokens, *unread, tokens[0]), tokens[1:])
         self._tokens.extend((*unread, *tokens))
         return Forward(logits)
-
-    def can_crop(self, length: int) -> bool:
-        return length <= len(self._tokens)
-
-    def crop(self, length: int) -> None:
-        if not self.can_crop(length):
-            raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot become {length}")
-        del self._tokens[length:]
-
-    def save(self, start: int = 0) -> bytes:
-        del start
-        raise _no_state()
-
-    def load(self, tokens: Tokens[int], states: Tokens[bytes | memoryview]) -> None:
-        del tokens, states
-        self.crop(0)
-        raise _no_state()
-
-    def copy(self, source: Sequence, length: int) -> None:
-        del source, length
-        raise _no_state()
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        del n_keep, n_drop
-        raise CropUnsupportedError("a target function has no cells to move")
-
-    def close(self) -> None:
-        self._tokens.clear()
 
     def _check_batch(self, n_more: int, most: int) -> None:
         if self._backend.is_aborted:
@@ -216,10 +142,6 @@ class CallbackSequence:
                 f"{len(self._tokens)} tokens and {n_more} more do not fit into n_ctx of "
                 f"{self._backend.n_ctx}"
             )
-
-
-def _no_state() -> StateError:
-    return StateError("a target function keeps its states itself")
 
 
 class EventLoop:

@@ -130,7 +130,7 @@ def cache_kind(configuration: Configuration, computed: str) -> KindName:
 
 def _span(configuration: Configuration, computed: str) -> CacheSpan:
     n_slots = configuration.n_slots
-    is_paged = cache_kind(configuration, computed).type_k == "paged"
+    is_paged = cache_kind(configuration, computed).is_paged
     is_shared = is_paged and configuration.kv_unified and n_slots > 1
     return CacheSpan(
         n_ctx=configuration.n_ctx // (1 if is_shared else n_slots),

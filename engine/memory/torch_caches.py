@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from engine.configuration import KV_CACHE
 
@@ -26,16 +26,15 @@ DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
 """Of the halves of a decoupled key: pairs that turn quickly, and those that hardly turn. Values are
 as the second half."""
-ROTATED, CHANNEL = "rotated_", "channel_"
+ROTATED = "rotated_"
 TENSOR_KINDS = (
-    *FLOAT_BYTES, *BLOCK_BYTES, *(ROTATED + name for name in BLOCK_BYTES),
-    *(CHANNEL + name for name in BLOCK_BYTES), *KIVI, DECOUPLED,
+    *FLOAT_BYTES, *BLOCK_BYTES, *(ROTATED + name for name in BLOCK_BYTES), *KIVI, DECOUPLED,
 )  # fmt: skip
 """What keys or values may be kept in, each by itself."""
-WHOLE_KINDS = ("static", "sliding", "paged", "tiered", "means")
-"""Kinds of whole caches, keys and values alike; `sliding` forgets tokens, `means` merges them."""
-POOLED_KINDS = {"paged", "tiered"}
-"""Those whose layers share what they have."""
+POOLED_KINDS = ("paged", "tiered")
+"""Kinds of whole caches whose layers share what they have."""
+WHOLE_KINDS = (*POOLED_KINDS, "means")
+"""Kinds of whole caches, keys and values alike; `means` merges tokens."""
 STORED = "f16"
 """In which kinds without a type of their own keep rows: llama.cpp's default."""
 
@@ -47,32 +46,97 @@ N_BACK = 64
 """Tokens that can be rolled back; the longest draft is shorter (`MAX_DRAFT`)."""
 N_MEAN = 4
 """Tokens of a mean. zerfoo takes 64, of which a text loses nearly everything."""
-N_SLIDING = 1024
-"""Tokens that `sliding` leaves a layer whose model sees all."""
 PAGE = 16
 """Tokens of a block of `paged`: vLLM's default."""
 DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 """Of the layers' bytes, which `tiered` leaves on the device and in memory; others are on disk."""
 
 
-class Kind(Protocol):
-    """Of keys and of values, such as `engine.configuration.KVTypes`."""
+@dataclass(frozen=True, slots=True)
+class TensorKind:
+    """How keys or values become bytes."""
+
+    method: Literal["float", "token", "channel", "rotated", "split", "mean"]
+    """A floating type; blocks along a token's row, along a channel of `BLOCK` tokens, or along a
+    rotated row; halves of a row in `GEOMETRIC` and `SEMANTIC` blocks; means of `N_MEAN` tokens."""
+    form: str = STORED
+    """The floating type, or the format of the blocks."""
 
     @property
-    def type_k(self) -> str: ...
+    def number_bytes(self) -> float:
+        """Bytes of one number, with its part of the scales."""
+        match self.method:
+            case "float":
+                return FLOAT_BYTES[self.form]
+            case "mean":
+                return FLOAT_BYTES[self.form] / N_MEAN
+            case "split":
+                return (BLOCK_BYTES[GEOMETRIC] + BLOCK_BYTES[SEMANTIC]) / (2 * BLOCK)
+        return BLOCK_BYTES[self.form] / BLOCK
 
     @property
-    def type_v(self) -> str: ...
+    def n_together(self) -> int:
+        """Tokens that are coded together."""
+        return {"mean": N_MEAN, "channel": BLOCK}.get(self.method, 1)
+
+    @property
+    def n_divides(self) -> int:
+        """What a head's number of elements must be a multiple of."""
+        return {"token": BLOCK, "rotated": BLOCK, "split": 2 * BLOCK}.get(self.method, 1)
+
+
+def key_kind(name: str) -> TensorKind | None:
+    """How keys of a named kind are kept; None where there is no such kind."""
+    if name in KIVI:
+        return TensorKind("channel", KIVI[name])
+    return TensorKind("split") if name == DECOUPLED else value_kind(name)
+
+
+def value_kind(name: str) -> TensorKind | None:
+    """How values of a named kind are kept; None where there is no such kind."""
+    plain = {**KIVI, DECOUPLED: SEMANTIC}.get(name, name)
+    if plain in FLOAT_BYTES:
+        return TensorKind("float", plain)
+    if plain in BLOCK_BYTES:
+        return TensorKind("token", plain)
+    if plain.startswith(ROTATED) and plain.removeprefix(ROTATED) in BLOCK_BYTES:
+        return TensorKind("rotated", plain.removeprefix(ROTATED))
+    if plain in POOLED_KINDS:
+        return TensorKind("float")
+    return TensorKind("mean") if plain == "means" else None
 
 
 class KindName(NamedTuple):
-    """Of keys and of values, and what the first layers have instead."""
+    """Names of the kinds of keys and of values, and what the first layers have instead."""
 
     type_k: str
     type_v: str
     n_first: int = 0
     first: str = ""
     """Kind of the keys and values of the first `n_first` layers."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether all layers take blocks from a pool."""
+        return self.type_k == "paged"
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether layers lie on the device, in RAM or on disk by turns."""
+        return self.type_k == "tiered"
+
+    @property
+    def kinds(self) -> tuple[TensorKind, TensorKind]:
+        """How keys and values are kept, where `kind_fault` finds nothing."""
+        keys, values = key_kind(self.type_k), value_kind(self.type_v)
+        assert keys is not None
+        assert values is not None, f"{self} was not checked"
+        return keys, values
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each row is kept in a floating type."""
+        return all(each.method == "float" for each in self.kinds)
 
     def __str__(self) -> str:
         first = f"{self.n_first}x{self.first}+" if self.n_first else ""
@@ -130,57 +194,51 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     return KindName(type_k, type_v)
 
 
-def kinds_of(kind: Kind, n_layers: int) -> list[Kind]:
+def kinds_of(kind: KindName, n_layers: int) -> list[KindName]:
     """The kind of each layer."""
-    if not isinstance(kind, KindName) or not kind.n_first:
-        return [kind] * n_layers
     first, rest = KindName(kind.first, kind.first), KindName(kind.type_k, kind.type_v)
     return [first if number < kind.n_first else rest for number in range(n_layers)]
 
 
-def kind_fault(kind: Kind, layers: Sequence[KeptLayer]) -> str | None:
+def kind_fault(kind: KindName, layers: Sequence[KeptLayer]) -> str | None:
     """Why there is no such kind, or why the layers cannot have it."""
-    if isinstance(kind, KindName) and kind.n_first >= max(1, len(layers)):
+    if kind.n_first >= max(1, len(layers)):
         return f"{kind} is of the first {kind.n_first} layers, and there are {len(layers)} in all"
     kinds = kinds_of(kind, len(layers))
-    if len(set(kinds)) == 1:
-        return _fault(kinds[0], layers)
-    whole = {each.type_k for each in kinds} & POOLED_KINDS
-    if whole:
-        return f"the cache kind {min(whole)!r} is one of all layers together: {kind} cannot be"
-    faults = (_fault(each, [layer]) for each, layer in zip(kinds, layers, strict=True))
+    pooled = sorted({each.type_k for each in kinds} & {*POOLED_KINDS})
+    if pooled and len(set(kinds)) > 1:
+        return f"the cache kind {pooled[0]!r} is one of all layers together: {kind} cannot be"
+    faults = (_fault(*each) for each in zip(kinds, layers, strict=True))
     return next(filter(None, faults), None)
 
 
-def _fault(kind: Kind, layers: Sequence[KeptLayer]) -> str | None:
-    for name in (kind.type_k, kind.type_v):
-        if name not in (*TENSOR_KINDS, *WHOLE_KINDS):
-            names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
-            return (
-                f"the torch backend has no cache kind {name!r}: there are {', '.join(names)}; "
-                f"{ROTATED} or {CHANNEL} before a quantised one ({ROTATED}q4_0)"
-            )
-        if name in WHOLE_KINDS and kind.type_k != kind.type_v:
-            return (
-                f"the cache kind {name!r} is one of keys and values together: {kind.type_k}/"
-                f"{kind.type_v} cannot be"
-            )
-    for name, dims, size in (
-        (kind.type_k, {each.k_head_dim for each in layers}, _key_size(kind.type_k)),
-        (kind.type_v, {each.v_head_dim for each in layers}, BLOCK),
+def _fault(kind: KindName, layer: KeptLayer) -> str | None:
+    keys, values = key_kind(kind.type_k), value_kind(kind.type_v)
+    if keys is None or values is None:
+        names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
+        return (
+            f"the torch backend has no cache kind {kind.type_v if keys else kind.type_k!r}: there "
+            f"are {', '.join(names)}; {ROTATED} before a quantised one ({ROTATED}q4_0)"
+        )
+    whole = next((each for each in kind[:2] if each in WHOLE_KINDS), None)
+    if whole is not None and kind.type_k != kind.type_v:
+        return (
+            f"the cache kind {whole!r} is one of keys and values together: {kind.type_k}/"
+            f"{kind.type_v} cannot be"
+        )
+    for name, each, head_dim in (
+        (kind.type_k, keys, layer.k_head_dim),
+        (kind.type_v, values, layer.v_head_dim),
     ):
-        if name in (*FLOAT_BYTES, *WHOLE_KINDS) or name.startswith(CHANNEL):
-            continue
-        odd = next((dim for dim in dims if dim % size), None)
-        if odd is not None:
+        if head_dim % each.n_divides:
             return (
-                f"{name} has blocks of {size} elements and a head of this model has {odd}: choose "
-                f"one of {', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
+                f"{name} has blocks of {each.n_divides} elements and a head of this model has "
+                f"{head_dim}: choose one of {', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
             )
     return None
 
 
-def token_bytes(kind: Kind, layers: Sequence[KeptLayer]) -> float:
+def token_bytes(kind: KindName, layers: Sequence[KeptLayer]) -> float:
     """Bytes that one more token takes in all layers, scales among them.
 
     Beside them a quantised cache holds the last tokens as they were computed, and a sliding layer
@@ -190,22 +248,23 @@ def token_bytes(kind: Kind, layers: Sequence[KeptLayer]) -> float:
     return sum(_token_bytes(*each) for each in zip(kinds, layers, strict=True))
 
 
-def cache_bytes(kind: Kind, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
+def cache_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
     """Bytes that the caches of all sequences allocate on the device.
 
-    Of `tiered` it is the share that stays there; what it moves to main memory is less than half of
-    that (`HOST_SHARE`).
+    Of `tiered` it is the share that stays there; what it moves to RAM is less than half of that
+    (`HOST_SHARE`).
     """
-    if kind.type_k == "paged":
-        return round(_pool_blocks(span) * PAGE * token_bytes(kind, layers))
+    if kind.is_paged:
+        n_blocks = n_pool_blocks(span.n_ctx, span.n_sequences, is_shared=span.is_shared)
+        return round(n_blocks * PAGE * token_bytes(kind, layers))
+    if kind.is_tiered:
+        return round(token_bytes(kind, layers) * span.n_ctx * DEVICE_SHARE) * span.n_sequences
     kinds = kinds_of(kind, len(layers))
     nbytes = sum(_layer_bytes(*each, span) for each in zip(kinds, layers, strict=True))
-    if kind.type_k == "tiered":
-        nbytes = round(nbytes * DEVICE_SHARE)
     return nbytes * span.n_sequences
 
 
-def read_bytes(kind: Kind, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
+def read_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
     """Bytes that the entries of one layer take while attention reads them.
 
     None where they lie in the computation's type already: attention reads a view.
@@ -227,65 +286,43 @@ def n_pool_blocks(n_ctx: int, n_sequences: int, *, is_shared: bool) -> int:
     return n_blocks + n_sequences if is_shared else n_blocks * n_sequences
 
 
-def _key_size(name: str) -> int:
-    """What a key's head must be a multiple of: both halves of a decoupled one have blocks."""
-    return 2 * BLOCK if name == DECOUPLED else BLOCK
+def n_aged(length: int, n_exact: int, n_together: int) -> int:
+    """Tokens that the last one of `length` reads coded: whole groups behind the exact ones."""
+    return max(0, length - n_exact) // n_together * n_together
 
 
-def _pool_blocks(span: CacheSpan) -> int:
-    return n_pool_blocks(span.n_ctx, span.n_sequences, is_shared=span.is_shared)
+def n_tail(n_ctx: int, n_exact: int, n_back: int, n_together: int) -> int:
+    """Rows that are kept as they were computed, those for rolling back among them."""
+    return min(n_exact + n_back + n_together - 1, n_ctx)
 
 
-def _token_bytes(kind: Kind, layer: KeptLayer) -> float:
+def slides(layer: KeptLayer, n_ctx: int, *, keeps_windows: bool) -> bool:
+    """Whether a layer keeps the tokens of its window and no others."""
+    return layer.window is not None and layer.window < n_ctx and not keeps_windows
+
+
+def window_types(kind: KindName, computed: str) -> tuple[str, str]:
+    """Floating types of the keys and values of a sliding layer: the kind's where it has such."""
+    keys, values = (each.form if each.method == "float" else computed for each in kind.kinds)
+    return keys, values
+
+
+def _token_bytes(kind: KindName, layer: KeptLayer) -> float:
     """Bytes that a token takes in one layer."""
-    keys = layer.k_head_dim * _number_bytes(kind.type_k, is_key=True)
-    values = layer.v_head_dim * _number_bytes(kind.type_v, is_key=False)
-    return layer.n_kv_heads * (keys + values)
+    keys, values = kind.kinds
+    row = layer.k_head_dim * keys.number_bytes + layer.v_head_dim * values.number_bytes
+    return layer.n_kv_heads * row
 
 
-def _layer_bytes(kind: Kind, layer: KeptLayer, span: CacheSpan) -> int:
+def _layer_bytes(kind: KindName, layer: KeptLayer, span: CacheSpan) -> int:
     """Bytes of one layer of one sequence."""
-    is_sliding = kind.type_k == "sliding"
-    window = N_SLIDING if is_sliding else layer.window
-    if kind.type_k == "static":
+    if slides(layer, span.n_ctx, keeps_windows=span.keeps_windows):
+        assert layer.window is not None
+        kept = KindName(*window_types(kind, span.computed))
+        return round(_token_bytes(kept, layer) * n_tail(span.n_ctx, layer.window, N_BACK, 1))
+    if kind.is_dense:
         return round(_token_bytes(kind, layer) * span.n_ctx)
-    slides = is_sliding or not span.keeps_windows
-    if kind.type_k != "tiered" and window is not None and window < span.n_ctx and slides:
-        own = FLOAT_BYTES[STORED if is_sliding else span.computed]
-        types = [FLOAT_BYTES.get(name, own) for name in (kind.type_k, kind.type_v)]
-        return _rows(layer, types) * min(window + N_BACK, span.n_ctx)
-    is_dense = {kind.type_k, kind.type_v} <= FLOAT_BYTES.keys()
-    if is_dense or kind.type_k in ("sliding", "tiered"):
-        return round(_token_bytes(kind, layer) * span.n_ctx)
-    group = math.lcm(_group(kind.type_k, is_key=True), _group(kind.type_v, is_key=False))
-    n_coded = max(0, span.n_ctx - N_EXACT) // group * group
-    n_tail = min(N_EXACT + N_BACK + group - 1, span.n_ctx)
-    tail = _rows(layer, [FLOAT_BYTES[span.computed]] * 2) * n_tail
-    return round(_token_bytes(kind, layer) * n_coded) + tail
-
-
-def _rows(layer: KeptLayer, sizes: Sequence[int]) -> int:
-    """Bytes of a token whose keys and values have numbers of these sizes."""
-    return layer.n_kv_heads * (layer.k_head_dim * sizes[0] + layer.v_head_dim * sizes[1])
-
-
-def _number_bytes(name: str, *, is_key: bool) -> float:
-    """Bytes of one number, with its part of the scales."""
-    if name == DECOUPLED:
-        halves = (GEOMETRIC, SEMANTIC) if is_key else (SEMANTIC, SEMANTIC)
-        return sum(BLOCK_BYTES[half] for half in halves) / (2 * BLOCK)
-    if name == "means":
-        return FLOAT_BYTES[STORED] / N_MEAN
-    if name in WHOLE_KINDS:
-        return FLOAT_BYTES[STORED]
-    if name in FLOAT_BYTES:
-        return FLOAT_BYTES[name]
-    plain = KIVI.get(name, name).removeprefix(ROTATED).removeprefix(CHANNEL)
-    return BLOCK_BYTES[plain] / BLOCK
-
-
-def _group(name: str, *, is_key: bool) -> int:
-    """Tokens that are coded together."""
-    if name == "means":
-        return N_MEAN
-    return BLOCK if name.startswith(CHANNEL) or (name in KIVI and is_key) else 1
+    group = math.lcm(*(each.n_together for each in kind.kinds))
+    coded = _token_bytes(kind, layer) * n_aged(span.n_ctx, N_EXACT, group)
+    exact = _token_bytes(KindName(span.computed, span.computed), layer)
+    return round(coded) + round(exact * n_tail(span.n_ctx, N_EXACT, N_BACK, group))

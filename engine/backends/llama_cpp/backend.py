@@ -2,33 +2,42 @@
 
 import ctypes
 import ctypes.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import llama_cpp
+import numpy as np
 
-from engine.backends.base import Forward, Step
+from engine.backends.base import Forward, Logits, Step, check_steps
+from engine.backends.defaults import BaseBackend
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.build import library_build
-from engine.backends.llama_cpp.log import CacheHeads, NativeLog, with_all_rows
+from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
 from engine.backends.llama_cpp.parameters import context_parameters
 from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.requantisation import is_rotation_off
-from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence, decode_steps
+from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.configuration import Adapter, Configuration, KVTypeName
-from engine.errors import ContextFullError, ModelLoadError
+from engine.errors import ContextFullError, DecodeAborted, DecodeError, ModelLoadError
 from engine.events import BufferSize
 from engine.images import ImageError
 from engine.memory.hardware import thread_counts
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
+DECODED, NO_CELLS, ABORTED = 0, 1, 2
+FILLER = 0
+"""A token whose meaning does not matter."""
+MOST_FILLERS = 2
+"""In a row. On two cores 7 rows of the starter model take 1.1 plain steps more as two batches, and
+a row takes 0.5; on a GPU a row takes nearly nothing."""
 
 
 class AbortFlag:
@@ -59,7 +68,7 @@ class AbortFlag:
         self._flag[0] = b"\x00"
 
 
-class LlamaCppBackend:
+class LlamaCppBackend(BaseBackend):
     """A model, its context and the sequences in it.
 
     A draft computes one row of logits at a time; unless `kv_unified`, the slots divide the cells.
@@ -91,51 +100,66 @@ class LlamaCppBackend:
         self._model = self._weights.take()
         if model is not None:
             log.clear()
-        self._native: object = None
+        self.native: object = None
+        """llama.cpp's handle of the context."""
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
         self.rounds_by_threads = _rounds_by_threads(configuration)
         self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=self.n_threads[0])
         try:
-            self._native = _open_context(self._model, threaded, self.n_rows, log)
-            self._adapters = Adapters(self._model, self._native, log)
+            self.native = _open_context(self._model, threaded, self.n_rows, log)
+            self._adapters = Adapters(self._model, self.native, log)
             self._usual_adapters = configuration.adapters
             self._adapters.use(self._usual_adapters)
         except ModelLoadError:
-            if self._native is not None:
-                llama_cpp.llama_free(self._native)
+            if self.native is not None:
+                llama_cpp.llama_free(self.native)
             self._weights.release()
             raise
-        llama_cpp.llama_set_abort_callback(self._native, self._flag.callback, self._flag.data)
+        llama_cpp.llama_set_abort_callback(self.native, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = with_all_rows(
             log.buffers(role), self.n_rows, configuration.n_slots
         )
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.compute_bytes = sum(one.nbytes for one in self.buffers if one.kind == "compute")
         self.vocabulary = LlamaCppVocabulary(self._model)
-        self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._native)
-        self.n_batch: int = llama_cpp.llama_n_batch(self._native)
+        self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self.native)
+        self.n_batch: int = llama_cpp.llama_n_batch(self.native)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
         self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
-        self._context = self._make_context(log.cache_heads())
-        self._projector: Projector | None = None
+        self.n_ubatch: int = llama_cpp.llama_n_ubatch(self.native)
+        self.n_swa: int = llama_cpp.llama_model_n_swa(self._model)
+        self.memory = llama_cpp.llama_get_memory(self.native)
+        self.is_recurrent = bool(
+            llama_cpp.llama_model_is_recurrent(self._model)
+            or llama_cpp.llama_model_is_hybrid(self._model)
+        )
+        self.can_crop = not self.is_recurrent
+        self.can_shift = not (self.is_recurrent or self.n_swa) and bool(
+            llama_cpp.llama_memory_can_shift(self.memory)
+        )
+        n_cells = None if self.shares_cells else log.window_cells()
+        self.states = States(
+            self.native,
+            n_swa=self.n_swa,
+            ring=Ring(n_cells) if n_cells else None,
+            shares_cells=self.shares_cells,
+            heads=log.cache_heads(),
+        )
+        self.batch = Batch(max(self.n_batch, self.n_rows), self.n_sequences)
+        self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
+        self.opened: dict[int, LlamaCppSequence] = {}
+        """The sequences that are open, by their ids."""
+        self.projector: Projector | None = None
         if role == "target" and model is None and configuration.mmproj_path is not None:
             self._open_projector(configuration, configuration.mmproj_path)
 
     @property
-    def can_crop(self) -> bool:
-        return not self._context.is_recurrent
-
-    @property
-    def can_shift(self) -> bool:
-        return self._context.can_shift
-
-    @property
     def can_slice(self) -> bool:
-        if not self._context.states.is_learned:
+        if not self.states.is_learned:
             self._learn_states()
-        return self._context.states.sliced is not None
+        return self.states.sliced is not None
 
     @property
     def state_format(self) -> str:
@@ -168,15 +192,15 @@ class LlamaCppBackend:
         return text.decode("utf-8", "replace") if text else None
 
     def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
-        states = self._context.states
+        states = self.states
         start = states.first_position(state)
         front, back = states.cut(state, start, start + at), states.cut(state, start + at)
         return bytes(front), bytes(back)
 
     def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
-        if not self._context.states.is_learned:
+        if not self.states.is_learned:
             self._learn_states()
-        return self._context.states.requantise(state, type_k, type_v)
+        return self.states.requantise(state, type_k, type_v)
 
     def open(self) -> LlamaCppSequence:
         """An empty sequence; where there is only one, that one is emptied.
@@ -184,17 +208,17 @@ class LlamaCppBackend:
         Raises:
             ContextFullError: all are open.
         """
-        opened = self._context.open
-        free = [number for number in range(self.n_sequences) if number not in opened]
+        free = [number for number in range(self.n_sequences) if number not in self.opened]
         if free:
-            return LlamaCppSequence(self._context, free[0])
+            sequence = self.opened[free[0]] = LlamaCppSequence(self, free[0])
+            return sequence
         if self.n_sequences > 1:
             raise ContextFullError(
                 f"all {self.n_sequences} sequences of the context are open: close one, or load the "
                 "model with more slots"
             )
-        opened[0].crop(0)
-        return opened[0]
+        self.opened[0].crop(0)
+        return self.opened[0]
 
     def try_out(self) -> None:
         """Decode a few tokens, and learn from them what saved states look like.
@@ -211,10 +235,35 @@ class LlamaCppBackend:
         sequence.close()
 
     def set_threads(self, n_threads: int) -> None:
-        llama_cpp.llama_set_n_threads(self._native, n_threads, n_threads)
+        llama_cpp.llama_set_n_threads(self.native, n_threads, n_threads)
 
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
-        return decode_steps(self._context, steps)
+        if self.projector is not None:
+            steps = [self._after_images(step) for step in steps]
+        n_rows = check_steps(steps, n_rows=self.n_rows, n_batch=self.n_batch)
+        pairs = [(step, self._own(step)) for step in steps]
+        by_id = {sequence.id: (step, sequence) for step, sequence in pairs}
+        fillers = self._fillers(by_id)
+        self.batch.clear()
+        for sequence_id in sorted((*by_id, *fillers)):
+            if sequence_id in fillers:
+                self.batch.add(sequence_id, (FILLER,), fillers[sequence_id], n_rows=0)
+            else:
+                step, sequence = by_id[sequence_id]
+                sequence.fill_batch(step, self.batch)
+        status, rows = self._decode_batch(n_rows)
+        for sequence_id, n_held in fillers.items():
+            llama_cpp.llama_memory_seq_rm(self.memory, sequence_id, n_held, -1)
+        for step, sequence in pairs:
+            sequence.commit_step(step, is_decoded=status == DECODED)
+        if status != DECODED:
+            raise self._failure(status, pairs)
+        forwards, start = {}, 0
+        for sequence_id in sorted(by_id):
+            end = start + len(by_id[sequence_id][0].tokens)
+            forwards[sequence_id] = Forward(rows[start:end])
+            start = end
+        return [forwards[sequence.id] for _, sequence in pairs]
 
     def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
         self._adapters.use(self._usual_adapters if adapters is None else adapters)
@@ -226,46 +275,123 @@ class LlamaCppBackend:
         self._flag.clear()
 
     def close(self) -> None:
-        if self._native is None:
+        if self.native is None:
             return
-        for sequence in list(self._context.open.values()):
+        for sequence in list(self.opened.values()):
             sequence.close()
-        if self._projector is not None:
-            self._projector.close()
-        llama_cpp.llama_free(self._native)
+        if self.projector is not None:
+            self.projector.close()
+        llama_cpp.llama_free(self.native)
         self._weights.release()
-        self._native = self._model = None
+        self.native = self._model = None
 
-    def _make_context(self, heads: tuple[CacheHeads, ...]) -> Context:
-        memory = llama_cpp.llama_get_memory(self._native)
-        n_swa: int = llama_cpp.llama_model_n_swa(self._model)
-        is_recurrent = bool(
-            llama_cpp.llama_model_is_recurrent(self._model)
-            or llama_cpp.llama_model_is_hybrid(self._model)
+    def _own(self, step: Step) -> LlamaCppSequence:
+        sequence = step.sequence
+        assert isinstance(sequence, LlamaCppSequence)
+        assert self.opened.get(sequence.id) is sequence, "it belongs to who opened it"
+        return sequence
+
+    def _decode_batch(self, n_rows: int) -> tuple[int, Logits]:
+        """llama.cpp's status, and the rows of logits where the batch was decoded.
+
+        A window that is computed in several ubatches is given each as a batch of its own: where
+        llama.cpp looks for the cells of all before it computes the first
+        (`llama_kv_cache::prepare`, 0c1e57098), it drops the cells before any that a later one
+        takes, and the first needs them.
+        """
+        native, rows = self.batch.native, [self._rows.none]
+        if not self.n_swa or native.n_tokens <= self.n_ubatch:
+            status = llama_cpp.llama_decode(self.native, native) if native.n_tokens else DECODED
+            return status, self._rows.read() if n_rows and status == DECODED else rows[0]
+        for part, n_part in self.batch.stretches(self.n_ubatch):
+            status = llama_cpp.llama_decode(self.native, part)
+            if status != DECODED:
+                return status, rows[0]
+            if n_part:
+                rows.append(self._rows.read()[:n_part].copy())
+        return DECODED, np.concatenate(rows)
+
+    def _fillers(self, by_id: Mapping[int, tuple[Step, LlamaCppSequence]]) -> dict[int, int]:
+        """Sequences that a token is decoded for so that others share a batch, and what each holds.
+
+        Where sequences have cells of their own llama.cpp computes those together whose ids follow
+        one another (`llama_batch_allocr::split_equal`, 0c1e57098), and reads all weights again
+        after each gap. So a short gap is filled, and what fills it taken back. A state that moves
+        on, or a window, would not be as before.
+        """
+        if len(by_id) < 2 or self.shares_cells or self.is_recurrent or self.n_swa:
+            return {}
+        if any(step.n_tokens != 1 for step, _ in by_id.values()):
+            return {}
+        found: dict[int, int] = {}
+        for before, behind in pairwise(sorted(by_id)):
+            gap = range(before + 1, behind)
+            held = [llama_cpp.llama_memory_seq_pos_max(self.memory, one) + 1 for one in gap]
+            n_used = [len(self.opened[one].tokens) for one in gap if one in self.opened]
+            if len(gap) <= MOST_FILLERS and max(n_used, default=0) < self.n_ctx:
+                found.update(zip(gap, held, strict=True))
+        has_room = len(by_id) + len(found) <= self.n_batch
+        return found if has_room else {}
+
+    def _after_images(self, step: Step) -> Step:
+        """What is left of a step when its images are decoded, and the text before them."""
+        unread = step.unread
+        while min(unread, default=0) < 0:
+            sequence = self._own(step)
+            start = next(place for place, token in enumerate(unread) if token < 0)
+            sequence.prefill(unread[:start])
+            unread = unread[start + self._decode_image(sequence, unread[start:]) :]
+        return replace(step, unread=unread)
+
+    def _decode_image(self, sequence: LlamaCppSequence, tokens: Sequence[int]) -> int:
+        """Decode the part of an image that tokens begin with, and give its number of tokens.
+
+        Raises:
+            ImageError: the image is gone, or cannot be read.
+            ContextFullError, DecodeAborted, DecodeError: as `verify_batch` does.
+        """
+
+        def check_stopped() -> None:
+            if self._flag.is_set:
+                raise DecodeAborted(f"stopped; the cache holds {len(sequence.tokens)} tokens")
+
+        assert self.projector is not None, "tokens of images come from a projector"
+        start = sequence.next_position
+        n_tokens, n_positions, status = self.projector.decode(
+            self.native, sequence.id, tokens, start, n_batch=self.n_batch, check=check_stopped
         )
-        can_shift = not (is_recurrent or n_swa) and bool(llama_cpp.llama_memory_can_shift(memory))
-        return Context(
-            native=self._native,
-            memory=memory,
-            states=States(
-                self._native,
-                n_swa=n_swa,
-                ring=self._ring(),
-                shares_cells=self.shares_cells,
-                heads=heads,
-            ),
-            batch=Batch(max(self.n_batch, self.n_rows), self.n_sequences),
-            logits=LogitsRows(self._native, self.n_rows, self.vocabulary.n_tokens),
-            n_ctx=self.n_ctx,
-            n_batch=self.n_batch,
-            n_ubatch=llama_cpp.llama_n_ubatch(self._native),
-            n_rows=self.n_rows,
-            n_swa=n_swa,
-            is_recurrent=is_recurrent,
-            shares_cells=self.shares_cells,
-            can_shift=can_shift,
-            is_stopped=lambda: self._flag.is_set,
+        step = Step(sequence, unread=tokens[:n_tokens])
+        if status != DECODED:  # a part of an image is none
+            llama_cpp.llama_memory_seq_rm(self.memory, sequence.id, start, -1)
+        sequence.commit_step(step, is_decoded=status == DECODED)
+        if status != DECODED:
+            raise self._failure(status, [(step, sequence)])
+        sequence.commit_image(n_tokens, n_positions)
+        return n_tokens
+
+    def _failure(
+        self, status: int, pairs: Sequence[tuple[Step, LlamaCppSequence]]
+    ) -> DecodeAborted | ContextFullError | DecodeError:
+        n_asked = sum(step.n_tokens for step, _ in pairs)
+        n_held = sum(len(sequence.tokens) for _, sequence in pairs)
+        if status == ABORTED:
+            return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
+        if status == NO_CELLS:
+            return ContextFullError(
+                f"llama.cpp found no cells for {n_asked} tokens after {n_held}"
+                f"{self._others(pairs[0][1])}: raise the context, or shorten the chat"
+            )
+        return DecodeError(
+            f"llama_decode gave {status} for {n_asked} tokens after {n_held}: the log has the "
+            "reason; reload the model"
         )
+
+    def _others(self, sequence: LlamaCppSequence) -> str:
+        """Tokens that other sequences hold; a prefix that they share counts for each."""
+        n_held = sum(len(one.tokens) for one in self.opened.values() if one is not sequence)
+        if not self.shares_cells or not n_held:
+            return ""
+        return f" (the sequences share {self.n_ctx} cells, and others hold {n_held} tokens)"
 
     def _open_projector(self, configuration: Configuration, path: Path) -> None:
         try:
@@ -281,19 +407,13 @@ class LlamaCppBackend:
             self.vocabulary.blindness = str(error)
             self.notes += (f"no image can be attached: {error}",)
             return
-        self._projector = self.vocabulary.projector = projector
+        self.projector = self.vocabulary.projector = projector
         self.vocabulary.blindness = ""
-        self._context = replace(self._context, projector=projector)
         self.buffers += projector.buffers
-
-    def _ring(self) -> Ring | None:
-        """The cells of a sliding window; None where sequences take them from one pool."""
-        n_cells = None if self.shares_cells else self._log.window_cells()
-        return Ring(n_cells) if n_cells else None
 
     def _learn_states(self) -> None:
         """Learn what saved states look like from any sequence."""
-        opened = list(self._context.open.values())
+        opened = list(self.opened.values())
         if opened:
             max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()
         else:

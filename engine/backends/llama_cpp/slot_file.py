@@ -21,12 +21,11 @@ from engine.backends.llama_cpp.state_format import (
     HEADER,
     MAGIC,
     AttentionShape,
+    Part,
     State,
-    StateShape,
+    find_parts,
     find_shape,
-    read_parts,
 )
-from engine.cache.snapshot_file import MAX_TOKENS
 from engine.errors import StateError
 from engine.files import read_bytes, replace_file
 from engine.model.ggml_types import GGML_TYPES
@@ -39,6 +38,7 @@ PACKED = -1
 """Instead of a first token: what follows is packed by a server."""
 PACKED_VERSION = 1
 MAX_BYTES = 64 << 30
+MAX_TOKENS = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,13 @@ def read_slot_file(path: Path) -> SavedSlot:
     integers = np.frombuffer(data, "<i4", n_integers, SLOT_HEADER.size)
     tokens = _tokens(integers.tolist(), path)
     state = HEADER.pack(MAGIC, 0) + data[end:]
-    shape = find_shape(state)
-    if shape is None:
+    parts = find_parts(state)
+    if parts is None:
         raise StateError(f"{path} has a state of an unknown layout, or is cut off")
-    parts = read_parts(state, shape)
     n_held = 1 + max((int(part.positions.max(initial=-1)) for part in parts), default=-1)
     if not 0 < n_held <= len(tokens):
         raise StateError(f"{path} says {len(tokens):,} tokens and its state holds {n_held:,}")
-    return SavedSlot(tuple(tokens[:n_held]), state, *_types(shape))
+    return SavedSlot(tuple(tokens[:n_held]), state, *_types(parts))
 
 
 def write_slot_file(
@@ -150,12 +149,11 @@ def _tokens(integers: list[int], path: Path) -> list[int]:
     return integers
 
 
-def _types(shape: StateShape) -> tuple[str | None, str | None]:
+def _types(parts: Sequence[Part]) -> tuple[str | None, str | None]:
     """The names of the types of keys and values."""
-    for part in shape:
-        if isinstance(part, AttentionShape) and part.tensors:
-            key, value = part.tensors[0], part.tensors[-1]
-            names = [GGML_TYPES.get(tensor.type_id) for tensor in (key, value)]
-            k, v = (None if name is None else name.name for name in names)
-            return k, v
+    for part in parts:
+        if isinstance(part.shape, AttentionShape) and part.shape.tensors:
+            kinds = [GGML_TYPES.get(part.shape.tensors[at].type_id) for at in (0, -1)]
+            type_k, type_v = (None if kind is None else kind.name for kind in kinds)
+            return type_k, type_v
     return None, None

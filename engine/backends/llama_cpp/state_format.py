@@ -15,7 +15,8 @@ Source: `llama-kv-cache.cpp` and `llama-memory-recurrent.cpp`, `state_write`, of
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,6 @@ COUNT = struct.Struct("<I")
 TENSORS = struct.Struct("<II")
 ROWS = struct.Struct("<iQ")
 COLUMNS = struct.Struct("<iII")
-RECURRENT_CELL = struct.Struct("<iI")
 
 State = bytes | memoryview
 Integers = NDArray[np.int32]
@@ -71,8 +71,9 @@ StateShape = tuple[AttentionShape | RecurrentShape, ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where the cells of one part lie."""
+    """One part of a state, and where its cells lie."""
 
+    shape: AttentionShape | RecurrentShape
     start: int
     end: int
     """Bytes of the whole part."""
@@ -117,21 +118,45 @@ class Cursor:
         return flat.reshape(n_cells, n_ints)
 
 
+MAX_STREAMS = 256
+MAX_LAYERS = 1024
+MAX_TYPE = 64
+MAX_ROW_BYTES = 1 << 24
+MAX_PARTS = 4
+
+
 def read_parts(state: State, shape: StateShape) -> tuple[Part, ...]:
     """Where the parts of a state lie that has this shape.
 
     Raises:
         StateError: it has another shape, or is longer or shorter than it says.
     """
-    cursor = check_magic(state)
-    parts = tuple(_read_part(cursor, part) for part in shape)
-    if cursor.at != len(state):
-        raise StateError(f"the saved state has {len(state)} bytes where {cursor.at} were expected")
-    return parts
+    start = check_magic(state)
+    for parts in _readings(state, start, len(shape)):
+        if tuple(part.shape for part in parts) == shape:
+            return parts
+    raise StateError(
+        "the saved state is cut off, damaged, or of another layout than those of this context: it "
+        "is of another model, cache type or build"
+    )
 
 
-def check_magic(state: State) -> Cursor:
-    """A cursor behind the header of a state.
+def find_parts(state: State) -> tuple[Part, ...] | None:
+    """The parts of a state of any shape, or None where its layout is not known."""
+    try:
+        return next(_readings(state, check_magic(state), MAX_PARTS), None)
+    except StateError:
+        return None
+
+
+def find_shape(state: State) -> StateShape | None:
+    """The shape of a state that a context has just written, or None where it is not known."""
+    parts = find_parts(state)
+    return None if parts is None else tuple(part.shape for part in parts)
+
+
+def check_magic(state: State) -> int:
+    """The end of the header of a state.
 
     Raises:
         StateError: it does not begin as states of llama.cpp do.
@@ -140,164 +165,81 @@ def check_magic(state: State) -> Cursor:
     magic, _ = cursor.take(HEADER)
     if magic != MAGIC:
         raise StateError("the saved state is none of llama.cpp: it begins with other bytes")
-    return cursor
+    return cursor.at
 
 
-def _read_part(cursor: Cursor, shape: AttentionShape | RecurrentShape) -> Part:
-    if isinstance(shape, RecurrentShape):
-        return _read_recurrent(cursor, shape)
-    return _read_attention(cursor, shape)
-
-
-def _read_attention(cursor: Cursor, shape: AttentionShape) -> Part:
-    start = cursor.at
-    (n_streams,) = cursor.take(COUNT)
-    _expect("streams", n_streams, shape.n_streams)
-    found: tuple[Integers, tuple[int, ...]] | None = None
-    for _ in range(n_streams):
-        (n_cells,) = cursor.take(COUNT)
-        if not n_cells:
-            continue
-        if found is not None:
-            raise StateError("the saved state has cells in two streams")
-        records = cursor.records(n_cells, shape.record_ints)
-        if (records[:, 1] != 1).any():
-            raise StateError("the saved state has cells of no sequence or of several")
-        is_transposed, n_layers = cursor.take(TENSORS)
-        _expect("transposed values", is_transposed, int(shape.is_transposed))
-        _expect("layers", n_layers, shape.n_layers)
-        found = records, _offsets(cursor, shape.tensors, n_cells)
-    if found is None:
-        raise StateError("the saved state has no cells")
-    return Part(start, cursor.at, *found)
-
-
-def _read_recurrent(cursor: Cursor, shape: RecurrentShape) -> Part:
-    start = cursor.at
-    (n_cells,) = cursor.take(COUNT)
-    _expect("recurrent cells", n_cells, 1)
-    records = cursor.records(1, 2)
-    _expect("sequences of a recurrent cell", int(records[0, 1]), 0)
-    is_transposed, n_layers = cursor.take(TENSORS)
-    _expect("transposed states", is_transposed, 0)
-    _expect("layers", n_layers, shape.n_layers)
-    offsets = _offsets(cursor, shape.tensors, 1)
-    return Part(start, cursor.at, records, offsets)
-
-
-def _offsets(cursor: Cursor, tensors: tuple[Tensor, ...], n_cells: int) -> tuple[int, ...]:
-    offsets = []
-    for tensor in tensors:
-        found = take_tensor(cursor, is_transposed=tensor.n_columns > 0)
-        if found != tensor:
-            raise StateError(
-                f"the saved state has rows of type {found.type_id} and {found.row_bytes} bytes "
-                f"where type {tensor.type_id} and {tensor.row_bytes} bytes were expected"
-            )
-        offsets.append(cursor.skip(n_cells * tensor.row_bytes))
-    return tuple(offsets)
-
-
-def take_tensor(cursor: Cursor, *, is_transposed: bool) -> Tensor:
-    """Read the kind of the rows at the cursor, which goes to their data."""
-    if is_transposed:
-        type_id, element_bytes, n_columns = cursor.take(COLUMNS)
-        return Tensor(type_id, element_bytes * n_columns, n_columns)
-    type_id, row_bytes = cursor.take(ROWS)
-    return Tensor(type_id, row_bytes)
-
-
-def _expect(name: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise StateError(f"the saved state says {found} for {name} where {expected} was expected")
-
-
-MAX_STREAMS = 256
-MAX_LAYERS = 1024
-MAX_TYPE = 64
-MAX_ROW_BYTES = 1 << 24
-MAX_PARTS = 4
-
-
-def find_shape(state: State) -> StateShape | None:
-    """The shape of a state that a context has just written, or None where it is not known."""
-    try:
-        cursor = check_magic(state)
-        return next(_shapes(state, cursor.at, MAX_PARTS), None)
-    except StateError:
-        return None
-
-
-def _shapes(state: State, at: int, n_left: int) -> Iterator[StateShape]:
+def _readings(state: State, at: int, n_left: int) -> Iterator[tuple[Part, ...]]:
     """Every way to read the rest of a state as parts."""
     if at == len(state):
         yield ()
         return
     if not n_left:
         return
-    for shape, end in _first_parts(state, at):
-        for rest in _shapes(state, end, n_left - 1):
-            yield (shape, *rest)
+    for part in _first_parts(state, at):
+        for rest in _readings(state, part.end, n_left - 1):
+            yield (part, *rest)
 
 
-def _first_parts(state: State, at: int) -> Iterator[tuple[AttentionShape | RecurrentShape, int]]:
+def _first_parts(state: State, at: int) -> Iterator[Part]:
     for record_ints in (3, 6):
         for has_values in (True, False):
-            cursor = Cursor(state, at)
-            try:
-                yield _find_attention(cursor, record_ints, has_values=has_values), cursor.at
-            except StateError:
-                continue
-    cursor = Cursor(state, at)
-    try:
-        yield from _find_recurrent(cursor)
-    except StateError:
-        return
+            with suppress(StateError):
+                yield _read_attention(Cursor(state, at), record_ints, has_values=has_values)
+    with suppress(StateError):
+        yield from _read_recurrent(Cursor(state, at))
 
 
-def _find_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> AttentionShape:
+def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> Part:
+    start = cursor.at
     (n_streams,) = cursor.take(COUNT)
-    if not 0 < n_streams <= MAX_STREAMS:
-        raise StateError(f"{n_streams} streams")
-    found: AttentionShape | None = None
+    _expect(0 < n_streams <= MAX_STREAMS)
+    found: list[Part] = []
     for _ in range(n_streams):
         (n_cells,) = cursor.take(COUNT)
         if not n_cells:
             continue
         records = cursor.records(n_cells, record_ints)
-        if found is not None or (records[:, 1] != 1).any():
-            raise StateError("other records")
+        _expect(not found and bool((records[:, 1] == 1).all()))
         is_transposed, n_layers = cursor.take(TENSORS)
-        if is_transposed > 1 or n_layers > MAX_LAYERS:
-            raise StateError(f"{n_layers} layers")
-        tensors = [_find_tensor(cursor, n_cells, is_transposed=False) for _ in range(n_layers)]
+        _expect(is_transposed <= 1 and n_layers <= MAX_LAYERS)
+        rows = [_read_tensor(cursor, n_cells) for _ in range(n_layers)]
         if has_values:
-            tensors += [
-                _find_tensor(cursor, n_cells, is_transposed=bool(is_transposed))
-                for _ in range(n_layers)
-            ]
-        found = AttentionShape(
-            n_streams, record_ints, n_layers, tuple(tensors), bool(is_transposed)
-        )
-    if found is None:
-        raise StateError("no cells")
-    return found
+            columns = bool(is_transposed)
+            rows += [_read_tensor(cursor, n_cells, columns=columns) for _ in range(n_layers)]
+        tensors, offsets = zip(*rows, strict=True) if rows else ((), ())
+        shape = AttentionShape(n_streams, record_ints, n_layers, tensors, bool(is_transposed))
+        found.append(Part(shape, start, cursor.at, records, offsets))
+    _expect(bool(found))
+    return replace(found[0], end=cursor.at)
 
 
-def _find_recurrent(cursor: Cursor) -> Iterator[tuple[RecurrentShape, int]]:
-    n_cells, _, n_sequences = *cursor.take(COUNT), *cursor.take(RECURRENT_CELL)
+def _read_recurrent(cursor: Cursor) -> Iterator[Part]:
+    """Each number of tensors is a reading: a header says for how many layers, not for which."""
+    start = cursor.at
+    (n_cells,) = cursor.take(COUNT)
+    _expect(n_cells == 1)
+    records = cursor.records(1, 2)
     is_transposed, n_layers = cursor.take(TENSORS)
-    if n_cells != 1 or n_sequences or is_transposed or not 0 < n_layers <= MAX_LAYERS:
-        raise StateError("no recurrent part")
-    tensors: list[Tensor] = []
+    _expect(not records[0, 1] and not is_transposed and 0 < n_layers <= MAX_LAYERS)
+    tensors: tuple[Tensor, ...] = ()
+    offsets: tuple[int, ...] = ()
     for _ in range(2 * n_layers):
-        tensors.append(_find_tensor(cursor, 1, is_transposed=False))
-        yield RecurrentShape(n_layers, tuple(tensors)), cursor.at
+        tensor, offset = _read_tensor(cursor, 1)
+        tensors, offsets = (*tensors, tensor), (*offsets, offset)
+        yield Part(RecurrentShape(n_layers, tensors), start, cursor.at, records, offsets)
 
 
-def _find_tensor(cursor: Cursor, n_cells: int, *, is_transposed: bool) -> Tensor:
-    tensor = take_tensor(cursor, is_transposed=is_transposed)
-    if not (0 <= tensor.type_id < MAX_TYPE and tensor.row_bytes <= MAX_ROW_BYTES):
-        raise StateError("no tensor")
-    cursor.skip(n_cells * tensor.row_bytes)
-    return tensor
+def _read_tensor(cursor: Cursor, n_cells: int, *, columns: bool = False) -> tuple[Tensor, int]:
+    """The kind of the rows at the cursor, and where their data begins."""
+    if columns:
+        type_id, element_bytes, n_columns = cursor.take(COLUMNS)
+        tensor = Tensor(type_id, element_bytes * n_columns, n_columns)
+    else:
+        tensor = Tensor(*cursor.take(ROWS))
+    _expect(0 <= tensor.type_id < MAX_TYPE and tensor.row_bytes <= MAX_ROW_BYTES)
+    return tensor, cursor.skip(n_cells * tensor.row_bytes)
+
+
+def _expect(is_right: bool) -> None:
+    if not is_right:
+        raise StateError("the bytes are of another layout")

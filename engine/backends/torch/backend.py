@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from threading import Event
 from typing import Literal
 
 import torch
 
-from engine.backends.base import Forward, Step
+from engine.backends.base import Forward, Logits, Step, check_steps
+from engine.backends.defaults import BaseBackend, State
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.backends.torch.assembly import assemble
@@ -28,6 +28,7 @@ from engine.backends.torch.device import (
     choose_device,
     choose_dtype,
     free_bytes,
+    quickest_products,
 )
 from engine.backends.torch.fixed_steps import FixedSteps
 from engine.backends.torch.hyperparameters import (
@@ -36,19 +37,19 @@ from engine.backends.torch.hyperparameters import (
     StateSpaceShape,
     read_hyperparameters,
 )
-from engine.backends.torch.model import LayerCache
-from engine.backends.torch.sequence import Context, TorchSequence, decode_steps
-from engine.backends.torch.state import FORMAT, State, cut
+from engine.backends.torch.model import LayerCache, Line, Transformer
+from engine.backends.torch.sequence import TorchSequence
+from engine.backends.torch.state import FORMAT, cut
 from engine.backends.torch.weights import Progress, Weights
-from engine.configuration import MAX_DRAFT, Adapter, Configuration, KVTypeName
+from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import (
     AdapterError,
     ContextFullError,
     DecodeAborted,
+    DecodeError,
     EngineError,
     ModelLoadError,
     PresetError,
-    StateError,
 )
 from engine.events import BufferSize
 from engine.memory.hardware import thread_counts
@@ -58,10 +59,9 @@ from engine.model.architecture import Model, read_model
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
-NO_ADAPTERS = "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
 
 
-class TorchBackend:
+class TorchBackend(BaseBackend):
     """A GGUF model whose layers, keys and values are torch's tensors.
 
     Text becomes tokens by llama.cpp's own vocabulary, which it loads without weights.
@@ -100,8 +100,9 @@ class TorchBackend:
         self._compile = configuration.compile
         self.notes: tuple[str, ...] = ()
         self._kind = cache_kind(configuration, TYPE_NAMES[self._dtype])
-        is_paged = self._kind.type_k == "paged"
-        self.shares_cells = is_paged and configuration.kv_unified and configuration.n_slots > 1
+        self.shares_cells = (
+            self._kind.is_paged and configuration.kv_unified and configuration.n_slots > 1
+        )
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
         self.n_sequences = configuration.n_slots
         self.n_ctx = configuration.n_ctx // (1 if self.shares_cells else configuration.n_slots)
@@ -112,6 +113,13 @@ class TorchBackend:
         self.file_type = model.file.file_type
         self.chat_template = model.file.chat_template
         self._stop: Event = Event() if like is None else like._stop
+        self.opened: dict[int, TorchSequence] = {}
+        """The sequences that are open, by their numbers."""
+        self.prefixes: BlockPrefixes | None = None
+        """Beginnings of earlier lines in blocks of the sequences' pool."""
+        self.fixed: FixedSteps | None = None
+        """Decodes a few tokens of one sequence, where the caches have fixed shapes."""
+        self._trace: CacheTrace | None = None
         self._caches: list[list[LayerCache]] = []
         self._tables: list[BlockTable | None] = []
         self.can_slice = False
@@ -124,18 +132,21 @@ class TorchBackend:
         self.vocabulary = LlamaCppVocabulary(self._text.take())
         self.vocabulary.blindness = "the torch backend reads none: use --backend llama.cpp"
         try:
-            self._context: Context | None = self._load(model, shape, configuration, progress, like)
+            self._model: Transformer | None = self._load(
+                model, shape, configuration, progress, like
+            )
         except EngineError:
             self._text.release()
             raise
         self.set_threads(self.n_threads[0])
         self.buffers = (
-            BufferSize(str(self._device), "model", self._context.model.nbytes, role),
+            BufferSize(str(self._device), "model", self.model.nbytes, role),
             BufferSize(str(self._device), "KV", self.kv_bytes, role),
         )
 
-    can_crop = True
-    can_shift = False
+    no_adapters = (
+        "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
+    )
     rounds_by_threads = True
     """Products of matrices may split their sums among threads."""
 
@@ -159,18 +170,62 @@ class TorchBackend:
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
 
-    def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
-        if adapters:
-            raise AdapterError(NO_ADAPTERS)
-
-    def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
-        return decode_steps(self._live(), steps)
-
     def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
         return cut(state, at)
 
-    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:  # noqa: ARG002  the protocol's
-        raise StateError("states of the torch backend are not converted to other cache types")
+    def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
+        check_steps(steps, n_rows=self.n_rows, n_batch=self.n_batch)
+        sequences = [_own(step) for step in steps]
+        self._check_cells(steps, sequences)
+        lines = [
+            Line(one.caches, step.n_tokens, len(step.tokens))
+            for step, one in zip(steps, sequences, strict=True)
+        ]
+        tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
+        try:
+            rows = self._logits(tokens, lines, sequences[0].number)
+        except (EngineError, RuntimeError, IndexError) as error:
+            for sequence in sequences:
+                sequence.roll_back()
+            if isinstance(error, EngineError):
+                raise
+            raise DecodeError(
+                f"torch could not decode {len(tokens)} tokens: {_reason(error)}"
+            ) from error
+        forwards, start = [], 0
+        for step, sequence in zip(steps, sequences, strict=True):
+            sequence.commit((*step.unread, *step.tokens))
+            end = start + len(step.tokens)
+            forwards.append(Forward(rows[start:end]))
+            start = end
+        return forwards
+
+    def _logits(self, tokens: Sequence[int], lines: Sequence[Line], number: int) -> Logits:
+        """Decode the tokens of lines, the first of which is that of sequence `number`."""
+        with torch.inference_mode(), quickest_products(len(tokens)):
+            at = torch.tensor([tokens], device=self._device)
+            logits = None
+            if self.fixed is not None and len(lines) == 1:
+                logits = self.fixed.take(at, lines[0], number)
+            if logits is None:
+                logits = self.model.forward(at, lines, self._plan)
+            rows: Logits = logits[0].float().cpu().numpy()
+            return rows
+
+    def _check_cells(self, steps: Sequence[Step], sequences: Sequence[TorchSequence]) -> None:
+        """Raise `ContextFullError` where there is no room for the tokens of steps."""
+        wanted = [
+            (step.n_tokens, len(one.tokens)) for step, one in zip(steps, sequences, strict=True)
+        ]
+        if self.shares_cells:
+            n_held = sum(len(one.tokens) for one in self.opened.values())
+            wanted.append((sum(step.n_tokens for step in steps), n_held))
+        for n_tokens, n_held in wanted:
+            if n_tokens > self.n_ctx - n_held:
+                raise ContextFullError(
+                    f"{n_tokens} more tokens were asked but {self.n_ctx - n_held} of {self.n_ctx} "
+                    "cells are free: raise the context, or shorten the chat"
+                )
 
     def open(self) -> TorchSequence:
         """An empty sequence; where there is only one, that one is emptied.
@@ -178,28 +233,30 @@ class TorchBackend:
         Raises:
             ContextFullError: all are open.
         """
-        context = self._live()
-        free = [number for number in range(self.n_sequences) if number not in context.open]
+        free = [number for number in range(self.n_sequences) if number not in self.opened]
         if free:
-            return TorchSequence(context, free[0], self._caches[free[0]], self._tables[free[0]])
+            number = free[0]
+            sequence = TorchSequence(self, number, self._caches[number], self._tables[number])
+            self.opened[number] = sequence
+            return sequence
         if self.n_sequences > 1:
             raise ContextFullError(
                 f"all {self.n_sequences} sequences of the model are open: close one, or load the "
                 "model with more slots"
             )
-        context.open[0].crop(0)
-        return context.open[0]
+        self.opened[0].crop(0)
+        return self.opened[0]
 
     def try_out(self) -> None:
         """Decode a few tokens, so that the first reply waits for nothing that is made once."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
-        sequence, fixed = self.open(), self._live().fixed
+        sequence = self.open()
         sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch, self.n_ctx))
         sequence.crop(0)
         sequence.decode(token)
-        if fixed is not None:
-            self.notes = fixed.begin(self._compile, lambda: self._again(sequence, token))
+        if self.fixed is not None:
+            self.notes = self.fixed.begin(self._compile, lambda: self._again(sequence, token))
         sequence.close()
 
     def _again(self, sequence: TorchSequence, token: int) -> None:
@@ -214,21 +271,27 @@ class TorchBackend:
         self._stop.clear()
 
     def close(self) -> None:
-        if self._context is None or self._text is None:
+        if self._model is None or self._text is None:
             return
-        for sequence in list(self._context.open.values()):
+        for sequence in list(self.opened.values()):
             sequence.close()
-        if self._context.trace is not None:
-            self._context.trace.close()
-        self._context = None
+        if self._trace is not None:
+            self._trace.close()
+        self._model = self.fixed = self.prefixes = None
         self._caches, self._tables = [], []
         self._text.release()
         self._text = None
 
-    def _live(self) -> Context:
-        if self._context is None:
+    @property
+    def model(self) -> Transformer:
+        """The model in torch.
+
+        Raises:
+            EngineError: it is closed.
+        """
+        if self._model is None:
             raise EngineError("this model is closed: load it again")
-        return self._context
+        return self._model
 
     def _load(
         self,
@@ -237,10 +300,10 @@ class TorchBackend:
         configuration: Configuration,
         progress: Progress | None,
         like: "TorchBackend | None",
-    ) -> Context:
+    ) -> Transformer:
         """What does not fit is refused before anything is allocated."""
         name, n_free = model.file.path.name, free_bytes(self._device)
-        loaded = None if like is None else like._live().model
+        loaded = None if like is None else like.model
         room = CacheRoom(
             n_ctx=self.n_ctx,
             dtype=self._dtype,
@@ -252,7 +315,7 @@ class TorchBackend:
         self.read_bytes = read_bytes(self._kind, attention, span)
         try:
             self._check_fits(model, configuration, n_free, has_weights=loaded is not None)
-            prefixes = self._make_caches(configuration, shape, room)
+            self._make_caches(configuration, shape, room)
             has_fixed_steps = self._has_fixed_steps(configuration)
             transformer = loaded or assemble(
                 shape,
@@ -264,17 +327,11 @@ class TorchBackend:
                 f"{name} with a context of {self.n_ctx} does not fit on {self._device}, where "
                 f"{n_free >> 20} MiB were free: {str(error).partition(chr(10))[0]}"
             ) from error
-        return Context(
-            model=transformer,
-            fixed=FixedSteps(transformer, self.n_ctx) if has_fixed_steps else None,
-            n_ctx=self.n_ctx,
-            n_batch=self.n_batch,
-            n_rows=self.n_rows,
-            plan=self._plan,
-            shares_cells=self.shares_cells,
-            prefixes=prefixes,
-            trace=self._traced(configuration.kv_trace),
-        )
+        if has_fixed_steps:
+            self.fixed = FixedSteps(transformer, self.n_ctx)
+        if configuration.kv_trace is not None:
+            self._trace_caches(CacheTrace(configuration.kv_trace))
+        return transformer
 
     def _check_fits(
         self, model: Model, configuration: Configuration, n_free: int, *, has_weights: bool
@@ -310,26 +367,23 @@ class TorchBackend:
         if is_dense and self._plan is None and configuration.kv_trace is None:
             return None
         return (
-            "the decode step cannot be compiled: its shapes are fixed over caches of f32, f16, "
-            "bf16 and static alone, in layers with attention, without a trace or a decode plan, "
+            "the decode step cannot be compiled: its shapes are fixed over caches of f32, f16 and "
+            "bf16 alone, in layers with attention, without a trace or a decode plan, "
             "sliding windows kept whole (swa_full)"
         )
 
     def _make_caches(
-        self,
-        configuration: Configuration,
-        shape: Hyperparameters,
-        room: CacheRoom,
-    ) -> BlockPrefixes | None:
+        self, configuration: Configuration, shape: Hyperparameters, room: CacheRoom
+    ) -> None:
         """Empty caches of the layers of each sequence; a pool of blocks is one for all."""
         attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
         recurrent = [each.states for each in shape.layers if isinstance(each, StateSpaceShape)]
-        pool = prefixes = None
-        if self._kind.type_k == "paged" and attention:
+        pool = None
+        if self._kind.is_paged and attention:
             pool = make_pool(
                 attention, room, n_sequences=self.n_sequences, is_shared=self.shares_cells
             )
-            prefixes = BlockPrefixes(pool, n_most=pool.n_blocks)
+            self.prefixes = BlockPrefixes(pool, n_most=pool.n_blocks)
         states = replace(room, dtype=_state_dtype(configuration)) if recurrent else room
         for _ in range(self.n_sequences):
             table = None if pool is None else pool.open()
@@ -339,17 +393,10 @@ class TorchBackend:
             self._caches.append(
                 [*caches, *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent)]
             )
-        return prefixes
 
-    def _traced(self, path: Path | None) -> CacheTrace | None:
-        """The trace that the operations of all caches are appended to from now on, if there is one.
-
-        Raises:
-            ModelLoadError: the file cannot be written.
-        """
-        if path is None:
-            return None
-        trace = CacheTrace(path)
+    def _trace_caches(self, trace: CacheTrace) -> None:
+        """Append each operation of all caches of attention to a trace from now on."""
+        self._trace = trace
         self._caches = [
             [
                 each
@@ -359,7 +406,6 @@ class TorchBackend:
             ]
             for number, caches in enumerate(self._caches)
         ]
-        return trace
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
@@ -369,7 +415,7 @@ class TorchBackend:
 def _check_settings(configuration: Configuration, shape: Hyperparameters) -> None:
     """Raise where something is asked that torch has no code for, or the model no layers."""
     if configuration.lora_paths:
-        raise AdapterError(NO_ADAPTERS)
+        raise AdapterError(TorchBackend.no_adapters)
     attends = any(isinstance(each, AttentionShape) for each in shape.layers)
     for option, value in (
         ("a decode plan", configuration.decode_plan),
@@ -379,6 +425,19 @@ def _check_settings(configuration: Configuration, shape: Hyperparameters) -> Non
             raise ModelLoadError(
                 f"{option} is of layers with attention, and this model has none: leave it out"
             )
+
+
+def _own(step: Step) -> TorchSequence:
+    sequence = step.sequence
+    assert isinstance(sequence, TorchSequence)
+    return sequence
+
+
+def _reason(error: Exception) -> str:
+    """What torch says itself: a full memory, or a token that the model does not have."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the device's memory is full; take a smaller context or batch"
+    return str(error).partition("\n")[0]
 
 
 def _state_dtype(configuration: Configuration) -> torch.dtype:

@@ -22,15 +22,6 @@ class Bucket:
     """Tokens that a query sees, itself among them; None is all that the layer sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Queries that are computed at once."""
-
-    rows: slice
-    """Among the queries of a batch."""
-    window: int | None
-
-
 AUTO = (Bucket(0, 512, None), Bucket(512, 256, None), Bucket(2048, 128, 512))
 """caramba's thresholds (`decode_bucket_short`, `decode_bucket_mid`), and behind them the chunk and
 the window of its example."""
@@ -50,13 +41,13 @@ class DecodePlan:
         n_queries, _, window = name.partition("/")
         return cls((Bucket(0, int(n_queries), int(window) if window else None),))
 
-    def chunks(self, start: int, n_queries: int) -> Iterator[Chunk]:
-        """The queries at positions from `start` on, in order."""
+    def chunks(self, start: int, n_queries: int) -> Iterator[tuple[slice, int | None]]:
+        """Queries that are computed at once, by their places from `start` on, and their window."""
         at, end = start, start + n_queries
         while at < end:
             index = max(n for n, each in enumerate(self.buckets) if each.start <= at)
             bucket = self.buckets[index]
             following = self.buckets[index + 1 :]
             stop = min(at + bucket.n_queries, end, *(each.start for each in following))
-            yield Chunk(slice(at - start, stop - start), bucket.window)
+            yield slice(at - start, stop - start), bucket.window
             at = stop

@@ -10,7 +10,6 @@ Prompts and batches of several sequences have other shapes and go on as they wer
 """
 
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,11 +27,6 @@ MOST_TOKENS = MAX_DRAFT + 1
 LEAST_ROWS = 256
 MOST_STEPS = 64
 """Shapes whose graphs are kept; each takes some megabytes of the device."""
-N_TRIALS = 8
-"""Pairs of steps by which `auto` compares."""
-MOST_TRIAL_S = 4.0
-QUICKER = 0.97
-"""Share of the other step's time from which `auto` takes the compiled one."""
 N_WARM = 3
 """Steps before a capture, in which libraries make what they make once."""
 
@@ -198,22 +192,30 @@ class FixedSteps:
         return StepShape(number, n_tokens, n_rows, is_compiled=False)
 
     def begin(self, mode: CompileMode, decode: Callable[[], None]) -> tuple[str, ...]:
-        """Capture on CUDA, and compile where that is asked for or takes less time.
+        """Capture on CUDA, and compile where that is asked for.
 
         Args:
-            mode: `off`, `on`, or `auto`.
+            mode: `off`, `on`, or `auto`, which compiles on CUDA: on a processor compiled code took
+                more time in four of six measurements (docs/torch.md).
             decode: Decodes one token behind an empty line.
 
         Returns:
             What came of each, for the user, nothing of what went well unasked: where nothing can
             compile or capture, steps are as they were.
         """
-        notes: tuple[str, ...] = ()
-        if self._model.device.type == "cuda" and (fault := self._tried("captured", decode)):
-            notes = (f"steps are not captured as graphs and go on as they are: {fault}",)
-        return notes if mode == "off" else (*notes, self._begin_compiled(mode, decode))
+        notes: list[str] = []
+        is_cuda = self._model.device.type == "cuda"
+        if is_cuda and (fault := self._tried("captured", decode)):
+            notes.append(f"steps are not captured as graphs and go on as they are: {fault}")
+        if mode == "on" or (mode == "auto" and is_cuda):
+            notes.append(self._compiled(decode))
+        elif mode == "auto":
+            notes.append("the decode step is not compiled: auto compiles on CUDA only")
+        return tuple(notes)
 
-    def _begin_compiled(self, mode: CompileMode, decode: Callable[[], None]) -> str:
+    def _compiled(self, decode: Callable[[], None]) -> str:
+        """What came of compiling the step."""
+
         def decode_by_compiled_code() -> None:
             self._prepare_compiler()
             decode()
@@ -222,18 +224,10 @@ class FixedSteps:
         fault = self._tried("compiled", decode_by_compiled_code)
         if fault:
             return f"the decode step is not compiled and goes on as it is: {fault}"
-        took = f"which took {watch.total():.0f} s"
-        if mode == "on":
-            return f"the decode step is compiled, {took}"
-        compiled_s, usual_s = self._times(decode)
-        self.way = "compiled" if compiled_s < QUICKER * usual_s else self._usual
-        return (
-            f"the decode step is {'compiled' if self.way == 'compiled' else 'left as it is'}: "
-            f"{1000 * compiled_s:.1f} ms compiled, {took}, and {1000 * usual_s:.1f} ms as it is"
-        )
+        return f"the decode step is compiled, which took {watch.total():.0f} s"
 
     def _tried(self, way: Way, decode: Callable[[], None]) -> str:
-        """Take a way from now on; why it cannot be gone, empty where it can."""
+        """Take a way from now on, and give the fault where it fails, else nothing."""
         before = self._usual
         self.way = way
         if way == "captured":
@@ -254,18 +248,6 @@ class FixedSteps:
 
             cpp_builder.get_cpp_compiler()
             inductor.compile_threads = 1  # in this process: none is left behind
-
-    def _times(self, decode: Callable[[], None]) -> tuple[float, float]:
-        """Median seconds of a step compiled and as it is usually, measured by turns."""
-        taken: dict[Way, list[float]] = {"compiled": [], self._usual: []}
-        n_pairs, whole = 0, Stopwatch()
-        while n_pairs < N_TRIALS and (whole.total() < MOST_TRIAL_S or not n_pairs):
-            for self.way in taken:
-                watch = Stopwatch()
-                decode()
-                taken[self.way].append(watch.total())
-            n_pairs += 1
-        return median(taken["compiled"]), median(taken[self._usual])
 
 
 def _reason(error: Exception) -> str:

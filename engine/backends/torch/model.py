@@ -213,13 +213,11 @@ class Forward:
         if self._plan is None:
             mask = self.mask(index, held, shape.cache.window)
             return attend(queries, held, mask, shape.scale)
-        start, parts = self._starts[index], []
-        for chunk in self._plan.chunks(start, queries.shape[1]):
-            windows = (each for each in (shape.cache.window, chunk.window) if each is not None)
-            window, at = min(windows, default=None), self.positions[index][chunk.rows]
-            seen = held if window is None else held.since(start + chunk.rows.start - window + 1)
-            part = attend(queries[:, chunk.rows], seen, seen.mask(at, window), shape.scale)
-            parts.append(part)
+        parts = []
+        for rows, window in self._plan.chunks(self._starts[index], queries.shape[1]):
+            windows = (each for each in (shape.cache.window, window) if each is not None)
+            mask = held.mask(self.positions[index][rows], min(windows, default=None))
+            parts.append(attend(queries[:, rows], held, mask, shape.scale))
         return torch.cat(parts, dim=1)
 
     def mask(self, index: int, held: KVState, window: int | None) -> Tensor | None:

@@ -107,11 +107,11 @@ def test_a_gap_between_sequences_is_filled_where_there_is_room_for_a_token(
         for start in range(0, n_held, backend.n_batch):
             between.prefill([1] * min(backend.n_batch, n_held - start))
         backend.verify_batch([Step(last, (2,)), Step(first, (2,))])
-        assert backend._context.batch.native.n_tokens == n_decoded
+        assert backend.batch.native.n_tokens == n_decoded
         assert len(between.tokens) == n_held
     between.crop(0)
     backend.verify_batch([Step(last, (2, 3)), Step(first, (2,))])
-    assert backend._context.batch.native.n_tokens == 3, "drafts are computed apart anyway"
+    assert backend.batch.native.n_tokens == 3, "drafts are computed apart anyway"
     backend.close()
 
 

@@ -90,8 +90,8 @@ def logits_of(backend: LlamaCppBackend, tokens: list[int]) -> Logits:
 
 def logits_of_libmtmd(backend: LlamaCppBackend, before: str, path: Path, after: str) -> Logits:
     """What `mtmd_helper_eval_chunks` leaves behind the same text and image."""
-    assert backend._projector is not None
-    own, context = backend._projector._native, backend._native
+    assert backend.projector is not None
+    own, context = backend.projector._native, backend.native
     data = path.read_bytes()
     buffer = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
     bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(own, buffer, len(data), False)
@@ -117,7 +117,7 @@ def logits_of_libmtmd(backend: LlamaCppBackend, before: str, path: Path, after: 
 def test_the_logits_behind_an_image_are_those_of_libmtmd(
     backend: LlamaCppBackend, picture: Image
 ) -> None:
-    if backend._projector is not None and -1 in line_of(backend, picture.reference):
+    if backend.projector is not None and -1 in line_of(backend, picture.reference):
         pytest.fail("words are lacking")
     ours = logits_of(backend, line_of(backend, f"look: {picture.reference} and say what it is"))
     reference = logits_of_libmtmd(backend, "look: ", picture.path, " and say what it is")
@@ -179,7 +179,7 @@ def test_cells_that_lie_in_another_order_are_numbered_as_the_line_goes(
     tokens = line_of(backend, f"a {picture.reference} b")
     sequence = backend.open()
     sequence.prefill(tokens)
-    state = NativeStates(backend._native).read(sequence._id)
+    state = NativeStates(backend.native).read(sequence.id)
     shape = find_shape(state.data)
     assert shape is not None
     (part,) = read_parts(state.data, shape)
@@ -271,15 +271,15 @@ def test_a_stop_within_an_image_leaves_what_stood_before_it(
     sequence = backend.open()
     start = next(place for place, token in enumerate(tokens) if token < 0)
     sequence.prefill(tokens[:start])
-    assert backend._projector is not None
-    real = backend._projector._mtmd.mtmd_helper_decode_image_chunk
+    assert backend.projector is not None
+    real = backend.projector._mtmd.mtmd_helper_decode_image_chunk
 
     def stopped(*arguments: object) -> int:
         real(*arguments)
         return 2
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend._projector._mtmd, "mtmd_helper_decode_image_chunk", stopped)
+        patch.setattr(backend.projector._mtmd, "mtmd_helper_decode_image_chunk", stopped)
         with pytest.raises(DecodeAborted):
             sequence.prefill(tokens[start:-1])
     assert list(sequence.tokens) == tokens[:start]

@@ -46,7 +46,7 @@ def opened(folder: Path) -> Iterator[Opened]:
 
 
 def native_of(backend: LlamaCppBackend) -> object:
-    return backend._context.native
+    return backend.native
 
 
 def written_by_llama_cpp(backend: LlamaCppBackend, path: Path, integers: list[int]) -> None:
@@ -74,7 +74,7 @@ def test_llama_cpp_reads_what_is_written_and_goes_on_from_it(
         native_of(other), str(tmp_path / "slot").encode(), 0, tokens, N, ctypes.byref(n_tokens)
     )
     assert list(tokens) == LINE[:N]
-    state = other._context.states.read(0)  # what llama.cpp holds now
+    state = other.states.read(0)  # what llama.cpp holds now
     fresh.load(LINE[:N], [state])
     assert np.array_equal(rows(fresh), expected)
 

@@ -1,13 +1,14 @@
 """What a cache of one layer promises, and what attention reads from it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from engine.errors import ContextFullError, CropUnsupportedError
+from engine.backends.torch.caches.saved import State, read_tensors, write_tensors
+from engine.errors import ContextFullError, CropUnsupportedError, EngineError
 from engine.memory.torch_caches import N_BACK, N_EXACT
 
 NEVER = 1 << 62
@@ -76,21 +77,9 @@ class KVState:
             sees &= (queries[:, None] >= self.seen[0]) & (queries[:, None] < self.seen[1])
         return sees
 
-    def since(self, position: int) -> "KVState":
-        """The entries from a position on; those before it may be among them."""
-        if position <= 0 or self.seen is not None:
-            return self
-        first = int(torch.searchsorted(self.positions, position))
-        return KVState(self.keys[:, :, first:], self.values[:, :, first:], self.positions[first:])
 
-
-class KVCache(Protocol):
-    """Keys and values of one layer for the first `length` tokens of a sequence.
-
-    What a query sees is a function of its position and of the tokens before it, whatever the
-    batches were that brought them: decoding, verifying a draft and prefilling agree to the bit, and
-    so do a cropped cache and one that was never longer.
-    """
+class SavedCache(Protocol):
+    """A cache that is saved as tensors with names."""
 
     @property
     def length(self) -> int:
@@ -98,8 +87,60 @@ class KVCache(Protocol):
         ...
 
     def tensors(self) -> Iterable[Tensor]:
-        """All tensors that are held; caches may share some (`held_bytes`)."""
+        """All tensors that are allocated; caches may share some (`held_bytes`)."""
         ...
+
+    def can_crop(self, length: int) -> bool:
+        """Whether `crop(length)` would leave a cache that is as if never longer."""
+        ...
+
+    def crop(self, length: int) -> None:
+        """Hold the first `length` tokens only; absolute, and `crop(0)` always works.
+
+        Raises:
+            CropUnsupportedError: what the shorter line needs is no longer held.
+        """
+        ...
+
+    def held(self) -> Mapping[str, Tensor]:
+        """What is saved of the tokens, by names that say which kind of cache it is of."""
+        ...
+
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
+        """Hold what `held` of a cache of the same kind and shape gave for `length` tokens.
+
+        Raises:
+            StateError: another kind's tensors, or of other sizes.
+            ContextFullError: more tokens than there is room for.
+        """
+        ...
+
+    def save(self) -> bytes:
+        """All that is held, as bytes that `load` of a cache of the same kind and shape reads."""
+        return write_tensors(self.held(), self.length)
+
+    def load(self, saved: State) -> None:
+        """Hold what was saved instead of what is held.
+
+        Raises:
+            StateError: the bytes are damaged, or another kind's; the cache is empty then.
+            ContextFullError: more tokens than there is room for; the cache is empty then.
+        """
+        self.crop(0)
+        try:
+            self.hold(*read_tensors(saved))
+        except EngineError:
+            self.crop(0)
+            raise
+
+
+class KVCache(SavedCache, Protocol):
+    """Keys and values of one layer for the first `length` tokens of a sequence.
+
+    What a query sees is a function of its position and of the tokens before it, whatever the
+    batches were that brought them: decoding, verifying a draft and prefilling agree to the bit, and
+    so do a cropped cache and one that was never longer.
+    """
 
     def update(self, keys: Tensor, values: Tensor) -> KVState:
         """Append tokens, and give what they see; valid until the next call.
@@ -117,33 +158,8 @@ class KVCache(Protocol):
         """What the last token saw; without entries where there is no token."""
         ...
 
-    def can_crop(self, length: int) -> bool:
-        """Whether `crop(length)` would leave a cache that is as if never longer."""
-        ...
 
-    def crop(self, length: int) -> None:
-        """Hold the first `length` tokens only; absolute, and `crop(0)` always works.
-
-        Raises:
-            CropUnsupportedError: what the shorter line needs is no longer held.
-        """
-        ...
-
-    def save(self) -> bytes:
-        """All that is held, as bytes that `load` of a cache of the same kind and shape reads."""
-        ...
-
-    def load(self, saved: bytes | memoryview) -> None:
-        """Hold what was saved instead of what is held.
-
-        Raises:
-            StateError: the bytes are damaged, or another kind's; the cache is empty then.
-            ContextFullError: more tokens than there is room for; the cache is empty then.
-        """
-        ...
-
-
-def held_bytes(caches: Iterable[KVCache]) -> int:
+def held_bytes(caches: Iterable[SavedCache]) -> int:
     """Bytes that caches have allocated together; what several share counts once."""
     return storage_bytes(tensor for cache in caches for tensor in cache.tensors())
 

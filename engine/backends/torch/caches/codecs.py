@@ -188,6 +188,16 @@ class SplitCodec:
     def group_bytes(self) -> int:
         return sum(part.group_bytes for part in self.parts)
 
+    def scales(self) -> Tensor:
+        """What each element of a query is multiplied by where each part has a product of its own.
+
+        In decoupled bottleneck attention the score is the sum of a semantic product without
+        positions and a geometric one with rotary positions, each over the root of its width:
+        `attend` takes these scales. The kind `decoupled` has keys of usual models in two parts,
+        which have one scale.
+        """
+        return torch.cat([torch.full((width,), width**-0.5) for width in self.widths])
+
     def encode(self, rows: Tensor) -> Tensor:
         pieces = zip(self.parts, torch.split_with_sizes(rows, self.widths, -1), strict=True)
         return torch.cat([part.encode(piece.contiguous()) for part, piece in pieces], -1)

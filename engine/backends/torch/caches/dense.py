@@ -1,27 +1,31 @@
 """All keys and values, one entry a token, in a floating type."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from engine.backends.torch.caches.base import (
-    NEVER,
     CacheRoom,
+    KVCache,
     KVState,
     LayerShape,
     check_crop,
     check_room,
 )
-from engine.backends.torch.caches.saved import read_tensors, write_tensors
-from engine.errors import StateError
+from engine.backends.torch.caches.saved import fill
+
+KEYS, VALUES = "dense keys", "dense values"
+"""Names of the tensors that are saved, `[batch, n_kv_heads, n_tokens, head_dim]`."""
 
 
-class DenseCache:
+class DenseCache(KVCache):
     """Rows for `n_ctx` tokens, filled from the front; any length can be cropped to.
 
     Reading costs nothing where the type is that of the computation: views are given then.
     """
+
+    length = 0
 
     def __init__(
         self, shape: LayerShape, room: CacheRoom, dtype_k: torch.dtype, dtype_v: torch.dtype
@@ -31,8 +35,6 @@ class DenseCache:
         self._keys = torch.zeros((*rows, shape.k_head_dim), dtype=dtype_k, device=room.device)
         self._values = torch.zeros((*rows, shape.v_head_dim), dtype=dtype_v, device=room.device)
         self._room = room
-        self.length = 0
-        """Tokens seen."""
 
     def tensors(self) -> Iterable[Tensor]:
         return self._keys, self._values
@@ -79,32 +81,11 @@ class DenseCache:
         check_crop(self, length)
         self.length = length
 
-    def save(self) -> bytes:
-        keys, values = self._held()
-        return write_tensors("dense", self.length, {"keys": keys, "values": values})
+    def held(self) -> dict[str, Tensor]:
+        n = self.length
+        return {KEYS: self._keys[:, :, :n], VALUES: self._values[:, :, :n]}
 
-    def load(self, saved: bytes | memoryview) -> None:
-        self.length = 0
-        length, found = read_tensors(saved, "dense", ("keys", "values"), self._room.device)
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
         check_room(0, length, self._room.n_ctx)
-        keys, values = self._keys[:, :, :length], self._values[:, :, :length]
-        for held, read in ((keys, found["keys"]), (values, found["values"])):
-            if held.dtype != read.dtype or held.shape != read.shape:
-                raise StateError(
-                    f"the state has {list(read.shape)} {read.dtype} and the cache "
-                    f"{list(held.shape)} {held.dtype}: it is of another model or cache type"
-                )
-            held.copy_(read)
         self.length = length
-
-    def _held(self) -> tuple[Tensor, Tensor]:
-        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
-
-
-class StaticCache(DenseCache):
-    """Gives all `n_ctx` rows each time: shapes never change, a mask hides what is not filled."""
-
-    def state(self) -> KVState:
-        state = self._state(self._room.n_ctx)
-        state.positions[self.length :] = NEVER
-        return state
+        fill(self.held(), found)

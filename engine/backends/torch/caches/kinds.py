@@ -1,4 +1,4 @@
-"""A model's caches of a kind: who keeps what, by the names in `engine.memory.torch_caches`."""
+"""A model's caches of a kind, as `engine.memory.torch_caches` describes kinds."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,35 +19,33 @@ from engine.backends.torch.caches.codecs import (
     SplitCodec,
     TokenCodec,
 )
-from engine.backends.torch.caches.dense import DenseCache, StaticCache
+from engine.backends.torch.caches.dense import DenseCache
 from engine.backends.torch.caches.paged import BlockPool, BlockTable
 from engine.backends.torch.caches.tiered import TierManager
 from engine.backends.torch.caches.windowed import WindowedCache
 from engine.errors import ModelLoadError
 from engine.memory.torch_caches import (
-    CHANNEL,
-    DECOUPLED,
     DEVICE_SHARE,
     GEOMETRIC,
     HOST_SHARE,
-    KIVI,
     N_MEAN,
-    N_SLIDING,
-    ROTATED,
     SEMANTIC,
-    Kind,
+    STORED,
+    KindName,
+    TensorKind,
     kind_fault,
     kinds_of,
     n_pool_blocks,
+    slides,
+    window_types,
 )
-from engine.memory.torch_caches import STORED as STORED_NAME
 
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-STORED = FLOATS[STORED_NAME]
+NAMES = {dtype: name for name, dtype in FLOATS.items()}
 
 
 def make_caches(
-    kind: Kind, layers: Sequence[LayerShape], room: CacheRoom, table: BlockTable | None = None
+    kind: KindName, layers: Sequence[LayerShape], room: CacheRoom, table: BlockTable | None = None
 ) -> list[KVCache]:
     """An empty cache for each layer of attention of a sequence.
 
@@ -65,16 +63,14 @@ def make_caches(
     fault = kind_fault(kind, layers)
     if fault is not None:
         raise ModelLoadError(fault)
-    match kind.type_k:
-        case "paged":
-            if table is None:
-                table = make_pool(layers, room, n_sequences=1, is_shared=False).open()
-            return [*table.caches()]
-        case "tiered":
-            return _tiered(layers, room)
-        case _:
-            kinds = kinds_of(kind, len(layers))
-            return [_cache(*each, room) for each in zip(kinds, layers, strict=True)]
+    if kind.is_paged:
+        if table is None:
+            table = make_pool(layers, room, n_sequences=1, is_shared=False).open()
+        return [*table.caches()]
+    if kind.is_tiered:
+        return _tiered(layers, room)
+    kinds = kinds_of(kind, len(layers))
+    return [_cache(*each, room) for each in zip(kinds, layers, strict=True)]
 
 
 def make_pool(
@@ -82,75 +78,63 @@ def make_pool(
 ) -> BlockPool:
     """The blocks of so many sequences of `room.n_ctx` tokens each, or of all where they share."""
     n_blocks = n_pool_blocks(room.n_ctx, n_sequences, is_shared=is_shared)
-    return BlockPool(layers, room, n_blocks=n_blocks, dtype=STORED)
+    return BlockPool(layers, room, n_blocks=n_blocks, dtype=FLOATS[STORED])
 
 
-def codecs_of(kind: Kind, layer: LayerShape) -> tuple[Codec, Codec]:
-    """The codecs of a layer's keys and values."""
-    keys = KIVI.get(kind.type_k)
-    values = SEMANTIC if kind.type_v == DECOUPLED else kind.type_v
-    return (
-        _codec(kind.type_k if keys is None else CHANNEL + keys, layer.k_head_dim),
-        _codec(KIVI.get(values, values), layer.v_head_dim),
-    )
+def codec_of(kind: TensorKind, head_dim: int) -> Codec:
+    """What makes bytes of keys or values."""
+    match kind.method:
+        case "float":
+            return FloatCodec(FLOATS[kind.form], head_dim)
+        case "mean":
+            return MeanCodec(FLOATS[kind.form], head_dim, N_MEAN)
+        case "channel":
+            return ChannelCodec(BLOCK_FORMATS[kind.form], head_dim)
+        case "rotated":
+            return RotatedCodec(TokenCodec(BLOCK_FORMATS[kind.form], head_dim), head_dim)
+        case "split":
+            # The model has the pairs of a head in the order of their angles, the quickest first.
+            half = head_dim // 2
+            halves = (TokenCodec(BLOCK_FORMATS[each], half) for each in (GEOMETRIC, SEMANTIC))
+            return SplitCodec(tuple(halves), (half, half))
+        case "token":
+            return TokenCodec(BLOCK_FORMATS[kind.form], head_dim)
 
 
-def _codec(name: str, head_dim: int) -> Codec:
-    if name in FLOATS:
-        return FloatCodec(FLOATS[name], head_dim)
-    if name == "means":
-        return MeanCodec(STORED, head_dim, N_MEAN)
-    if name == DECOUPLED:
-        # The model has the pairs of a head in the order of their angles, the quickest first.
-        half = head_dim // 2
-        return SplitCodec((_codec(GEOMETRIC, half), _codec(SEMANTIC, half)), (half, half))
-    if name.startswith(CHANNEL):
-        return ChannelCodec(BLOCK_FORMATS[name.removeprefix(CHANNEL)], head_dim)
-    if name.startswith(ROTATED):
-        inner = TokenCodec(BLOCK_FORMATS[name.removeprefix(ROTATED)], head_dim)
-        return RotatedCodec(inner, head_dim)
-    return TokenCodec(BLOCK_FORMATS[name], head_dim)
-
-
-def _cache(kind: Kind, layer: LayerShape, room: CacheRoom) -> KVCache:
-    if kind.type_k == "static":
-        return StaticCache(layer, room, STORED, STORED)
-    window = N_SLIDING if kind.type_k == "sliding" else layer.window
-    slides = kind.type_k == "sliding" or not room.keeps_windows
-    if window is not None and window < room.n_ctx and slides:
-        return _sliding(kind, layer, room, window)
-    if kind.type_k == "sliding":
-        return DenseCache(layer, room, STORED, STORED)
-    if kind.type_k in FLOATS and kind.type_v in FLOATS:
-        return DenseCache(layer, room, FLOATS[kind.type_k], FLOATS[kind.type_v])
+def _cache(kind: KindName, layer: LayerShape, room: CacheRoom) -> KVCache:
+    if slides(layer, room.n_ctx, keeps_windows=room.keeps_windows):
+        return _sliding(kind, layer, room)
+    keys, values = kind.kinds
+    if kind.is_dense:
+        return DenseCache(layer, room, FLOATS[keys.form], FLOATS[values.form])
     return WindowedCache(
-        _name(kind),
+        str(kind),
         layer,
         room,
-        codecs_of(kind, layer),
+        (codec_of(keys, layer.k_head_dim), codec_of(values, layer.v_head_dim)),
         n_exact=room.n_exact,
         n_back=room.n_back,
     )
 
 
-def _sliding(kind: Kind, layer: LayerShape, room: CacheRoom, window: int) -> KVCache:
-    """The last tokens in the kind's floating type; where it has none, in the computation's."""
-    dtypes = (FLOATS.get(kind.type_k), FLOATS.get(kind.type_v))
-    own = STORED if kind.type_k == "sliding" else room.dtype
+def _sliding(kind: KindName, layer: LayerShape, room: CacheRoom) -> KVCache:
+    """The last tokens of a layer with a window."""
+    assert layer.window is not None
+    type_k, type_v = window_types(kind, NAMES[room.dtype])
     return WindowedCache(
-        _name(kind),
+        str(kind),
         layer,
         room,
         (NothingCodec(layer.k_head_dim), NothingCodec(layer.v_head_dim)),
-        n_exact=window,
+        n_exact=layer.window,
         n_back=room.n_back,
-        dtypes=(dtypes[0] or own, dtypes[1] or own),
+        dtypes=(FLOATS[type_k], FLOATS[type_v]),
     )
 
 
 def _tiered(layers: Sequence[LayerShape], room: CacheRoom) -> list[KVCache]:
     def maker(layer: LayerShape) -> Callable[[], KVCache]:
-        return partial(DenseCache, layer, room, STORED, STORED)
+        return partial(DenseCache, layer, room, FLOATS[STORED], FLOATS[STORED])
 
     n_bytes = sum(held_bytes([maker(each)()]) for each in layers)
     manager = TierManager(
@@ -160,7 +144,3 @@ def _tiered(layers: Sequence[LayerShape], room: CacheRoom) -> list[KVCache]:
         host_bytes=round(HOST_SHARE * n_bytes),
     )
     return [*manager.caches]
-
-
-def _name(kind: Kind) -> str:
-    return kind.type_k if kind.type_k == kind.type_v else f"{kind.type_k}/{kind.type_v}"

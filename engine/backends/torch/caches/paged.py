@@ -4,7 +4,7 @@ A block has rows of all layers for `block_size` tokens; a sequence's table names
 order. PagedAttention, Kwon et al. 2023, arXiv 2309.06180, sections 4.1 to 4.4.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from engine.backends.torch.caches.base import (
     CacheRoom,
+    KVCache,
     KVState,
     LayerShape,
     check_crop,
     check_room,
 )
-from engine.backends.torch.caches.saved import read_tensors, write_tensors
-from engine.errors import ContextFullError, StateError
+from engine.backends.torch.caches.saved import fill
+from engine.errors import ContextFullError
 from engine.memory.torch_caches import PAGE
 
 
@@ -196,7 +197,7 @@ class BlockTable:
         del self.blocks[n_kept:]
 
 
-class PagedCache:
+class PagedCache(KVCache):
     """One layer of a sequence in a pool; any length can be cropped to."""
 
     def __init__(self, table: BlockTable, layer: int) -> None:
@@ -236,20 +237,23 @@ class PagedCache:
         check_crop(self, length)
         self._table.crop(self._layer, length)
 
-    def save(self) -> bytes:
-        state, (keys, _) = self.state(), self.tensors()
-        held = {"keys": state.keys.to(keys.dtype), "values": state.values.to(keys.dtype)}
-        return write_tensors("paged", self.length, held)
+    def held(self) -> dict[str, Tensor]:
+        state, (rows, _) = self.state(), self.tensors()
+        return {
+            "paged keys": state.keys.to(rows.dtype),
+            "paged values": state.values.to(rows.dtype),
+        }
 
-    def load(self, saved: bytes | memoryview) -> None:
-        self.crop(0)
-        length, found = read_tensors(saved, "paged", ("keys", "values"), self._room.device)
-        for rows, read in zip(self.tensors(), found.values(), strict=True):
-            _, n_batch, n_heads, _, head_dim = rows.shape
-            if read.dtype != rows.dtype or read.shape != (n_batch, n_heads, length, head_dim):
-                raise StateError("the state is of another model or cache type than this cache")
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
+        check_room(0, length, self._room.n_ctx)
+        held = self.held()
+        new = {
+            name: each.new_empty((*each.shape[:2], length, each.shape[3]))
+            for name, each in held.items()
+        }
+        fill(new, found)
         if length:
-            self.update(found["keys"], found["values"])
+            self.update(*new.values())
 
     def _blocks(self) -> Tensor:
         n_blocks = -(-self.length // self._table.pool.block_size)
@@ -326,13 +330,6 @@ class BlockPrefixes:
             self._nodes[node.parent].n_children -= 1
         self._pool.release(node.block)
         return True
-
-    def clear(self) -> None:
-        """Refer to no block any more."""
-        for node in self._nodes.values():
-            self._pool.release(node.block)
-        self._nodes.clear()
-        self._numbers.clear()
 
     def _found(self, tokens: Sequence[int]) -> list[int]:
         """Numbers of the blocks of the longest kept beginning."""

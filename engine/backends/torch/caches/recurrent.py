@@ -1,14 +1,14 @@
 """What layers without attention carry on: states of one size, however long the line is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.backends.torch.caches.base import CacheRoom
-from engine.backends.torch.caches.saved import read_tensors, write_tensors
-from engine.errors import CropUnsupportedError, StateError
+from engine.backends.torch.caches.base import CacheRoom, SavedCache
+from engine.backends.torch.caches.saved import fill
+from engine.errors import CropUnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class RecurrentShape:
     """Of each state, without the batch: `(d_inner, d_conv - 1)`, `(d_inner, d_state)` for Mamba."""
 
 
-class RecurrentCache:
+class RecurrentCache(SavedCache):
     """The states behind the last token, and behind each of the `n_back` tokens before it.
 
     They are kept in the type of the room, which may be shorter than that of the computation: who
@@ -29,14 +29,14 @@ class RecurrentCache:
     tokens lie in a ring of `n_back + 1`, and any other length but 0 cannot be cropped to.
     """
 
+    length = 0
+
     def __init__(self, shape: RecurrentShape, room: CacheRoom, *, n_back: int) -> None:
         self._ring = tuple(
             torch.zeros((n_back + 1, room.n_batch, *size), dtype=room.dtype, device=room.device)
             for size in shape.sizes
         )
         self._room, self._n_kept = room, n_back + 1
-        self.length = 0
-        """Tokens seen."""
         self._first = 0
         """Length of the shortest line whose states are held."""
 
@@ -58,11 +58,6 @@ class RecurrentCache:
         return length == 0 or self._first <= length <= self.length
 
     def crop(self, length: int) -> None:
-        """Go back to the states behind the first `length` tokens.
-
-        Raises:
-            CropUnsupportedError: these are no longer held.
-        """
         if not self.can_crop(length):
             raise CropUnsupportedError(
                 f"states behind {self._first} to {self.length} tokens are held, not behind "
@@ -74,23 +69,11 @@ class RecurrentCache:
             for ring in self._ring:
                 ring[0] = 0
 
-    def save(self) -> bytes:
+    def held(self) -> dict[str, Tensor]:
         """The states behind the last token."""
-        states = {str(index): each for index, each in enumerate(self.state())}
-        return write_tensors("recurrent", self.length, states)
+        return {f"recurrent {number}": each for number, each in enumerate(self.state())}
 
-    def load(self, saved: bytes | memoryview) -> None:
-        """Hold saved states; the line cannot be cropped until it has grown.
-
-        Raises:
-            StateError: the bytes are damaged, or of another shape; the cache is empty then.
-        """
-        self.crop(0)
-        names = tuple(map(str, range(len(self._ring))))
-        length, found = read_tensors(saved, "recurrent", names, self._room.device)
-        for ring, read in zip(self._ring, found.values(), strict=True):
-            if ring.dtype != read.dtype or ring.shape[1:] != read.shape:
-                raise StateError("the state is of another model than this cache")
-        for ring, read in zip(self._ring, found.values(), strict=True):
-            ring[length % self._n_kept] = read
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
+        """Hold saved states; the line cannot be cropped until it has grown."""
         self.length = self._first = length
+        fill(self.held(), found)

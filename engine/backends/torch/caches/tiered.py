@@ -5,7 +5,7 @@ asked for just now, and it is the first to leave; the next ones are fetched ahea
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import IO
 from torch import Tensor
 
 from engine.backends.torch.caches.base import KVCache, KVState, held_bytes
+from engine.backends.torch.caches.saved import read_tensors
 from engine.errors import CacheStoreError, StateError
 
 
@@ -28,7 +29,7 @@ class Tier(StrEnum):
     DISK = "disk"
 
 
-class TieredCache:
+class TieredCache(KVCache):
     """A layer's cache that can be elsewhere while other layers are computed.
 
     What leaves is what `KVCache.save` gives, so nothing is lost, whatever kind it is of. All
@@ -92,15 +93,14 @@ class TieredCache:
                 return
         self._here().crop(length)
 
-    def save(self) -> bytes:
+    def held(self) -> Mapping[str, Tensor]:
         with self._lock:
-            if self._cache is not None:
-                return self._cache.save()
-            return self._read() if self._saved is None else self._saved or self._make().save()
+            if self._cache is None and self._length:
+                return read_tensors(self._read() if self._saved is None else self._saved)[0]
+            return (self._cache or self._make()).held()
 
-    def load(self, saved: bytes | memoryview) -> None:
-        self.crop(0)
-        self._here().load(saved)
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
+        self._here().hold(found, length)
 
     def demote(self) -> None:
         """One tier down: device, main memory, disk.

@@ -2,36 +2,18 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
 from engine.backends.torch.caches.base import KVCache, KVState, held_bytes
+from engine.backends.torch.caches.saved import State
 from engine.clock import Stopwatch
 from engine.errors import DecodeError, ModelLoadError
 
-OperationName = Literal["update", "state", "crop", "save", "load"]
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class CacheOperation:
-    """One call and what it took; told when it failed too."""
-
-    name: OperationName
-    sequence: int
-    layer: int
-    shape: tuple[int, ...]
-    """Of the new keys of an update, of the keys that a state gave; `(length,)` of a crop; else
-    empty."""
-    length: int
-    """Tokens seen afterwards."""
-    nbytes: int
-    """Allocated afterwards."""
-    elapsed_s: float
 
 
 class CacheTrace:
@@ -50,8 +32,8 @@ class CacheTrace:
         except OSError as error:
             raise ModelLoadError(f"{path} cannot be written: {error.strerror or error}") from error
 
-    def add(self, operation: CacheOperation) -> None:
-        """Append an operation; behind the first that cannot be written the trace has ended.
+    def add(self, **operation: object) -> None:
+        """Append an operation; after the first that cannot be written the trace has ended.
 
         Raises:
             DecodeError: it cannot be written.
@@ -59,7 +41,7 @@ class CacheTrace:
         if self._has_failed:
             return
         try:
-            self._file.write(f"{json.dumps(asdict(operation))}\n".encode())
+            self._file.write(f"{json.dumps(operation)}\n".encode())
         except OSError as error:
             self._has_failed = True
             raise DecodeError(
@@ -71,12 +53,12 @@ class CacheTrace:
         self._file.close()
 
 
-class TracingCache:
-    """Another cache, each of whose operations is added to a trace."""
+class TracingCache(KVCache):
+    """Another cache, each of whose operations is added to a trace, failed ones too."""
 
     def __init__(self, cache: KVCache, layer: int, trace: CacheTrace, *, sequence: int = 0) -> None:
-        self._cache, self._layer, self._trace = cache, layer, trace
-        self._sequence = sequence
+        self._cache, self._trace = cache, trace
+        self._place = {"sequence": sequence, "layer": layer}
 
     @property
     def length(self) -> int:
@@ -86,13 +68,10 @@ class TracingCache:
         return self._cache.tensors()
 
     def update(self, keys: Tensor, values: Tensor) -> KVState:
-        return self._traced("update", tuple(keys.shape), lambda: self._cache.update(keys, values))
+        return self._traced("update", keys.shape, lambda: self._cache.update(keys, values))
 
     def state(self) -> KVState:
-        watch = Stopwatch()
-        state = self._cache.state()
-        self._add("state", tuple(state.keys.shape), watch)
-        return state
+        return self._traced("state", (), self._cache.state)
 
     def can_crop(self, length: int) -> bool:
         return self._cache.can_crop(length)
@@ -100,24 +79,26 @@ class TracingCache:
     def crop(self, length: int) -> None:
         self._traced("crop", (length,), lambda: self._cache.crop(length))
 
-    def save(self) -> bytes:
-        return self._traced("save", (), self._cache.save)
+    def held(self) -> Mapping[str, Tensor]:
+        return self._traced("save", (), self._cache.held)
 
-    def load(self, saved: bytes | memoryview) -> None:
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
+        self._traced("load", (), lambda: self._cache.hold(found, length))
+
+    def load(self, saved: State) -> None:
         self._traced("load", (), lambda: self._cache.load(saved))
 
-    def _traced(
-        self, name: OperationName, shape: tuple[int, ...], call: Callable[[], Result]
-    ) -> Result:
+    def _traced(self, name: str, shape: Iterable[int], call: Callable[[], Result]) -> Result:
+        """What a call gives; tokens and bytes are those afterwards."""
         watch = Stopwatch()
         try:
-            return call()
+            result = call()
+            if name == "state" and isinstance(result, KVState):
+                shape = result.keys.shape
+            return result
         finally:
-            self._add(name, shape, watch)
-
-    def _add(self, name: OperationName, shape: tuple[int, ...], watch: Stopwatch) -> None:
-        elapsed_s = watch.total()
-        nbytes = held_bytes([self._cache])
-        self._trace.add(
-            CacheOperation(name, self._sequence, self._layer, shape, self.length, nbytes, elapsed_s)
-        )
+            elapsed_s = watch.total()
+            self._trace.add(
+                name=name, **self._place, shape=list(shape), length=self.length,
+                nbytes=held_bytes([self._cache]), elapsed_s=elapsed_s,
+            )  # fmt: skip

@@ -1,7 +1,7 @@
 """The last tokens as they were computed, and older ones coded: quantised, merged or dropped."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -9,19 +9,19 @@ from torch import Tensor
 from engine.backends.torch.caches.base import (
     NEVER,
     CacheRoom,
+    KVCache,
     KVState,
     LayerShape,
     check_crop,
     check_room,
 )
 from engine.backends.torch.caches.codecs import Codec
-from engine.backends.torch.caches.saved import read_tensors, write_tensors
+from engine.backends.torch.caches.saved import fill
 from engine.errors import StateError
+from engine.memory.torch_caches import n_aged, n_tail
 
-NAMES = ("coded_keys", "coded_values", "keys", "values")
 
-
-class WindowedCache:
+class WindowedCache(KVCache):
     """A query sees the last `n_exact` tokens exactly, its own among them, and older groups coded.
 
     A group is coded once, when its last token leaves the window, and never again. The exact rows of
@@ -38,6 +38,8 @@ class WindowedCache:
         n_back: Tokens that can be rolled back.
         dtypes: Of the exact keys and values; None is that of the computation.
     """
+
+    length = 0
 
     def __init__(
         self,
@@ -65,10 +67,10 @@ class WindowedCache:
             )
             for each in codecs
         )
-        n_tail = 0 if self._codes_all else n_exact + self._n_back + self._group - 1
+        n_rows = 0 if self._codes_all else n_tail(room.n_ctx, n_exact, n_back, self._group)
         self._tail = tuple(
             torch.empty(
-                (*heads, min(n_tail, room.n_ctx), head_dim),
+                (*heads, n_rows, head_dim),
                 dtype=dtype,
                 device=room.device,
             )
@@ -78,8 +80,6 @@ class WindowedCache:
                 strict=True,
             )
         )
-        self.length = 0
-        """Tokens seen."""
         self._start = 0
         """Of the tail: a multiple of `_group`."""
 
@@ -114,32 +114,29 @@ class WindowedCache:
         self.length = length
         self._start = length if self._codes_all else min(self._start, length)
 
-    def save(self) -> bytes:
-        coded, tail = self._held(self.length, self._start)
-        return write_tensors(
-            self._name, self.length, dict(zip(NAMES, (*coded, *tail), strict=True))
-        )
+    def held(self) -> dict[str, Tensor]:
+        n_aged = self._n_aged(self.length)
+        coded = [
+            each[:, :, : n_aged // codec.group]
+            for codec, each in zip(self._codecs, self._coded, strict=True)
+        ]
+        tail = [each[:, :, : self.length - self._start] for each in self._tail]
+        names = ("coded keys", "coded values", "keys", "values")
+        tensors = zip(names, (*coded, *tail), strict=True)
+        return {f"{self._name}, {name}": each for name, each in tensors}
 
-    def load(self, saved: bytes | memoryview) -> None:
-        self.length = self._start = 0
-        length, found = read_tensors(saved, self._name, NAMES, self._room.device)
+    def hold(self, found: Mapping[str, Tensor], length: int) -> None:
         check_room(0, length, self._room.n_ctx)
-        start = length - found["keys"].shape[2]
+        exact = found.get(f"{self._name}, keys")
+        start = 0 if exact is None or exact.dim() != 4 else length - exact.shape[2]
         if not 0 <= start <= self._n_aged(length) or start % self._group:
             raise StateError("the saved state is damaged")
-        coded, tail = self._held(length, start)
-        for held, read in zip((*coded, *tail), found.values(), strict=True):
-            if held.dtype != read.dtype or held.shape != read.shape:
-                raise StateError(
-                    f"the state has {list(read.shape)} {read.dtype} and the cache "
-                    f"{list(held.shape)} {held.dtype}: it is of another model or cache type"
-                )
-            held.copy_(read)
         self.length, self._start = length, start
+        fill(self.held(), found)
 
     def _n_aged(self, length: int) -> int:
         """Tokens that are read coded by the last one of so many."""
-        return max(0, length - self._n_exact) // self._group * self._group
+        return n_aged(length, self._n_exact, self._group)
 
     def _encode(self, exact: tuple[Tensor, ...], before: int, after: int) -> None:
         """Code the groups that leave the window while the line grows."""
@@ -184,11 +181,3 @@ class WindowedCache:
         for tail, rows in zip(self._tail, exact, strict=True):
             tail[:, :, : self.length - start] = rows[:, :, start - self._start :]
         self._start = start
-
-    def _held(self, length: int, start: int) -> tuple[list[Tensor], list[Tensor]]:
-        n_aged = self._n_aged(length)
-        coded = [
-            each[:, :, : n_aged // codec.group]
-            for codec, each in zip(self._codecs, self._coded, strict=True)
-        ]
-        return coded, [tail[:, :, : length - start] for tail in self._tail]

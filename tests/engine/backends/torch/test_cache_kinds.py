@@ -39,10 +39,9 @@ from tests.engine.backends.torch_models import rows_of, settings
 from tests.filled_models import filled_model
 
 KINDS = (
-    *FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "channel_q8_0", "f16/q4_0",
-    "1xf16+q4_0",
+    *FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "f16/q4_0", "1xf16+q4_0",
 )  # fmt: skip
-EXACT = ("static", "paged", "tiered")
+EXACT = ("paged", "tiered")
 """Kinds that hold what f16 holds."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
 DRAFT = SpeculationSettings(
@@ -149,7 +148,7 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
         name: contexts.open(KVTypes(name, name), shape) for name in ("f32", "f16", "q4_0", "paged")
     }
     backends = [each.backend for each in opened.values()]
-    models = {id(each._live().model) for each in backends if isinstance(each, TorchBackend)}
+    models = {id(each.model) for each in backends if isinstance(each, TorchBackend)}
     assert len(models) == 1
     assert all(each.n_rows == 32 and each.n_ctx == 1024 for each in backends)
     assert opened["f32"].compute_bytes == 0, "attention reads a view"
@@ -278,7 +277,7 @@ def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_pat
         load_session(settings(llama, kv_trace=tmp_path / "none" / "trace.jsonl"))
 
 
-@pytest.mark.parametrize("kind", ["f32", "q8_0", "static"])
+@pytest.mark.parametrize("kind", ["f32", "q8_0", "paged"])
 @pytest.mark.parametrize("plan", ["auto", "7/40", "5"])
 def test_a_decode_plan_is_the_same_for_every_batch_and_tells_when_it_changes_the_text(
     loaded: TorchBackend, llama: Path, log: NativeLog, kind: str, plan: str
@@ -314,7 +313,7 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
     kinds: list[str | None] = [None]
-    torchs = ["q4_0", "kivi4/f16", "paged", "sliding", "1xf32+q4_0"]
+    torchs = ["q4_0", "kivi4/f16", "paged", "tiered", "1xf32+q4_0"]
     kinds += ["bf16"] if architecture == "mamba" else torchs
     weights = None
     for kind in kinds:

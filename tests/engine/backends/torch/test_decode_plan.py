@@ -7,8 +7,8 @@ from engine.backends.torch.decode_plan import AUTO, DecodePlan
 
 def spans(plan: DecodePlan, start: int, n_queries: int) -> list[tuple[int, int, int | None]]:
     return [
-        (start + chunk.rows.start, start + chunk.rows.stop, chunk.window)
-        for chunk in plan.chunks(start, n_queries)
+        (start + rows.start, start + rows.stop, window)
+        for rows, window in plan.chunks(start, n_queries)
     ]
 
 

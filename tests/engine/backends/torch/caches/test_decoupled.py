@@ -4,30 +4,34 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.backends.torch.caches.base import CacheRoom, held_bytes  # noqa: E402
+from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes  # noqa: E402
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
-from engine.backends.torch.caches.codecs import FloatCodec, TokenCodec  # noqa: E402
-from engine.backends.torch.caches.decoupled import (  # noqa: E402
-    DecoupledCodecs,
-    DecoupledShape,
-    decoupled_cache,
-    decoupled_keys,
-)
+from engine.backends.torch.caches.codecs import Codec, FloatCodec, SplitCodec, TokenCodec  # noqa: E402
+from engine.backends.torch.caches.windowed import WindowedCache  # noqa: E402
 from engine.backends.torch.model import attend  # noqa: E402
 from tests.torch_device import DEVICE  # noqa: E402
 
 ROOM = CacheRoom(256, torch.float32, DEVICE)
-SHAPE = DecoupledShape(n_kv_heads=2, semantic_dim=32, geometric_dim=64, v_head_dim=32)
-F32 = DecoupledCodecs(*(FloatCodec(torch.float32, dim) for dim in (32, 64, 32)))
+WIDTHS = (32, 64)
+"""Elements of the semantic part of a key, and of the geometric one."""
+
+
+def decoupled_cache(semantic: Codec, geometric: Codec, values: Codec) -> WindowedCache:
+    keys = SplitCodec((semantic, geometric), WIDTHS)
+    shape = LayerShape(n_kv_heads=2, k_head_dim=sum(WIDTHS), v_head_dim=32)
+    return WindowedCache("decoupled", shape, ROOM, (keys, values), n_exact=0, n_back=0)
 
 
 def test_scores_are_sums_of_a_semantic_and_a_geometric_product() -> None:
-    cache = decoupled_cache(SHAPE, ROOM, F32, n_exact=0, n_back=0)
+    parts = tuple(FloatCodec(torch.float32, dim) for dim in WIDTHS)
+    cache = decoupled_cache(*parts, FloatCodec(torch.float32, 32))
     semantic, geometric, values = (torch.randn(1, 2, 9, dim) for dim in (32, 64, 32))
-    state = cache.update(decoupled_keys(semantic, geometric), values)
+    state = cache.update(torch.cat((semantic, geometric), -1), values)
     asks_what, asks_where = torch.randn(1, 4, 3, 32), torch.randn(1, 4, 3, 64)
-    queries = decoupled_keys(asks_what, asks_where).transpose(1, 2)
-    read = attend(queries, state, state.mask(torch.arange(6, 9)), SHAPE.scales())
+    queries = torch.cat((asks_what, asks_where), -1).transpose(1, 2)
+    read = attend(
+        queries, state, state.mask(torch.arange(6, 9)), SplitCodec(parts, WIDTHS).scales()
+    )
     assert read.shape == (1, 3, 4 * 32)
     found = read.view(1, 3, 4, 32).transpose(1, 2)
     for head in range(4):
@@ -40,10 +44,9 @@ def test_scores_are_sums_of_a_semantic_and_a_geometric_product() -> None:
 
 
 def test_each_part_takes_the_bytes_of_its_own_type() -> None:
-    codecs = DecoupledCodecs(
+    cache = decoupled_cache(
         TokenCodec(BLOCK_FORMATS["q4_0"], 32),
         TokenCodec(BLOCK_FORMATS["q8_0"], 64),
         FloatCodec(torch.float16, 32),
     )
-    cache = decoupled_cache(SHAPE, ROOM, codecs, n_exact=0, n_back=0)
     assert held_bytes([cache]) == 256 * 2 * (18 + 2 * 34 + 2 * 32)

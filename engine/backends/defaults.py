@@ -1,0 +1,127 @@
+"""The answers of a backend that cannot: implementations inherit them and replace those they can."""
+
+from collections.abc import Sequence as Tokens
+
+import numpy as np
+
+from engine.backends.base import Backend, Forward, Sequence, Step
+from engine.configuration import Adapter, KVTypeName
+from engine.errors import AdapterError, CropUnsupportedError, StateError
+
+State = bytes | memoryview
+
+
+class BaseBackend:
+    """A backend with one sequence at a time, without saved states, adapters and threads.
+
+    Its sequences decode by `verify_batch`, or it decodes by their `prefill` and `verify`: an
+    implementation replaces one of both.
+    """
+
+    can_crop = True
+    can_shift = False
+    shares_cells = False
+    n_sequences = 1
+    n_threads: tuple[int, int] = (1, 1)
+    rounds_by_threads = False
+    is_aborted = False
+    no_states = "this backend saves no states"
+    no_adapters = "this backend applies no adapters"
+
+    def set_threads(self, n_threads: int) -> None:
+        del n_threads
+
+    def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
+        if adapters:
+            raise AdapterError(self.no_adapters)
+
+    def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
+        del state, at
+        raise StateError(self.no_states)
+
+    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
+        del state, type_k, type_v
+        raise StateError("this backend converts no states to other cache types")
+
+    def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
+        return verify_in_turn(steps)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def clear_abort(self) -> None:
+        self.is_aborted = False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class BaseSequence:
+    """A line of tokens that can be cut anywhere, and neither saved nor moved."""
+
+    no_states = BaseBackend.no_states
+    no_shift = "this cache has no cells to move"
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._tokens: list[int] = []
+
+    @property
+    def tokens(self) -> Tokens[int]:
+        return self._tokens
+
+    def prefill(self, tokens: Tokens[int]) -> None:
+        if tokens:
+            self._backend.verify_batch((Step(self, unread=tokens),))
+
+    def decode(self, token: int) -> Forward:
+        return self.verify((token,))
+
+    def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
+        [forward] = self._backend.verify_batch((Step(self, tokens, unread),))
+        return forward
+
+    def can_crop(self, length: int) -> bool:
+        return 0 <= length <= len(self._tokens)
+
+    def crop(self, length: int) -> None:
+        if not self.can_crop(length):
+            raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot become {length}")
+        del self._tokens[length:]
+
+    def save(self, start: int = 0) -> State:
+        del start
+        raise StateError(self.no_states)
+
+    def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
+        del tokens, states
+        self.crop(0)
+        raise StateError(self.no_states)
+
+    def copy(self, source: Sequence, length: int) -> None:
+        del source, length
+        raise StateError("the sequences of this backend share no cells")
+
+    def shift(self, n_keep: int, n_drop: int) -> None:
+        raise CropUnsupportedError(
+            f"{n_drop} tokens after {n_keep} cannot be dropped: {self.no_shift}"
+        )
+
+    def close(self) -> None:
+        self._tokens.clear()
+
+
+def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
+    """The forwards of steps that are decoded one after the other, as `Backend.verify_batch` says.
+
+    Their logits are copies: the backend is called again before the first of them is read.
+    """
+    forwards: list[Forward] = []
+    for step in steps:
+        if step.tokens:
+            logits = step.sequence.verify(step.tokens, unread=step.unread).logits
+        else:
+            step.sequence.prefill(step.unread)
+            logits = np.empty((0, 0), np.float32)
+        forwards.append(Forward(logits.copy()))
+    return forwards
