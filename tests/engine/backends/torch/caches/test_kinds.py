@@ -15,6 +15,7 @@ from engine.memory.torch_caches import (  # noqa: E402
     CacheSpan,
     KindName,
     cache_bytes,
+    kind_named,
     token_bytes,
 )
 from tests.torch_device import DEVICE  # noqa: E402
@@ -106,6 +107,7 @@ def test_heads_that_are_no_whole_blocks_are_refused_with_what_fits() -> None:
 
 def test_the_usual_rows_of_the_laboratory_are_kinds_and_every_whole_one_is_among_them() -> None:
     usual = read_kinds(TORCH_KINDS, "torch")
-    for pair in usual:
-        assert len(make_caches(KindName(*pair), LAYERS, room(256))) == len(LAYERS)
-    assert {*WHOLE_KINDS, *KIVI} <= {type_k for type_k, _ in usual}
+    for types in usual:
+        kind = kind_named(str(types), "f16", "f16", "f32")
+        assert len(make_caches(kind, LAYERS, room(256))) == len(LAYERS)
+    assert {*WHOLE_KINDS, *KIVI} <= {types.k for types in usual}
