@@ -161,7 +161,7 @@ class Favourites:
 
     def __init__(self, path: Path | None = None) -> None:
         self._entries = NewestEntries(
-            path or paths.favourites_path(), "favourites", 1, MOST_FAVOURITES
+            path or paths.favourites_path(), "favourites", 1, MOST_FAVOURITES, bool
         )
 
     def all(self) -> frozenset[str]:

@@ -10,13 +10,17 @@ import selectors
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from engine.parsing import parse_json
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 DRAFT_SUFFIX = ".new"
 """Ends the name of a file that is being written; the number of the process comes before it."""
 SETTINGS_BYTES = 1 << 18
@@ -272,33 +276,53 @@ def write_record(path: Path, version: int, content: Mapping[str, object]) -> Non
     replace_file(path, [text.encode()], is_durable=False)
 
 
-@dataclass(frozen=True, slots=True)
-class NewestEntries:
-    """The newest entries of a file; one that cannot be written stays as it is.
+class NewestEntries(Generic[T]):
+    """The newest entries of a file by their keys; one that cannot be written stays as it is.
 
-    What is kept here can be found out again.
+    What is kept here can be found out again: a damaged entry is none. `path` None keeps nothing.
+    `name` is the key of the entries in the file, and of more than `n_most` the oldest go.
     """
 
-    path: Path | None
-    """None keeps nothing."""
-    name: str
-    """Key of the entries in the file."""
-    version: int
-    n_most: int
-    """Entries that are kept at most; the oldest go."""
+    def __init__(
+        self, path: Path | None, name: str, version: int, n_most: int, kind: type[T]
+    ) -> None:
+        self._path, self._name, self._version, self._n_most = path, name, version, n_most
+        self._kind = kind
 
-    def read(self) -> dict[str, object]:
+    def read(self) -> dict[str, T]:
         """The entries, oldest first."""
-        entries = read_record(self.path, self.version).get(self.name)
-        return entries if isinstance(entries, dict) else {}
+        entries = read_record(self._path, self._version).get(self._name)
+        return dict(self._sound(entries)) if isinstance(entries, dict) and entries else {}
 
-    def add(self, key: str, entry: object) -> None:
+    def add(self, key: str, entry: T) -> None:
         """Keep an entry as the newest, in the place of one with its key."""
-        if self.path is None:
-            return
         entries = self.read()
         entries.pop(key, None)
-        entries[key] = entry
-        newest = dict(list(entries.items())[-self.n_most :])
         with contextlib.suppress(OSError):
-            write_record(self.path, self.version, {self.name: newest})
+            self.write({**entries, key: entry})
+
+    def write(self, entries: Mapping[str, T]) -> None:
+        """Keep these entries and no others.
+
+        Raises:
+            OSError: they cannot be written; what was there stays.
+        """
+        if self._path is not None:
+            dump = self._adapter.dump_python
+            newest = list(entries.items())[-self._n_most :]
+            found = {key: dump(entry, mode="json") for key, entry in newest}
+            write_record(self._path, self._version, {self._name: found})
+
+    def _sound(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
+        from pydantic import ValidationError
+
+        validate = self._adapter.validate_python
+        for key, entry in entries.items():
+            with contextlib.suppress(ValidationError):
+                yield key, validate(entry)
+
+    @cached_property
+    def _adapter(self) -> "TypeAdapter[T]":
+        from pydantic import TypeAdapter  # the screen is up before an entry is asked for
+
+        return TypeAdapter(self._kind)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeGuard, cast, get_args
+from typing import cast, get_args
 
 from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ModelFileError
@@ -47,7 +47,7 @@ class FileHashes:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._digests = NewestEntries(path, "digests", VERSION, MOST_FILES)
+        self._digests = NewestEntries(path, "digests", VERSION, MOST_FILES, str)
 
     def digest(self, file: Path, *, unchanged_since: float = math.inf) -> str:
         """The digest of a file: 64 hexadecimal digits.
@@ -67,7 +67,8 @@ class FileHashes:
                     raise ModelFileError(
                         f"{file} changed since it was loaded: load it again to keep its states"
                     )
-                if _is_digest(known := self._digests.read().get(_name(stamp))):
+                known = self._digests.read().get(_name(stamp), "")
+                if len(known) == 2 * DIGEST_BYTES:
                     return known
                 digest = blake2b(digest_size=DIGEST_BYTES)
                 block = memoryview(bytearray(BLOCK_BYTES))
@@ -95,10 +96,6 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 def _name(stamp: Stamp) -> str:
     return ":".join(map(str, stamp))
-
-
-def _is_digest(text: object) -> TypeGuard[str]:
-    return isinstance(text, str) and len(text) == 2 * DIGEST_BYTES
 
 
 KEY_BYTES = 16

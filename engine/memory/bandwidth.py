@@ -15,7 +15,7 @@ from engine.memory.hardware import Device, find_cpu, this_processor, usable_core
 from engine.memory.units import MIB
 
 Basis = Literal["measured here", "measured while busy", "nominal"]
-VERSION = 1
+VERSION = 2
 MOST_MACHINES = 16
 BUFFER_BYTES = 256 * MIB
 """More than a processor's caches hold, so that most of a pass comes from main memory."""
@@ -40,6 +40,15 @@ class Bandwidth:
     basis: Basis
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredBandwidth:
+    """What is kept of a machine."""
+
+    best: float = 0.0
+    n_idle: int = 0
+    """Measurements on an idle machine that it is the best of."""
+
+
 class Bandwidths:
     """The bandwidth of devices; main memory is measured with the first questions, and kept.
 
@@ -48,7 +57,7 @@ class Bandwidths:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._entries = NewestEntries(path, "bandwidths", VERSION, MOST_MACHINES)
+        self._entries = NewestEntries(path, "bandwidths", VERSION, MOST_MACHINES, MeasuredBandwidth)
         self._main: Bandwidth | None = None
 
     def of(self, device: Device) -> Bandwidth | None:
@@ -61,10 +70,13 @@ class Bandwidths:
     def main_memory(self) -> Bandwidth:
         """What all cores together read a second."""
         if self._main is None:
-            best, n_idle = _kept(self._entries.read().get(_machine()))
+            kept = self._entries.read().get(_machine(), MeasuredBandwidth())
+            best, n_idle = kept.best, kept.n_idle
+            if not SANE[0] < best < SANE[1]:
+                best, n_idle = 0.0, 0
             if n_idle < N_MEASURES:
                 best, n_idle = max(best, measure_main_memory()), n_idle + (not _is_busy())
-                self._entries.add(_machine(), [best, n_idle])
+                self._entries.add(_machine(), MeasuredBandwidth(best, n_idle))
             # What other programs read meanwhile is missing from a figure of busy minutes alone.
             self._main = Bandwidth(best, "measured here" if n_idle else "measured while busy")
         return self._main
@@ -89,15 +101,6 @@ def measure_main_memory(limit_s: float = MEASURE_S) -> float:
             list(threads.map(lambda part: search(part, 0, n_each), parts))
             best = max(best, n_threads * n_each / (time.perf_counter() - begun))
     return min(best, SANE[1])
-
-
-def _kept(entry: object) -> tuple[float, int]:
-    """The best figure so far, and of how many measurements it is."""
-    match entry:
-        case [int() | float() as best, int(n_measured)] if SANE[0] < best < SANE[1]:
-            return float(best), n_measured
-        case _:
-            return 0.0, 0
 
 
 def _is_busy() -> bool:

@@ -5,20 +5,18 @@ can: its memory breakdown has total, free and own bytes of each device. What oth
 a card is left out: its free memory lacks that already.
 """
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import EngineError, shown
-from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.errors import EngineError
+from engine.files import NewestEntries
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.server_log import DeviceMemory, ServerLog, compare_log, settings_that_differ
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import MIB, format_bytes
-from engine.parsing import parse_json
 
 NUMBER = re.compile(r"^GPU \d+ · ")
 MAKERS = ("NVIDIA ", "GeForce ", "Tesla ", "AMD ", "Radeon ", "Instinct ")
@@ -26,6 +24,8 @@ MAKERS = ("NVIDIA ", "GeForce ", "Tesla ", "AMD ", "Radeon ", "Instinct ")
 OVERHEAD_LIMIT_BYTES = 2048 * MIB
 """A driver's context of 107 to 555 MiB was reported: what is far beyond is another program."""
 FACTOR_LIMITS = (0.5, 2.0)
+VERSION = 1
+MOST_CARDS = 64
 
 
 class CalibrationError(EngineError):
@@ -42,6 +42,13 @@ class Calibration:
     """In use beyond llama.cpp's buffers and other programs while the model was loaded."""
     compute_factor: float | None = None
     """Measured graph over the planned one; None where the log is of another configuration."""
+
+    @property
+    def is_sane(self) -> bool:
+        """Whether a driver may take so much, and a graph be so far off."""
+        low, high = FACTOR_LIMITS
+        is_near = self.compute_factor is None or low <= self.compute_factor <= high
+        return is_near and 0 < self.overhead_bytes <= OVERHEAD_LIMIT_BYTES
 
 
 Calibrations = Mapping[str, Calibration]
@@ -157,43 +164,21 @@ def _scaled(term: Term, factor: float) -> Term:
 
 
 def read_calibrations(path: Path) -> dict[str, Calibration]:
-    """Read what was learned so far; nothing where there is no file yet.
-
-    Raises:
-        CalibrationError: the file cannot be read or is damaged.
-    """
-    try:
-        rows = parse_json(read_bytes(path, limit=RECORDS_BYTES))
-        if not isinstance(rows, dict):
-            raise ValueError("it is no JSON object")
-        return {name: _calibration(row) for name, row in rows.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CalibrationError(
-            f"{path} cannot be read ({error}): delete it to start anew"
-        ) from error
-
-
-def _calibration(row: dict[str, object]) -> Calibration:
-    nbytes, factor = row["overhead_bytes"], row["compute_factor"]
-    low, high = FACTOR_LIMITS
-    if not isinstance(nbytes, int) or not 0 < nbytes <= OVERHEAD_LIMIT_BYTES:
-        raise ValueError(f"{shown(row)} is no calibration")
-    if factor is not None and not (isinstance(factor, float) and low <= factor <= high):
-        raise ValueError(f"{shown(row)} is no calibration")
-    return Calibration(nbytes, factor)
+    """What was learned so far; nothing where there is no file yet, or a damaged one."""
+    return {name: one for name, one in _kept(path).read().items() if one.is_sane}
 
 
 def write_calibrations(path: Path, found: Calibrations) -> None:
     """Keep calibrations, beside those of other cards.
 
     Raises:
-        CalibrationError: the file cannot be read or written.
+        CalibrationError: the file cannot be written.
     """
-    rows = {name: asdict(one) for name, one in {**read_calibrations(path), **found}.items()}
-    text = json.dumps(rows, indent=2) + "\n"
     try:
-        replace_file(path, [text.encode()], is_durable=False)
+        _kept(path).write({**read_calibrations(path), **found})
     except OSError as error:
         raise CalibrationError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _kept(path: Path) -> NewestEntries[Calibration]:
+    return NewestEntries(path, "cards", VERSION, MOST_CARDS, Calibration)

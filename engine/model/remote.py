@@ -3,12 +3,11 @@
 import contextlib
 import datetime
 import hashlib
-import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.files import NewestEntries, read_bytes, replace_file
 from engine.model.addresses import RemoteAddress, parse_address
 from engine.model.gguf import GgufFile, Part, read_parts
 from engine.model.gguf_header import MAX_HEADER_BYTES, HeaderBytes, read_header
@@ -22,13 +21,13 @@ from engine.model.http_ranges import (
     UnreachableError,
     Version,
 )
-from engine.parsing import parse_json
 
 CHUNK_BYTES = 4 << 20
 """A header takes up to 10 MB, nearly all of it vocabulary: one to three pieces."""
 PART_CHUNK_BYTES = 1 << 16
 """The further parts of a split model hold little more than their tensor table."""
-FORMAT = 1
+FORMAT = 2
+ENTRY = "header"
 MAX_CACHE_BYTES = 512 << 20
 """Older headers go when those that are kept take more; one takes up to 20 MiB."""
 
@@ -80,6 +79,15 @@ class CachedHeader:
     """Day on which they were read."""
 
 
+@dataclass(frozen=True, slots=True)
+class AboutHeader:
+    """What is kept beside the bytes of a header."""
+
+    version: Version
+    digest: str
+    saved: str
+
+
 class RemoteCache:
     """A folder of headers; without one nothing is kept."""
 
@@ -91,32 +99,24 @@ class RemoteCache:
         if self._folder is None:
             return None
         about, body = _cache_paths(self._folder, url)
+        entry = _entry(about).read().get(ENTRY)
         try:
-            found = parse_json(read_bytes(about, limit=RECORDS_BYTES))
             data = read_bytes(body, limit=MAX_HEADER_BYTES)
-        except (OSError, ValueError):
+        except OSError:
             return None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if entry is None or entry.digest != _digest(data):
             return None
-        version = _version_of(found.get("version"))
-        if version is None or found.get("digest") != _digest(data):
-            return None
-        return CachedHeader(data, version, str(found.get("saved")))
+        return CachedHeader(data, entry.version, entry.saved)
 
     def save(self, url: str, header: CachedHeader) -> None:
         """Keep a header. What cannot be written is asked for again, nothing is lost."""
         if self._folder is None:
             return
         about, body = _cache_paths(self._folder, url)
-        content = {
-            "format": FORMAT,
-            "version": asdict(header.version),
-            "digest": _digest(header.data),
-            "saved": header.saved,
-        }
+        entry = AboutHeader(header.version, _digest(header.data), header.saved)
         with contextlib.suppress(OSError):
             replace_file(body, [header.data], is_durable=False)
-            replace_file(about, [json.dumps(content).encode()], is_durable=False)
+            _entry(about).write({ENTRY: entry})
             _prune(self._folder, keep={about, body})
 
 
@@ -180,12 +180,8 @@ def _of_cache(address: RemoteAddress, cached: CachedHeader) -> Part:
     return Part(Path(address.file_name), header, nbytes)
 
 
-def _version_of(kept: object) -> Version | None:
-    match kept:
-        case {"etag": str() | None as etag, "modified": str() | None as modified, "nbytes": int(n)}:
-            return Version(etag, modified, n)
-        case _:
-            return None
+def _entry(path: Path) -> NewestEntries[AboutHeader]:
+    return NewestEntries(path, "headers", FORMAT, 1, AboutHeader)
 
 
 def _cache_paths(folder: Path, url: str) -> tuple[Path, Path]:

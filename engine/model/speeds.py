@@ -4,18 +4,15 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from engine.backends import installed_build
 from engine.files import NewestEntries
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
-VERSION = 1
+VERSION = 2
 MOST_MODELS = 256
 MOST_TPS = 1e7
 
@@ -43,6 +40,17 @@ class ModelSpeed:
     n_replies: int | None = None
     """Replies that it is the median of; None where runs were made for it."""
 
+    @property
+    def is_sane(self) -> bool:
+        """Whether no figure is beyond what a machine does."""
+        known = (self.decode_tps, self.deep_tps, self.prompt_tps)
+        is_sane = all(0 < rate < MOST_TPS for rate in known if rate is not None)
+        return is_sane and (self.n_deep is None or self.n_deep > 0)
+
+
+Kept = tuple[ModelSpeed, ...]
+"""The speed of a model; none of one that was met and not measured."""
+
 
 def machine() -> tuple[object, ...]:
     """What tells this machine from others."""
@@ -64,7 +72,7 @@ class Speeds:
     def __init__(
         self, path: Path | None, of_chats: Callable[[], Mapping[str, ModelSpeed]] = dict
     ) -> None:
-        self._entries = NewestEntries(path, "speeds", VERSION, MOST_MODELS)
+        self._entries = NewestEntries(path, "speeds", VERSION, MOST_MODELS, Kept)
         self._of_chats = lru_cache(maxsize=1)(of_chats)
 
     def of(self, identity: str | None, name: str = "") -> ModelSpeed | None:
@@ -75,42 +83,24 @@ class Speeds:
         if identity is not None:
             kept = self._entries.read()
             for by in ("tune", "bench"):
-                if (found := _speed(kept.get(_key(identity, by)))) is not None:
-                    return found
+                found = kept.get(_key(identity, by))
+                if found and found[0].is_sane:
+                    return found[0]
         return self._of_chats().get(name)
 
     def keep(self, identity: str, speed: ModelSpeed) -> None:
         """Keep a speed in the place of the one before."""
-        self._entries.add(_key(identity, speed.by), asdict(speed))
+        self._entries.add(_key(identity, speed.by), (speed,))
 
     def meet(self, identity: str) -> bool:
         """Whether this model was neither measured nor met before; from now on it was."""
         key = _key(identity, "tune")
         if key in self._entries.read():
             return False
-        self._entries.add(key, {})
+        self._entries.add(key, ())
         return True
 
 
 def _key(identity: str, by: str) -> str:
     facts = repr((VERSION, machine_facts(), identity, *([by] if by != "tune" else [])))
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
-
-
-@cache
-def _reader() -> "TypeAdapter[ModelSpeed]":
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(ModelSpeed)
-
-
-def _speed(entry: object) -> ModelSpeed | None:
-    from pydantic import ValidationError  # the screen is up before a speed is asked for
-
-    try:
-        found = _reader().validate_python(entry)
-    except ValidationError:
-        return None
-    known = (found.decode_tps, found.deep_tps, found.prompt_tps)
-    is_sane = all(0 < rate < MOST_TPS for rate in known if rate is not None)
-    return found if is_sane and (found.n_deep is None or found.n_deep > 0) else None

@@ -1,22 +1,18 @@
 """What rounds cost on this machine, kept from one start to the next."""
 
-import contextlib
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
 
 from engine.backends import installed_build
 from engine.configuration import Configuration, TensorOverride
-from engine.files import NewestEntries, read_record, write_record
+from engine.files import NewestEntries
 from engine.model.identity import model_identity
 from engine.model.speeds import machine
 from engine.speculation.costs import CostProfile
 
-VERSION = 2
-"""Of the keys: those of version 1 were made of every setting there was."""
+VERSION = 3
 MOST_PROFILES = 64
 COST_FIELDS = (
     "backend", "dtype", "compile", "kv_cache", "decode_plan", "flash_attention", "type_k",
@@ -26,16 +22,18 @@ COST_FIELDS = (
 )  # fmt: skip
 """Settings of the target that change what a batch costs."""
 DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
-OLD_COSTS = (
-    "Costs of rounds that an earlier kvchat measured are dropped: they are measured again while "
-    "replies are made"
-)
 OTHER_BUILD = (
     "Costs of rounds that another build of {backend} had here are dropped: they are measured again "
     "while replies are made"
 )
 
-_PROFILE = TypeAdapter(CostProfile)
+
+@dataclass(frozen=True, slots=True)
+class BuiltCosts:
+    """What rounds cost with a build of the backend's library."""
+
+    build: str
+    profile: CostProfile
 
 
 class KeptCosts:
@@ -46,7 +44,7 @@ class KeptCosts:
     """
 
     def __init__(self, path: Path | None, key: str, backend: str = "llama.cpp") -> None:
-        self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES)
+        self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES, BuiltCosts)
         self._key = key
         self._backend = backend
         self.note: str | None = None
@@ -64,26 +62,17 @@ class KeptCosts:
 
     def read(self) -> CostProfile | None:
         """What an earlier run left, None where it left nothing usable."""
-        path = self._entries.path
-        if path is not None and read_record(path, 1):
-            self.note = OLD_COSTS
-            with contextlib.suppress(OSError):
-                write_record(path, VERSION, {})
-        entry = self._entries.read().get(self._key)
-        if not isinstance(entry, dict):
+        kept = self._entries.read().get(self._key)
+        if kept is None:
             return None
-        if entry.pop("build", None) != installed_build(self._backend):
+        if kept.build != installed_build(self._backend):
             self.note = OTHER_BUILD.format(backend=self._backend)
             return None
-        try:
-            return _PROFILE.validate_python(entry)
-        except ValidationError:
-            return None
+        return kept.profile
 
     def write(self, profile: CostProfile) -> None:
         """Leave the costs to later runs; the oldest of more than `MOST_PROFILES` go."""
-        build = installed_build(self._backend)
-        self._entries.add(self._key, {**asdict(profile), "build": build})
+        self._entries.add(self._key, BuiltCosts(installed_build(self._backend), profile))
 
 
 def profile_key(configuration: Configuration) -> str:

@@ -300,7 +300,7 @@ def test_a_speed_is_of_this_machine_and_read_back_within_bounds(tmp_path: Path) 
     for bad in ("nan", float("nan"), -1, 0, None, [], 1e300):
         entries = json.loads(path.read_text())
         (key,) = entries["speeds"]
-        entries["speeds"][key] = {**entries["speeds"][key], "decode_tps": bad}
+        entries["speeds"][key] = [{**entries["speeds"][key][0], "decode_tps": bad}]
         other = tmp_path / "bad.json"
         other.write_text(json.dumps(entries))
         assert Speeds(other).of("model") is None

@@ -1,7 +1,6 @@
 """Costs kept from one start to the next: whose they are, and that a bad file does no harm."""
 
 import json
-import shutil
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from engine.errors import ModelFileError
 from engine.speculation import cost_profile
 from engine.speculation.cost_profile import (
     MOST_PROFILES,
-    OLD_COSTS,
     KeptCosts,
     profile_key,
 )
@@ -152,7 +150,7 @@ def test_numbers_that_cannot_be_costs_are_not_believed(
 ) -> None:
     KeptCosts(path, "a").write(COSTS)
     known = json.loads(path.read_text())
-    known["profiles"]["a"][part] = value
+    known["profiles"]["a"]["profile"][part] = value
     path.write_text(json.dumps(known))
     assert KeptCosts(path, "a").read() is None
 
@@ -236,14 +234,3 @@ def test_costs_of_another_build_are_dropped_with_a_word(
     kept.write(COSTS)
     again = KeptCosts.of(configuration, path)
     assert (again.read(), again.note) == (COSTS, None)
-
-
-def test_costs_of_an_earlier_kvchat_are_dropped_with_a_word_that_is_said_once(
-    path: Path, configuration: Configuration
-) -> None:
-    path.parent.mkdir()
-    shutil.copy(Path(__file__).parent / "costs_version_1.json", path)
-    first = KeptCosts.of(configuration, path)
-    assert (first.read(), first.note) == (None, OLD_COSTS)
-    second = KeptCosts.of(configuration, path)
-    assert (second.read(), second.note) == (None, None)
