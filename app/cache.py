@@ -15,10 +15,9 @@ from engine.validation import nearest
 
 if TYPE_CHECKING:  # the chat asks here for owners' names alone
     from app.config import Settings
-    from engine.cache.disk_index import ColdEntry
     from engine.cache.namespace import Namespace
-    from engine.cache.snapshot_folder import ColdFolder
-    from engine.cache.snapshot_store import Forgotten
+    from engine.cache.radix import StoredState
+    from engine.cache.snapshot_store import SnapshotStore
 
 NOBODY = ""
 """Owner of snapshots whose chats are deleted, or that no chat asked for."""
@@ -108,16 +107,18 @@ def _n_covered(entries: Iterable[CacheEntry]) -> int:
     return n_whole + n_stretches
 
 
-def forget_on_disk(owner: str) -> "Forgotten":
-    """Remove the snapshots on disk that an owner alone uses; gives how much that was.
+def forget_on_disk(owner: str) -> "list[StoredState]":
+    """Remove the snapshots on disk that an owner alone uses; gives those that went.
 
     Raises:
         CacheStoreError: the folder cannot be read or written.
     """
-    from engine.cache.snapshot_store import Forgotten, forget_owner  # with the first deletion
+    from engine.cache.snapshot_store import SnapshotStore  # with the first deletion
 
-    folder = paths.snapshots_dir()
-    return forget_owner(folder, owner) if folder.is_dir() else Forgotten(0, 0)
+    if not paths.snapshots_dir().is_dir():
+        return []
+    with SnapshotStore(paths.snapshots_dir()) as store:
+        return store.forget(owner)
 
 
 def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:
@@ -142,7 +143,7 @@ class CachedModel:
     """The states of one model and its settings, those used last first."""
 
     namespace: "Namespace"
-    entries: "tuple[ColdEntry, ...]"
+    entries: "tuple[StoredState, ...]"
 
     @property
     def name(self) -> str:
@@ -152,7 +153,7 @@ class CachedModel:
     @property
     def nbytes(self) -> int:
         """Bytes of its files."""
-        return sum(entry.file_bytes for entry in self.entries)
+        return sum(entry.nbytes for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +166,16 @@ class SnapshotCheck:
     """What is wrong; None where nothing is."""
 
 
-def cached_models(folder: "ColdFolder") -> list[CachedModel]:
-    """What a folder holds, the model used last first.
+def cached_models(store: "SnapshotStore") -> list[CachedModel]:
+    """What the disk holds, the model used last first.
 
     Raises:
         CacheStoreError: it cannot be read.
     """
-    of: defaultdict[str, list[ColdEntry]] = defaultdict(list)
-    for entry in folder.all_entries():
+    of: defaultdict[str, list[StoredState]] = defaultdict(list)
+    for entry in store.states():
         of[entry.namespace].append(entry)
-    namespaces = {namespace.key: namespace for namespace in folder.namespaces()}
+    namespaces = {namespace.key: namespace for namespace in store.namespaces()}
     models = [
         CachedModel(namespaces[key], tuple(sorted(entries, key=_used_at, reverse=True)))
         for key, entries in of.items()
@@ -183,13 +184,13 @@ def cached_models(folder: "ColdFolder") -> list[CachedModel]:
     return sorted(models, key=lambda model: _used_at(model.entries[0]), reverse=True)
 
 
-def find_snapshot(models: Sequence[CachedModel], text: str) -> "ColdEntry":
+def find_snapshot(models: Sequence[CachedModel], text: str) -> "StoredState":
     """The snapshot with this key or, where there is only one, this beginning of a key.
 
     Raises:
         UnknownSnapshotError: none is meant, or more than one.
     """
-    entries = {entry.state.key: entry for model in models for entry in model.entries}
+    entries = {entry.key: entry for model in models for entry in model.entries}
     wanted = text.strip().lower()
     found = [key for key in entries if wanted and key.startswith(wanted)]
     if len(found) == 1:
@@ -203,57 +204,57 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> "ColdEntry":
     raise UnknownSnapshotError(f"no kept state has the key {text!r}: {hint}")
 
 
-def with_continuations(model: "Sequence[ColdEntry]", entry: "ColdEntry") -> "list[ColdEntry]":
+def with_continuations(model: "Sequence[StoredState]", entry: "StoredState") -> "list[StoredState]":
     """A snapshot and all that are of no use without it, the ends of lines first."""
-    found, lines = [entry], {entry.state.line}
-    for other in sorted(model, key=lambda each: each.state.start):
-        if other.state.start and other.state.parent in lines and other != entry:
+    found, lines = [entry], {entry.line}
+    for other in sorted(model, key=lambda each: each.start):
+        if other.start and other.parent in lines and other != entry:
             found.append(other)
-            lines.add(other.state.line)
+            lines.add(other.line)
     return found[::-1]
 
 
-def chat_numbers(entry: "ColdEntry") -> list[int]:
+def chat_numbers(entry: "StoredState") -> list[int]:
     """The numbers of the chats whose prompts passed through a snapshot."""
-    numbers = (owner.removeprefix(CHAT) for owner in entry.state.owners if owner.startswith(CHAT))
+    numbers = (owner.removeprefix(CHAT) for owner in entry.owners if owner.startswith(CHAT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
-def chats_of(entry: "ColdEntry", titles: Mapping[int, str]) -> list[str]:
+def chats_of(entry: "StoredState", titles: Mapping[int, str]) -> list[str]:
     """The chats of a snapshot by title, or by number where there is none."""
     return [titles.get(number, f"chat {number}") for number in chat_numbers(entry)]
 
 
 def verified(
-    folder: "ColdFolder", entries: "Sequence[ColdEntry]", *, tell: Callable[[int, int], None]
+    store: "SnapshotStore", entries: "Sequence[StoredState]", *, tell: Callable[[int, int], None]
 ) -> list[SnapshotCheck]:
     """Check snapshots, damaged files that were found while listing them included.
 
     Args:
-        folder: Where they lie; damaged ones are removed.
+        store: Where they lie; damaged ones are removed.
         entries: The snapshots.
         tell: Receives how many are done, of how many.
     """
-    verdicts = [SnapshotCheck("", note) for note in folder.take_damaged()]
+    verdicts = [SnapshotCheck("", note) for note in store.take_notes()]
     for n_done, entry in enumerate(entries):
         tell(n_done, len(entries))
         try:
-            folder.verify(entry.namespace, entry.state.key)
-            verdicts.append(SnapshotCheck(entry.state.key))
+            store.read(entry)
+            verdicts.append(SnapshotCheck(entry.key))
         except (StateError, CacheStoreError) as error:
-            verdicts.append(SnapshotCheck(entry.state.key, str(error)))
+            verdicts.append(SnapshotCheck(entry.key, str(error)))
     tell(len(entries), len(entries))
     return verdicts
 
 
-def _used_at(entry: "ColdEntry") -> float:
-    return entry.state.used_at
+def _used_at(entry: "StoredState") -> float:
+    return entry.used_at
 
 
 def export_slot(
-    folder: "ColdFolder",
+    store: "SnapshotStore",
     model: CachedModel,
-    entry: "ColdEntry",
+    entry: "StoredState",
     path: Path,
     *,
     n_streams: int = 1,
@@ -261,7 +262,7 @@ def export_slot(
     """Write the line that a snapshot ends as a slot file of llama-server; gives its tokens.
 
     Args:
-        folder: Where the snapshots lie.
+        store: Where the snapshots lie.
         model: What the snapshot is of.
         entry: The snapshot.
         path: The file; one that is there is replaced.
@@ -274,15 +275,15 @@ def export_slot(
     from engine.backends.llama_cpp.slot_file import write_slot_file
     from engine.cache.radix import unpack
 
-    line, by_line = [entry], {each.state.line: each for each in model.entries}
-    while line[-1].state.start:
-        before = by_line.get(line[-1].state.parent)
+    line, by_line = [entry], {each.line: each for each in model.entries}
+    while line[-1].start:
+        before = by_line.get(line[-1].parent)
         if before is None:
-            raise StateError(f"the start of the line of {entry.state.key} is not on disk any more")
+            raise StateError(f"the start of the line of {entry.key} is not on disk any more")
         line.append(before)
     line.reverse()
-    tokens = unpack(b"".join(each.state.packed for each in line))
-    states = [folder.read(each.namespace, each.state) for each in line]
+    tokens = unpack(b"".join(each.packed for each in line))
+    states = [store.read(each) for each in line]
     try:
         write_slot_file(path, tokens, states, n_streams=n_streams)
     except OSError as error:

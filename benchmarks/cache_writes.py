@@ -20,8 +20,7 @@ from pathlib import Path
 from engine.cache.namespace import FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted
 from engine.load import LoadedSession, load_session
@@ -58,10 +57,10 @@ class Bench:
             hash_file=FileHashes(None).digest,
         )
         self._tiers = PrefixCache(
-            namespace.key,
+            namespace,
             can_slice=backend.can_slice,
             split_state=backend.split_state,
-            cold=ColdStore(ColdFolder(self._states), namespace),
+            store=SnapshotStore(self._states),
             settings=CacheSettings(warm_bytes=256 * MIB, cold_bytes=8192 * MIB),
         )
         self.n_written = 0
@@ -91,13 +90,13 @@ class Bench:
     def wait_until_written(self) -> None:
         """Wait until every snapshot is a file."""
         end = time.monotonic() + WRITTEN_S
-        while len(list(self._states.glob("*/*.kv"))) < self.n_written:
+        while len(list(self._states.glob("*.kv"))) < self.n_written:
             if time.monotonic() > end:
                 sys.exit(f"a snapshot was not on disk after {WRITTEN_S:.0f} s")
             time.sleep(0.05)
 
     def close(self) -> None:
-        self._tiers.upkeep.close(WRITTEN_S)
+        self._tiers.close(WRITTEN_S)
         self._session.close()
 
     def _keep(self) -> None:

@@ -1,4 +1,4 @@
-"""The store on disk: listing 5,000 states, making a lost index, writing and reading, compression.
+"""The store on disk: listing 5,000 states, writing and reading, compression.
 
     python benchmarks/cold_store.py [--folder FOLDER] [--model GGUF]
 
@@ -12,16 +12,15 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from engine.cache.namespace import Namespace
-from engine.cache.radix import StoredState, line_digest, pack, state_key
-from engine.cache.snapshot_file import head_of
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.radix import StoredState, pack, state_of_line
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import Configuration
 
 N_STATES = 5000
@@ -34,29 +33,16 @@ NAMESPACE = Namespace("0" * 32, "/nowhere/model.gguf", (("made", "up"),))
 
 
 def made_state(tokens: list[int], start: int, owner: str, nbytes: int) -> StoredState:
-    line = line_digest(pack(tokens))
-    return StoredState(
-        key=state_key(NAMESPACE.key, start, line),
-        parent=line_digest(pack(tokens[:start])) if start else "",
-        line=line,
-        start=start,
-        end=len(tokens),
-        packed=pack(tokens[start:]),
-        nbytes=nbytes,
-        owners=frozenset({owner}),
-    )
+    state = state_of_line(NAMESPACE.key, pack(tokens), start, nbytes=nbytes)
+    return replace(state, owners=frozenset({owner}))
 
 
-def fill(folder: Path) -> None:
-    """Write the files by hand: a flush for each of them would take minutes and measure nothing."""
+def fill(store: SnapshotStore) -> None:
     chance = random.Random(0)
     shared = [chance.randrange(49_152) for _ in range(N_SHARED)]
-    inner = folder / NAMESPACE.key
-    inner.mkdir(parents=True)
     for n in range(N_STATES):
         tokens = [*shared, *(chance.randrange(49_152) for _ in range(N_OWN))]
-        state = made_state(tokens, N_SHARED, f"chat:{n}", 64)
-        (inner / f"{state.key}.kv").write_bytes(head_of(NAMESPACE, state, bytes(64)) + bytes(64))
+        store.write(NAMESPACE, made_state(tokens, N_SHARED, f"chat:{n}", 64), bytes(64))
 
 
 def timed(name: str, work: Callable[[], object], *, n_runs: int = N_RUNS) -> float:
@@ -72,22 +58,21 @@ def timed(name: str, work: Callable[[], object], *, n_runs: int = N_RUNS) -> flo
 
 
 def listing(path: Path) -> None:
-    fill(path)
+    with SnapshotStore(path) as store:
+        timed(f"write of {N_STATES:,} small states, flushed", lambda: fill(store), n_runs=1)
 
     def take_up() -> None:
-        with ColdFolder(path) as folder:
-            assert len(ColdStore(folder, NAMESPACE).states()) == N_STATES
+        with SnapshotStore(path) as store:
+            assert len(store.states(NAMESPACE.key)) == N_STATES
 
-    timed(f"index of {N_STATES:,} states, made of their files", take_up, n_runs=1)
     timed(f"list of {N_STATES:,} states at a start", take_up)
 
 
 def transfer(path: Path) -> None:
     payload = random.Random(1).randbytes(STATE_BYTES)
     state = made_state(list(range(2000)), 0, "chat:1", len(payload))
-    with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE)
-        timed("write of 46 MB, flushed", lambda: store.write(state, payload))
+    with SnapshotStore(path) as store:
+        timed("write of 46 MB, flushed", lambda: store.write(NAMESPACE, state, payload))
         timed("read of 46 MB, checked", lambda: store.read(state))
     timed("of that SHA-256", lambda: sha256(payload).digest())
 

@@ -12,12 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from engine.cache.disk_writer import ColdTier
 from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import Payload, PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import SnapshotStore
 
 N_TOKENS = 500
 N_SHARED = 300
@@ -38,12 +36,12 @@ def make_chats(n_chats: int) -> list[list[int]]:
     return [[*shared, *(chance.randrange(N_VOCAB) for _ in range(n_own))] for _ in range(n_chats)]
 
 
-def open_cache(cold: ColdTier | None) -> PrefixCache:
+def open_cache(store: SnapshotStore | None) -> PrefixCache:
     return PrefixCache(
-        NAMESPACE.key,
+        NAMESPACE,
         can_slice=True,
         split_state=split_state,
-        cold=cold,
+        store=store,
         settings=CacheSettings(),
     )
 
@@ -77,7 +75,7 @@ def match_all(cache: PrefixCache, chats: list[list[int]]) -> list[float]:
 
 
 def tell(cache: PrefixCache, chats: list[list[int]]) -> None:
-    warm = cache.upkeep.report().tiers[0]
+    warm = cache.report().tiers[0]
     apart = len(chats) * N_TOKENS * TOKEN_BYTES
     once = (N_SHARED + len(chats) * (N_TOKENS - N_SHARED)) * TOKEN_BYTES
     print(f"bytes in main memory    {warm.nbytes:,}; shared part once {once:,}, apart {apart:,}")
@@ -85,19 +83,19 @@ def tell(cache: PrefixCache, chats: list[list[int]]) -> None:
 
 
 def write_and_take_up(folder: Path, chats: list[list[int]]) -> None:
-    with ColdFolder(folder) as cold:
-        cache = open_cache(ColdStore(cold, NAMESPACE))
+    with SnapshotStore(folder) as store:
+        cache = open_cache(store)
         put_all(cache, chats)
         began = time.perf_counter()
-        cache.upkeep.close(600.0)
+        cache.close(600.0)
         print(f"rest of the writing     {time.perf_counter() - began:.2f} s")
-    with ColdFolder(folder) as cold:
+    with SnapshotStore(folder) as store:
         began = time.perf_counter()
-        cache = open_cache(ColdStore(cold, NAMESPACE))
+        cache = open_cache(store)
         print(f"taking up at a start    {(time.perf_counter() - began) * 1000:.1f} ms")
-        use = cache.upkeep.report().tiers[1]
+        use = cache.report().tiers[1]
         print(f"states on disk          {use.n_entries:,}, {use.nbytes:,} bytes")
-        cache.upkeep.close(10.0)
+        cache.close(10.0)
 
 
 def main() -> None:
@@ -109,7 +107,7 @@ def main() -> None:
     cache = open_cache(None)
     print(f"put                     {percentiles(put_all(cache, chats))}")
     tell(cache, chats)
-    cache.upkeep.close(1.0)
+    cache.close(1.0)
     if options.disk is not None:
         with tempfile.TemporaryDirectory(dir=options.disk) as folder:
             write_and_take_up(Path(folder), chats)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from app import paths
@@ -24,9 +25,8 @@ from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
-from engine.cache.radix import StoredState, line_digest, pack, state_key
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.radix import StoredState, pack, state_of_line
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import SamplingSettings
 from engine.events import Failed, Loaded, TiersChanged, WorkerStopped
 from engine.process.blocking_client import BlockingClient
@@ -140,14 +140,13 @@ def fill(n_chats: int, token_bytes: int) -> None:
                 )
             )
     shared = tuple(range(N_SHARED))
-    with ColdFolder(paths.snapshots_dir()) as folder:
-        (namespace,) = folder.namespaces()
-        store_of_states = ColdStore(folder, namespace)
+    with SnapshotStore(paths.snapshots_dir()) as states:
+        (namespace,) = states.namespaces()
         lines = [(0, shared)]
         lines += [(N_SHARED, (*shared, *own_tokens(number))) for number in range(n_chats)]
         for number, (begin, line) in enumerate(lines):
             state = state_of(namespace.key, begin, line, token_bytes, f"chat:{number}")
-            store_of_states.write(state, bytes(state.nbytes))
+            states.write(namespace, state, bytes(state.nbytes))
 
 
 def own_tokens(number: int) -> tuple[int, ...]:
@@ -157,19 +156,15 @@ def own_tokens(number: int) -> tuple[int, ...]:
 def state_of(
     namespace: str, begin: int, line: tuple[int, ...], token_bytes: int, owner: str
 ) -> StoredState:
-    whole = line_digest(pack(line))
-    return StoredState(
-        key=state_key(namespace, begin, whole),
-        parent=line_digest(pack(line[:begin])) if begin else "",
-        line=whole,
-        start=begin,
-        end=len(line),
-        packed=pack(line[begin:]),
+    state = state_of_line(
+        namespace,
+        pack(line),
+        begin,
         nbytes=(len(line) - begin) * token_bytes,
         recompute_s=1.0,
-        owners=frozenset((owner,)),
         used_at=time.time(),
     )
+    return replace(state, owners=frozenset((owner,)))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,23 @@ def replace_file(
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
+    with drafted_file(path, parts, mode=mode) as draft:
+        draft.replace(path)
+    if is_durable:
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def drafted_file(
+    path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o600
+) -> Iterator[Path]:
+    """A new file beside `path`, written and flushed: within the block it may take that name.
+
+    It is removed where it does not. Parts, mode and folder are as `replace_file` has them.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,16 +78,15 @@ def replace_file(
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException as error:
-        if isinstance(error, OSError) and error.errno and error.filename is None:
+        yield draft
+    except OSError as error:
+        if error.errno and error.filename is None:
             error.filename = str(path)  # a write names no file by itself
+        raise
+    finally:
         # What failed is worth telling, not that its remains could not be removed.
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
-        raise
-    if is_durable:
-        sync_folder(path.parent)
 
 
 def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -46,9 +46,8 @@ from engine.backends.llama_cpp.slot_file import (
 from engine.backends.server.facts import ask_facts
 from engine.backends.server.http import Http, Limits
 from engine.backends.server.served_reply import ServedReply
-from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
-from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
+from engine.cache.snapshot_store import TABLE, SnapshotStore
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.grammar.source import read_grammar
@@ -472,24 +471,6 @@ def _remote_seed() -> bytes:
     return next(path for path in _remote_folder().iterdir() if path.suffix == ".json").read_bytes()
 
 
-@cache
-def _snapshot() -> tuple[bytes, bytes, bytes]:
-    """A file's description, what stands behind it, and its payload."""
-    state = state_of([5, 6, 7], 1)
-    head = head_of(NAMESPACE, state, payload_of(state))
-    at = len(head) - len(state.packed)
-    return head[PRELUDE.size : at], head[at:], payload_of(state)
-
-
-def _snapshots(data: bytes) -> Iterator[str]:
-    """A description under the right checksum."""
-    _, tokens, payload = _snapshot()
-    counts = (len(data), len(tokens) // 4, len(payload))
-    sizes = PRELUDE.pack(b"KVCHATST", 1, *counts, sha256(payload).digest(), bytes(32))[:DIGEST_AT]
-    digest = sha256(sizes + data + tokens).digest()
-    yield str(read_facts(_file(sizes + digest + data + tokens + payload, "state.kv")).state)
-
-
 def _slot(data: bytes) -> Iterator[str]:
     saved = read_slot_file(_file(data, "server.slot"))
     yield f"{saved.tokens} {saved.type_k} {saved.type_v}"
@@ -503,25 +484,19 @@ def _slot_seed() -> bytes:
     return SLOT_HEADER.pack(SLOT_MAGIC, SLOT_VERSION, 3) + struct.pack("<3i", 5, 6, 7) + state
 
 
-def _index(data: bytes) -> Iterator[str]:
+def _table_of_states(data: bytes) -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir=_folder()) as folder:
-        (Path(folder) / "index.db").write_bytes(data)
-        index = ColdIndex(Path(folder))
-        try:
-            for namespace in index.namespaces():
-                yield f"{namespace.model} {index.entries(namespace.key)}"
-        except sqlite3.Error as error:
-            yield str(error)
-        finally:
-            index.close()
+        (Path(folder) / TABLE).write_bytes(data)
+        with SnapshotStore(Path(folder)) as store:
+            yield f"{[each.model for each in store.namespaces()]} {store.states()}"
 
 
-def _index_seed() -> bytes:
+def _table_seed() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        index = ColdIndex(Path(folder))
-        index.know(NAMESPACE)
-        index.close()
-        return (Path(folder) / "index.db").read_bytes()
+        with SnapshotStore(Path(folder)) as store:
+            state = state_of([1, 2, 3])
+            store.write(NAMESPACE, state, payload_of(state))
+        return (Path(folder) / TABLE).read_bytes()
 
 
 N_TORCH_BYTES = 72
@@ -720,9 +695,8 @@ READERS = [
     _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),
     *([_texts("state of a torch cache", _saved_torch, _saved_torch_seed)] * HAS_TORCH),
-    _texts("description of a kept state", _snapshots, lambda: _snapshot()[0]),
     _texts("slot file of llama-server", _slot, _slot_seed),
-    _texts("index of kept states", _index, _index_seed, share=0.1),
+    _texts("table of kept states", _table_of_states, _table_seed, share=0.1),
     _texts("answers of a language server", _served, MODELS, STREAM, share=0.3),
     _texts("listings of a hub", _listing, TREE_OF_HUB, FOUND_IN_HUB, share=0.3),
     _texts("answer of a server", _answered, ANSWER, REDIRECT, CHUNKED, share=0.3),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from app.cache import CachedModel, SnapshotCheck
     from app.config import CacheDefaults
-    from engine.cache.disk_index import ColdEntry
-    from engine.cache.snapshot_folder import ColdFolder
+    from engine.cache.radix import StoredState
+    from engine.cache.snapshot_store import SnapshotStore
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "Nothing is kept on disk yet."
@@ -61,9 +61,9 @@ def list_(*, as_json: bool = False) -> None:
     from app.cache import cached_models
     from app.config import load_settings
 
-    with _folder() as folder:
-        models = cached_models(folder)
-    for line in folder.take_damaged():
+    with _store() as store:
+        models = cached_models(store)
+    for line in store.take_notes():
         tell(line)
     if as_json:
         print_json(_list_values(models, _titles(), load_settings().settings.cache.cold))
@@ -81,9 +81,9 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
     from app.cache import cached_models, verified
 
-    with _folder() as folder:
-        entries = _chosen(cached_models(folder), keys)
-        verdicts = verified(folder, entries, tell=_progress)
+    with _store() as store:
+        entries = _chosen(cached_models(store), keys)
+        verdicts = verified(store, entries, tell=_progress)
     if as_json:
         print_json(_verdict_values(verdicts))
     elif verdicts:
@@ -110,21 +110,16 @@ def prune(*, older: float | None, limit: int | None) -> None:
     were not used for long; pinned ones stay.
     """
     from app.config import require_settings
-    from engine.cache import snapshot_store
 
     now = time.time()
     budget_bytes = require_settings().cache.cold
-    with _folder() as folder:
+    with _store() as store:
         if limit is None:
             limit = 0 if older is not None else budget_bytes
-        used = sum(entry.file_bytes for entry in folder.all_entries())
-        gone = snapshot_store.prune(
-            folder,
-            max(used - limit, 0),
-            now=now,
-            older_than=math.inf if older is None else now - older,
-        )
-        left = used - sum(entry.file_bytes for entry in gone)
+        used = sum(entry.nbytes for entry in store.states())
+        used_before = math.inf if older is None else now - older
+        gone = store.prune(max(used - limit, 0), now=now, used_before=used_before)
+        left = used - sum(entry.nbytes for entry in gone)
     tell(_removed_text(gone, left))
     if older is None and left > limit:
         tell("the rest is pinned: `kvchat cache unpin KEY` allows to delete it")
@@ -142,8 +137,8 @@ def budget(disk: int | None, warm: int | None) -> None:
         if size is not None:
             save_setting("cache", key, spelled_bytes(size))
     settings = require_settings().cache
-    with _folder() as folder:
-        used = sum(entry.file_bytes for entry in folder.all_entries())
+    with _store() as store:
+        used = sum(entry.nbytes for entry in store.states())
     for line in _budget_lines(settings, used):
         say(line)
     if (disk, warm) != (None, None):
@@ -159,8 +154,8 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
     from app.config import require_settings
 
     require_settings()
-    with _folder() as folder:
-        entries = [entry for model in cached_models(folder) for entry in model.entries]
+    with _store() as store:
+        entries = [entry for model in cached_models(store) for entry in model.entries]
         if not entries:
             tell("Nothing is kept on disk.")
             return
@@ -168,7 +163,7 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
         if not yes and not click.confirm("Delete all of it?", err=True):
             tell("Nothing was deleted.")
             ctx.exit(1)
-        _delete(folder, entries)
+        store.delete([entry.key for entry in entries])
     tell(_removed_text(entries, 0))
 
 
@@ -194,16 +189,16 @@ def drop(keys: tuple[str, ...]) -> None:
     """Delete states with those that build on them."""
     from app.cache import cached_models, with_continuations
 
-    with _folder() as folder:
-        models = cached_models(folder)
+    with _store() as store:
+        models = cached_models(store)
         of = {model.namespace.key: model.entries for model in models}
         gone = {
-            each.state.key: each
+            each.key: each
             for entry in _chosen(models, keys)
             for each in with_continuations(of[entry.namespace], entry)
         }
-        _delete(folder, list(gone.values()))
-        left = sum(entry.file_bytes for entry in folder.all_entries())
+        store.delete(list(gone))
+        left = sum(entry.nbytes for entry in store.states())
     tell(_removed_text(list(gone.values()), left))
 
 
@@ -224,11 +219,11 @@ def export(key: str, path: Path, *, n_slots: int, force: bool) -> None:
 
     if path.exists() and not force:
         raise click.UsageError(f"{path} is there already: --force replaces it")
-    with _folder() as folder:
-        models = cached_models(folder)
+    with _store() as store:
+        models = cached_models(store)
         (entry,) = _chosen(models, (key,))
         model = next(each for each in models if each.namespace.key == entry.namespace)
-        n_tokens = export_slot(folder, model, entry, path, n_streams=n_slots)
+        n_tokens = export_slot(store, model, entry, path, n_streams=n_slots)
     tell(f"{counted(n_tokens, 'token')} of {one_line(model.name)} are in {path}")
 
 
@@ -256,33 +251,26 @@ def import_(path: Path, *, model: str | None) -> None:
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
     from app.cache import cached_models
 
-    with _folder() as folder:
-        for entry in _chosen(cached_models(folder), keys):
-            folder.pin(entry.namespace, entry.state.key, is_pinned=is_pinned)
-            tell(f"{entry.state.key} is {'pinned' if is_pinned else 'no longer pinned'}")
+    with _store() as store:
+        for entry in _chosen(cached_models(store), keys):
+            store.pin(entry.key, is_pinned=is_pinned)
+            tell(f"{entry.key} is {'pinned' if is_pinned else 'no longer pinned'}")
 
 
-def _delete(folder: ColdFolder, entries: Sequence[ColdEntry]) -> None:
-    for entry in entries:
-        folder.delete(entry.namespace, entry.state.key)
-    for namespace in {entry.namespace for entry in entries}:
-        folder.forget_empty(namespace)
+def _store() -> SnapshotStore:
+    from engine.cache.snapshot_store import SnapshotStore
+
+    return SnapshotStore(paths.snapshots_dir())
 
 
-def _folder() -> ColdFolder:
-    from engine.cache.snapshot_folder import ColdFolder
-
-    return ColdFolder(paths.snapshots_dir())
-
-
-def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[ColdEntry]:
+def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[StoredState]:
     """The states that were named, each once; all where none is named."""
     from app.cache import find_snapshot
 
     if not keys:
         return [entry for model in models for entry in model.entries]
     found = (find_snapshot(models, key) for key in keys)
-    return list({entry.state.key: entry for entry in found}.values())
+    return list({entry.key: entry for entry in found}.values())
 
 
 def _titles() -> dict[int, str]:
@@ -373,19 +361,19 @@ def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
         yield "over the budget: `kvchat cache prune` makes it fit"
 
 
-def _counted_text(entries: Sequence[ColdEntry]) -> str:
+def _counted_text(entries: Sequence[StoredState]) -> str:
     """How many states there are and what they take."""
-    size = nbytes(sum(entry.file_bytes for entry in entries))
-    n_pinned = sum(entry.state.is_pinned for entry in entries)
+    size = nbytes(sum(entry.nbytes for entry in entries))
+    n_pinned = sum(entry.is_pinned for entry in entries)
     pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
     return f"{counted(len(entries), 'state')}, {size}{pinned}"
 
 
-def _removed_text(gone: Sequence[ColdEntry], left: int) -> str:
+def _removed_text(gone: Sequence[StoredState], left: int) -> str:
     """What was deleted and how much is left."""
     if not gone:
         return f"Nothing was deleted: {nbytes(left)} are kept."
-    size = nbytes(sum(entry.file_bytes for entry in gone))
+    size = nbytes(sum(entry.nbytes for entry in gone))
     return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} are kept."
 
 
@@ -395,12 +383,12 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     titles = ("key", "tokens", "size", "uses", "last used", "pinned", "chats")
     rows = (
         (
-            entry.state.key,
+            entry.key,
             _tokens(entry),
-            nbytes(entry.file_bytes),
-            count(entry.state.n_uses),
-            _time(entry.state.used_at),
-            "yes" if entry.state.is_pinned else "",
+            nbytes(entry.nbytes),
+            count(entry.n_uses),
+            _time(entry.used_at),
+            "yes" if entry.is_pinned else "",
             _chats_text(entry, titles_of),
         )
         for entry in model.entries
@@ -410,12 +398,12 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     )
 
 
-def _tokens(entry: ColdEntry) -> str:
-    start, end = entry.state.start, entry.state.end
+def _tokens(entry: StoredState) -> str:
+    start, end = entry.start, entry.end
     return f"{count(start)} to {count(end)}" if start else count(end)
 
 
-def _chats_text(entry: ColdEntry, titles: Mapping[int, str]) -> str:
+def _chats_text(entry: StoredState, titles: Mapping[int, str]) -> str:
     from app.cache import chats_of
 
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
@@ -433,22 +421,21 @@ def _settings_text(model: CachedModel) -> str:
     return ", ".join(map(one_line, shown))
 
 
-def _state_values(entry: ColdEntry, titles: Mapping[int, str]) -> dict[str, object]:
+def _state_values(state: StoredState, titles: Mapping[int, str]) -> dict[str, object]:
     from app.cache import chat_numbers
 
-    state = entry.state
     return {
         "key": state.key,
         "start": state.start,
         "n_tokens": state.end,
-        "bytes": entry.file_bytes,
+        "bytes": state.nbytes,
         "state_bytes": state.nbytes,
         "recompute_s": state.recompute_s,
         "n_uses": state.n_uses,
         "used_at": state.used_at,
         "is_pinned": state.is_pinned,
         "owners": sorted(state.owners),
-        "chats": [{"id": number, "title": titles.get(number)} for number in chat_numbers(entry)],
+        "chats": [{"id": number, "title": titles.get(number)} for number in chat_numbers(state)],
     }
 
 

@@ -389,9 +389,9 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     except CacheStoreError as error:
         yield f"its states on disk could not be removed: {error}. `kvchat cache clear` removes all"
         return
-    if forgotten.n_states:
-        size = fmt.nbytes(forgotten.file_bytes)
-        yield f"with it {fmt.counted(forgotten.n_states, 'kept state')}, {size}"
+    if forgotten:
+        size = fmt.nbytes(sum(state.nbytes for state in forgotten))
+        yield f"with it {fmt.counted(len(forgotten), 'kept state')}, {size}"
 
 
 class _Exported:

@@ -1,28 +1,46 @@
 """The tree of kept states, and the books of what lies where."""
 
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from engine.cache.radix import TOKEN_BYTES, Node, RadixTree, StoredState, line_digest, state_key
+from engine.cache.radix import (
+    TOKEN_BYTES,
+    Node,
+    RadixTree,
+    StoredState,
+    line_digest,
+    part_of_state,
+    state_key,
+    state_of_line,
+)
 from engine.cache.report import CacheEntry, CacheReport, CacheSettings, Ledger, TierName, TierUse
 
 Payload = bytes | memoryview
+Split = Callable[[Payload, int], tuple[bytes, bytes]]
+Span = tuple[int, int]
+"""First token of a line, and the one after the last."""
+
+
+def part_of(state: Payload, held: Span, wanted: Span, split: Split) -> Payload:
+    """The part of a state of `held` tokens that holds those `wanted` that it has.
+
+    Raises:
+        StateError: the state is damaged, or cannot be cut.
+    """
+    (first, end), (start, stop) = held, wanted
+    if stop < end:
+        state = split(state, stop - first)[0]
+    return split(state, start - first)[1] if start > first else state
 
 
 @dataclass(slots=True, eq=False)
 class Kept:
     """One state: of a node's own stretch where states can be sliced, else of its whole line."""
 
-    key: str
-    nbytes: int
-    recompute_s: float
-    used_at: float
-    """Seconds since the epoch."""
-    owners: frozenset[str] = frozenset()
-    n_uses: int = 0
-    is_pinned: bool = False
+    state: StoredState
     payload: Payload | None = None
     """The copy in main memory."""
     file: StoredState | None = None
@@ -31,36 +49,20 @@ class Kept:
     """When the copy came into main memory; seconds since the epoch."""
     is_prefetched: bool = False
     """Whether it came on a guess, and nothing has used it since."""
-    origin: str = ""
-    """As `StoredState.origin`."""
     wants_disk: bool = True
     """Whether it is to be written: not once it had to give way to others."""
 
     @property
     def is_exact(self) -> bool:
         """Whether a file holds this very state."""
-        return self.file is not None and self.file.key == self.key
+        return self.file is not None and self.file.key == self.state.key
+
+    def change(self, **about: object) -> None:
+        """Say something else of the state, by the names of `StoredState`."""
+        self.state = replace(self.state, **about)  # type: ignore[arg-type]  # replace checks names
 
 
 KeptNode = Node[Kept]
-
-
-def upper_half(kept: Kept, share: float, halves: tuple[bytes, bytes] | None) -> Kept:
-    """The state of the upper half of a stretch, and leave the lower half in `kept`.
-
-    `share` is the upper half's part of the tokens; sizes are estimates without `halves`. Keys are
-    the caller's to set. A pin stays below, where it protects both.
-    """
-    nbytes = round(kept.nbytes * share) if halves is None else len(halves[0])
-    recompute_s = kept.recompute_s * share
-    upper = replace(
-        kept, key="", nbytes=nbytes, recompute_s=recompute_s, is_pinned=False, payload=None
-    )
-    kept.nbytes = kept.nbytes - nbytes if halves is None else len(halves[1])
-    kept.recompute_s -= upper.recompute_s
-    return upper
-
-
 Halves = tuple[bytes, bytes]
 
 
@@ -113,40 +115,62 @@ class Catalog:
 
     def find(self, key: str) -> KeptNode | None:
         """The node of a key."""
-        return next((node for node in self.recent if value(node).key == key), None)
+        return next((node for node in self.recent if value(node).state.key == key), None)
 
-    def place(self, line: bytes, kept: Kept) -> KeptNode:
-        """Put a new state at the end of a line whose start is there; its key is made here."""
-        node = self.tree.insert(line, kept)
-        self._name(node)
+    def place(
+        self, line: bytes, payload: Payload, *, recompute_s: float, now: float, origin: str = ""
+    ) -> KeptNode:
+        """Put a new state at the end of a line whose start is there."""
+        start = self.tree.match(line).n_tokens if self.can_slice else 0
+        nbytes = memoryview(payload).nbytes
+        state = state_of_line(
+            self.namespace,
+            line,
+            start,
+            nbytes=nbytes,
+            recompute_s=recompute_s,
+            used_at=now,
+            origin=origin,
+        )
+        node = self.tree.insert(line, Kept(state))
         self._list(node)
         self.recent[node] = None
-        if kept.payload is not None:
-            self._book(node, kept.payload)
+        self.keep(node, payload, now)
         return node
 
     def split(self, node: KeptNode, at: int, halves: Halves | None) -> KeptNode:
         """Cut a node and its state at a token of its line; `halves` where a copy is in memory."""
-        lower = value(node)
-        share = (at - node.start) / node.n_tokens
+        lower, share = value(node), (at - node.start) / node.n_tokens
+        line = self.tree.line(node)
         self.drop_payload(node)
         upper = self.tree.split(node, at)
-        upper.value = upper_half(lower, share, halves)
+        upper.value = self._cut(lower, line, at, share, halves)
         if lower.file is not None:
             self._needs[lower.file.key] += 1
         self.recent[upper] = None
         self.unwritten.pop(node, None)
         for each, payload in zip((upper, node), halves or (None, None), strict=True):
-            self._name(each)
             self._list(each)
             if payload is not None:
                 self._book(each, payload)
         return upper
 
+    def _cut(self, lower: Kept, line: bytes, at: int, share: float, halves: Halves | None) -> Kept:
+        """The state of the upper half of a stretch; `lower` is that of the lower half then.
+
+        `share` is the upper half's part of the tokens; sizes are estimates without `halves`. A pin
+        stays below, where it protects both.
+        """
+        whole, head = lower.state, line[: at * TOKEN_BYTES]
+        nbytes = round(whole.nbytes * share) if halves is None else len(halves[0])
+        rest = whole.nbytes - nbytes if halves is None else len(halves[1])
+        upper = part_of_state(whole, head, whole.start, nbytes=nbytes, share=share)
+        lower.state = part_of_state(whole, line, at, nbytes=rest, share=1 - share)
+        return replace(lower, state=replace(upper, is_pinned=False))
+
     def keep(self, node: KeptNode, payload: Payload, now: float) -> None:
         """Note that a copy is in main memory now."""
-        kept = value(node)
-        kept.came_at = now
+        value(node).came_at = now
         self._book(node, payload)
 
     def drop_payload(self, node: KeptNode) -> bool:
@@ -154,7 +178,7 @@ class Catalog:
         kept = value(node)
         if kept.payload is None:
             return False
-        self.warm_bytes -= kept.nbytes
+        self.warm_bytes -= kept.state.nbytes
         del self.warm[node]
         kept.payload = None
         was_in_vain, kept.is_prefetched = kept.is_prefetched, False
@@ -183,7 +207,7 @@ class Catalog:
             kept = each.value
             if each.start < file.start or not (self.can_slice or each is node):
                 break
-            if kept is not None and (kept.file is None or kept.key == file.key):
+            if kept is not None and (kept.file is None or kept.state.key == file.key):
                 self.set_file(each, file)
         if not self._needs[file.key]:
             self.spare[file.key] = None
@@ -220,37 +244,23 @@ class Catalog:
         """Whether a later state of the same line does all that this one does, but for its end."""
         return not self.can_slice and bool(node.children) and not self.is_branch(node)
 
-    def touch(self, node: KeptNode, now: float) -> None:
-        """Note that a state is used."""
-        value(node).used_at = now
+    def idle_keys(self) -> set[str]:
+        """The keys of states that a later one makes idle."""
+        return {value(node).state.key for node in self.recent if self.is_idle(node)}
+
+    def touch(self, node: KeptNode, now: float, *, owner: str = "", n_uses: int = 0) -> None:
+        """Note that a state is used, and by whom."""
+        state = value(node).state
+        owners = state.owners | {owner} if owner else state.owners
+        value(node).change(used_at=now, owners=owners, n_uses=state.n_uses + n_uses)
         self.used[node] = None
         del self.recent[node]
         self.recent[node] = None
 
     def order(self) -> None:
         """Bring the nodes into the order of their use, after entering them in another."""
-        nodes = sorted(self.recent, key=lambda node: value(node).used_at)
+        nodes = sorted(self.recent, key=lambda node: value(node).state.used_at)
         self.recent = dict.fromkeys(nodes)
-
-    def stored(self, node: KeptNode) -> StoredState:
-        """A node's state as a store on disk knows it."""
-        kept, line = value(node), self.tree.line(node)
-        start = self.start(node)
-        return StoredState(
-            key=kept.key,
-            parent=line_digest(line[: start * TOKEN_BYTES]) if start else "",
-            line=line_digest(line),
-            start=start,
-            end=node.end,
-            packed=line[start * TOKEN_BYTES :],
-            nbytes=kept.nbytes,
-            recompute_s=kept.recompute_s,
-            owners=kept.owners,
-            is_pinned=kept.is_pinned,
-            n_uses=kept.n_uses,
-            used_at=kept.used_at,
-            origin=kept.origin,
-        )
 
     def enter(self, state: StoredState, edge: bytes, below: KeptNode) -> KeptNode:
         """Enter a state that a store lists, `edge` its tokens `below` where its parent ends.
@@ -262,34 +272,57 @@ class Catalog:
         if found.is_inside and self.can_slice:
             self.split(found.nodes[-1], found.n_tokens, None)
         if found.n_tokens < state.end or not self.can_slice:
-            n_new = state.end - found.n_tokens if self.can_slice else state.end
-            node = self.tree.insert(
-                edge, _from_file(state, n_new / (state.end - state.start)), below=below
-            )
+            node = self.tree.insert(edge, Kept(state, file=state), below=below)
             self._needs[state.key] += 1
             self.recent[node] = None
             if self.start(node) != state.start:
-                self._name(node)
+                line, share = self.tree.line(node), node.n_tokens / (state.end - state.start)
+                value(node).state = part_of_state(
+                    state, line, node.start, nbytes=round(state.nbytes * share), share=share
+                )
                 self._list(node)
             return node
         node = self.tree.match(edge, below=below).nodes[-1]
-        if value(node).key == state.key:
+        if value(node).state.key == state.key:
             self.set_file(node, state)
         else:
             self.spare[state.key] = None
         return node
 
-    def _name(self, node: KeptNode) -> None:
-        start = self.start(node)
-        digest = line_digest(self.tree.line(node))
-        value(node).key = state_key(self.namespace, start, digest)
+    def lose_file(self, key: str, *, is_wanted: bool) -> int:
+        """Note that a file is gone; gives how many states are lost with it.
+
+        Those with a copy in main memory are written anew only where that `is_wanted`.
+        """
+        n_lost = 0
+        for node in [each for each in self.recent if _rests_on(each, key)]:
+            kept = node.value
+            if kept is None:
+                continue  # it went with the one above
+            if kept.payload is None:
+                n_lost += len(self.remove(node))
+            else:
+                kept.wants_disk = kept.wants_disk and is_wanted
+                self.set_file(node, None)
+        self.spare.pop(key, None)
+        return n_lost
+
+    def keys_in_use(self) -> set[str]:
+        """The keys of files that may not go now: of what is locked, or what others rest on."""
+        return {
+            kept.file.key
+            for node in self.recent
+            if (kept := value(node)).file is not None
+            and (node.n_locks or (self.can_slice and node.children and kept.payload is None))
+        }
 
     def _book(self, node: KeptNode, payload: Payload) -> None:
         kept = value(node)
         kept.payload = payload
-        kept.nbytes = memoryview(payload).nbytes
+        if (nbytes := memoryview(payload).nbytes) != kept.state.nbytes:
+            kept.change(nbytes=nbytes)
         self.warm[node] = None
-        self.warm_bytes += kept.nbytes
+        self.warm_bytes += nbytes
 
     def _list(self, node: KeptNode) -> None:
         if value(node).is_exact or not value(node).wants_disk:
@@ -318,19 +351,9 @@ def value(node: KeptNode) -> Kept:
     return node.value
 
 
-def _from_file(state: StoredState, share: float) -> Kept:
-    """What is known of a state from its file, of which `share` is its own part."""
-    return Kept(
-        key=state.key,
-        nbytes=round(state.nbytes * share),
-        recompute_s=state.recompute_s * share,
-        used_at=state.used_at,
-        owners=state.owners,
-        n_uses=state.n_uses,
-        is_pinned=state.is_pinned,
-        origin=state.origin,
-        file=state,
-    )
+def _rests_on(node: KeptNode, key: str) -> bool:
+    file = value(node).file
+    return file is not None and file.key == key
 
 
 def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
@@ -357,17 +380,33 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
 def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | None:
     """A state's own tokens if it says of itself what is true."""
     n_tokens = state.end - state.start
-    if parent.end != state.start or n_tokens < 1:
+    if parent.end != state.start or n_tokens < 1 or len(state.packed) != n_tokens * TOKEN_BYTES:
         return None
     if state.start and not catalog.can_slice:
         return None
-    edge = state.packed
-    if len(edge) != n_tokens * TOKEN_BYTES:
-        return None
-    line = line_digest(catalog.tree.line(parent) + edge)
-    if line != state.line or state.key != state_key(catalog.namespace, state.start, line):
-        return None
-    return edge
+    line = line_digest(catalog.tree.line(parent) + state.packed)
+    is_true = line == state.line and state.key == state_key(catalog.namespace, state.start, line)
+    return state.packed if is_true else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """What the tiers of one cache share; `lock` guards catalog and ledger."""
+
+    catalog: Catalog
+    ledger: Ledger
+    lock: threading.Lock
+    settings: CacheSettings
+    split_state: Split
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+    monotonic: Callable[[], float]
+    """Seconds that never step back."""
+
+    def note(self, text: str, *, is_problem: bool = False) -> None:
+        """Add a line to the log."""
+        with self.lock:
+            self.ledger.note(text, is_problem=is_problem)
 
 
 MAX_ENTRIES = 200
@@ -380,7 +419,7 @@ def report(catalog: Catalog, ledger: Ledger, settings: CacheSettings) -> CacheRe
     return CacheReport(
         tiers=(_warm(catalog, settings), _cold(catalog, settings)),
         counts=ledger.counts,
-        entries=tuple(_entry(catalog, node) for node in last),
+        entries=tuple(_entry(node) for node in last),
         notes=ledger.take_notes(),
     )
 
@@ -394,25 +433,26 @@ def _cold(catalog: Catalog, settings: CacheSettings) -> TierUse:
     """Count states that lie on disk; of a file that holds more than its state, the state's part."""
     cold = [node for node in catalog.recent if value(node).file is not None]
     n_tokens = sum(node.end - catalog.start(node) for node in cold)
-    nbytes = sum(value(node).nbytes for node in cold)
+    nbytes = sum(value(node).state.nbytes for node in cold)
     return TierUse("cold", len(cold), n_tokens, nbytes, settings.cold_bytes)
 
 
-def _entry(catalog: Catalog, node: KeptNode) -> CacheEntry:
+def _entry(node: KeptNode) -> CacheEntry:
     kept = value(node)
     tiers: list[TierName] = ["warm"] if kept.payload is not None else []
     if kept.file is not None:
         tiers.append("cold")
+    state = kept.state
     return CacheEntry(
-        key=kept.key,
-        start=catalog.start(node),
-        n_tokens=node.end,
-        nbytes=kept.nbytes,
+        key=state.key,
+        start=state.start,
+        n_tokens=state.end,
+        nbytes=state.nbytes,
         tiers=tuple(tiers),
-        owners=tuple(sorted(kept.owners)),
-        is_pinned=kept.is_pinned,
-        n_uses=kept.n_uses,
-        used_at=kept.used_at,
-        recompute_s=kept.recompute_s,
-        origin=kept.origin,
+        owners=tuple(sorted(state.owners)),
+        is_pinned=state.is_pinned,
+        n_uses=state.n_uses,
+        used_at=state.used_at,
+        recompute_s=state.recompute_s,
+        origin=state.origin,
     )

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ SETTLED_NS = 2_000_000_000
 the coarsest one, FAT's, counts in 2 s."""
 
 STATE_FORMAT = "format"
-BUILD = re.compile(r"(llama\.cpp|torch) state (?:\d+ [0-9a-f]+|\d+, torch [^,]+)")
-"""What begins a state's format: a backend, and after it what names the build of its library."""
 ADAPTERS = "LoRA hashes"
 K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
 """The fields of a namespace that say how keys and values lie in a cache."""
@@ -122,15 +119,6 @@ class Namespace:
         except OSError:
             return False
         return False
-
-
-def is_of_other_build(namespace: Namespace, state_format: str) -> bool:
-    """Whether another build of the backend that has `state_format` made a namespace's states."""
-    found, own = (
-        BUILD.match(str(text))
-        for text in (dict(namespace.fields).get(STATE_FORMAT, ""), state_format)
-    )
-    return bool(found and own and found[1] == own[1] and found[0] != own[0])
 
 
 @dataclass(frozen=True, slots=True)

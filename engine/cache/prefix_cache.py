@@ -4,6 +4,7 @@ After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), for states 
 memory and on disk.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,14 +12,27 @@ from dataclasses import dataclass
 
 import psutil
 
-from engine.cache.books import Books, Split, part_of
-from engine.cache.catalog import Catalog, Kept, KeptNode, Payload, adopt, value
-from engine.cache.disk_writer import ColdTier, Disk
+from engine.background import PAUSES_S, ThreadFault, start_thread
+from engine.cache.catalog import (
+    CacheState,
+    Catalog,
+    KeptNode,
+    Payload,
+    Split,
+    part_of,
+    report,
+    value,
+)
+from engine.cache.disk_tier import DiskTier
+from engine.cache.namespace import Namespace
 from engine.cache.radix import TOKEN_BYTES, StoredState, pack
-from engine.cache.report import CacheSettings, Ledger
-from engine.cache.upkeep import Upkeep
-from engine.errors import CacheStoreError, StateError
+from engine.cache.report import CacheReport, CacheSettings, Ledger
+from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.warm_tier import WarmTier
+from engine.errors import CacheBudgetError, CacheStoreError, StateError
 
+LOOK_S = 2.0
+"""Time between two looks at memory, budgets and uses in the background."""
 MAX_PREFETCHES = 4
 """Lines that wait to be prefetched; older wishes give way."""
 N_NEWEST = 4
@@ -86,66 +100,57 @@ class PrefixCache:
 
     def __init__(
         self,
-        namespace: str,
+        namespace: Namespace,
         *,
         can_slice: bool,
         split_state: Split,
-        cold: ColdTier | None,
+        store: SnapshotStore | None,
         settings: CacheSettings,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         available: Callable[[], int] = available_bytes,
         in_background: bool = True,
     ) -> None:
-        """Take up what `cold` lists, and begin to work in the background.
-
-        A folder that cannot be read is named in the log; the cache goes on without it.
+        """Take up what the store lists, and begin to work in the background.
 
         Args:
-            namespace: key of everything that changes a state's numbers.
+            namespace: everything that changes a state's numbers.
             can_slice: `Backend.can_slice`.
             split_state: `Backend.split_state`; called from several threads.
-            cold: the store on disk, None without one.
+            store: the states on disk, None without a disk.
             settings: budgets and thresholds.
             now: seconds since the epoch.
             monotonic: seconds that never step back.
             available: bytes of main memory that are available.
-            in_background: False starts no thread; `upkeep.work` is then the caller's to call.
+            in_background: False starts no thread; `work` is then the caller's to call.
         """
-        self._books = books = Books(
-            Catalog(namespace, can_slice=can_slice),
-            Ledger(now),
-            settings,
-            split_state=split_state,
-            now=now,
-            available=available,
-        )
-        self._disk = None
-        if cold is not None and settings.cold_bytes > 0:
-            self._disk = Disk(cold, books, monotonic)
-            books.can_write = self._disk.can_write
-            _take_up(cold, books.catalog, books.ledger)
+        self._catalog = catalog = Catalog(namespace.key, can_slice=can_slice)
+        self._ledger = Ledger(now)
+        self._lock = threading.Lock()
+        self._settings = settings
+        cache = CacheState(catalog, self._ledger, self._lock, settings, split_state, now, monotonic)
+        self._cache = cache
+        has_disk = store is not None and settings.cold_bytes > 0
+        self._disk = DiskTier(cache, store, namespace) if store is not None and has_disk else None
+        self._warm = WarmTier(cache, available, self._can_write)
         self._wishes: deque[bytes] = deque(maxlen=MAX_PREFETCHES)
-        self.upkeep = Upkeep(
-            books,
-            self._disk,
-            prefetch_one=self._prefetch_one,
-            monotonic=monotonic,
-            in_background=in_background,
-        )
-        """What a user does by hand, and the work in the background."""
+        self._look_at = monotonic()
+        self._reported: tuple[object, ...] = ()
+        self._awake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = self._started() if in_background else None
 
     def match(self, tokens: Sequence[int], *, owner: str = "") -> Match:
         """Find the longest start of a line that can be restored, and protect it until released.
 
         Stretches that lie wholly within it are noted to be the owner's too.
         """
-        catalog, line = self._books.catalog, pack(tokens)
-        with self._books.lock:
+        catalog, line = self._catalog, pack(tokens)
+        with self._lock:
             nodes, n_tokens = catalog.usable(line)
             if nodes:
                 catalog.tree.lock(nodes[-1])
-                self._books.mark((node for node in nodes if node.end <= n_tokens), owner)
+                self._mark([node for node in nodes if node.end <= n_tokens], owner)
             n_warm = sum(
                 min(node.end, n_tokens) - catalog.start(node)
                 for node in nodes
@@ -171,50 +176,50 @@ class PrefixCache:
             except StateError:
                 continue
             except CacheStoreError as error:
-                self._books.note(str(error), is_problem=True)
+                self.note(str(error), is_problem=True)
                 break
             end = min(piece.end, piece.n_known)
             # It begins earlier where another thread dropped what was read before, and put it anew.
             held = piece.start, piece.end
-            states.append(part_of(state, held, (n_done, end), self._books.split_state))
+            states.append(part_of(state, held, (n_done, end), self._cache.split_state))
             n_cold += end - n_done if piece.payload is None else 0
             n_done = end
-            if not self._books.catalog.can_slice:
+            if not self._catalog.can_slice:
                 break
         if match.recompute_s is not None and match.n_tokens:
             match.recompute_s *= n_done / match.n_tokens
         match.n_tokens, match.n_warm, match.n_cold = n_done, n_done - n_cold, n_cold
-        self._books.wake()
+        self._awake.set()
         return states
 
     def refuse(self, match: Match, reason: str) -> None:
         """Drop the last state of a match, since the backend did not take what was read."""
-        catalog, ledger = self._books.catalog, self._books.ledger
-        with self._books.lock:
+        catalog, ledger = self._catalog, self._ledger
+        with self._lock:
             nodes, _ = catalog.usable(match.line[: match.n_tokens * TOKEN_BYTES])
             if nodes:
                 ledger.count(n_refused=1)
                 ledger.note(reason, is_problem=True)
                 catalog.remove(nodes[-1])
-        self._books.wake()
+        self._awake.set()
 
     def prefetch(self, tokens: Sequence[int]) -> None:
         """Bring what is kept of a line's start from disk into main memory, in the background."""
-        with self._books.lock:
+        with self._lock:
             self._wishes.append(pack(tokens))
-        self._books.wake()
+        self._awake.set()
 
     def n_known(self, tokens: Sequence[int]) -> int:
         """How many leading tokens some line had before, whether a state is left or not."""
-        with self._books.lock:
-            return self._books.catalog.tree.match(pack(tokens)).n_tokens
+        with self._lock:
+            return self._catalog.tree.match(pack(tokens)).n_tokens
 
     def keys_on(self, tokens: Sequence[int]) -> list[str]:
         """The keys of the states that lie wholly on a line."""
-        with self._books.lock:
-            found = self._books.catalog.tree.match(pack(tokens))
+        with self._lock:
+            found = self._catalog.tree.match(pack(tokens))
             ends_within = (node for node in found.nodes if node.end <= found.n_tokens)
-            return [node.value.key for node in ends_within if node.value is not None]
+            return [node.value.state.key for node in ends_within if node.value is not None]
 
     def put(
         self,
@@ -243,27 +248,27 @@ class PrefixCache:
         Raises:
             StateError: the tokens before `start` are not kept, or the state cannot be cut.
         """
-        line, catalog = pack(tokens), self._books.catalog
-        self._books.look_at_memory()
+        line, catalog = pack(tokens), self._catalog
+        self._warm.look_at_memory()
         while True:
-            with self._books.lock:
+            with self._lock:
                 nodes, n_kept = catalog.usable(line)
                 _check_start(start, n_kept, can_slice=catalog.can_slice)
                 if not self._wants(len(tokens) - n_kept):
-                    self._books.mark((node for node in nodes if node.end <= n_kept), owner)
+                    self._mark([node for node in nodes if node.end <= n_kept], owner)
                     return False
                 cut = self._uncut(nodes, n_kept)
                 whole = None if cut is None else value(cut).payload
                 n_upper = 0 if cut is None else n_kept - cut.start
-            halves = None if whole is None else self._books.split_state(whole, n_upper)
+            halves = None if whole is None else self._cache.split_state(whole, n_upper)
             tail, share = self._tail(state, n_kept - start, len(tokens) - start)
-            with self._books.lock:
+            with self._lock:
                 if self._has_changed(line, nodes, n_kept, cut, whole):
                     continue
                 if cut is not None:
                     catalog.split(cut, n_kept, halves)
                 is_kept = self._place(line, tail, recompute_s * share, owner, origin)
-            self._books.wake()
+            self._awake.set()
             return is_kept
 
     def note_hit(
@@ -275,8 +280,8 @@ class PrefixCache:
         held by itself. The rest is neither.
         """
         is_hit = n_warm + n_cold > 0
-        with self._books.lock:
-            self._books.ledger.count(
+        with self._lock:
+            self._ledger.count(
                 n_hits=int(is_hit),
                 n_misses=int(not is_hit and n_computed > n_hot),
                 n_hot_tokens=n_hot,
@@ -285,17 +290,219 @@ class PrefixCache:
                 n_computed_tokens=n_computed,
             )
             if saved_s is not None:
-                self._books.ledger.save(saved_s)
+                self._ledger.save(saved_s)
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
         """Add a line to the log."""
-        with self._books.lock:
-            self._books.ledger.note(text, is_problem=is_problem)
+        self._cache.note(text, is_problem=is_problem)
+
+    def pin(self, key: str) -> None:
+        """Protect a state, and what it needs, from eviction by budget.
+
+        Raises:
+            StateError: no state has this key.
+            CacheBudgetError: the pinned states would not fit into the budget.
+            CacheStoreError: the pin could not be written down; there is none then.
+        """
+        with self._lock:
+            node = self._node(key)
+            kept = value(node)
+            if kept.state.is_pinned:
+                return
+            kept.change(is_pinned=True)
+            try:
+                self._check_pins()
+            except CacheBudgetError:
+                kept.change(is_pinned=False)
+                raise
+            self._catalog.want_disk(node)
+        self._awake.set()
+        try:
+            self._save_pin(node)
+        except CacheStoreError:
+            kept.change(is_pinned=False)
+            raise
+
+    def unpin(self, key: str) -> None:
+        """Let a state be evicted again.
+
+        Raises:
+            StateError: no state has this key.
+            CacheStoreError: it could not be written down; the pin is back at the next start.
+        """
+        with self._lock:
+            node = self._node(key)
+            value(node).change(is_pinned=False)
+        self._save_pin(node)
+
+    def drop(self, key: str) -> None:
+        """Drop a state from every tier, pinned or not, with the states that need it.
+
+        Raises:
+            StateError: no state has this key.
+        """
+        with self._lock:
+            self._catalog.remove(self._node(key))
+        self._clear_spare()
+
+    def verify(self, key: str) -> None:
+        """Read a state from disk and check it; one that lies in main memory only is sound.
+
+        Raises:
+            StateError: no state has this key, or its file is damaged and was dropped.
+            CacheStoreError: the file cannot be read.
+        """
+        with self._lock:
+            file = value(self._node(key)).file
+        if file is not None and self._disk is not None:
+            self._disk.read(file, file.start, file.end)
+        self.note(f"State {key} is sound.")
+
+    def forget(self, owner: str) -> None:
+        """Drop what only this owner's prompts used, pinned or not; what others share stays."""
+        with self._lock:
+            for node in reversed(list(self._catalog.nodes())):
+                owners = value(node).state.owners
+                if owner not in owners:
+                    continue
+                if owners != {owner} or (self._catalog.can_slice and node.children):
+                    value(node).change(owners=owners - {owner})
+                    self._catalog.used[node] = None
+                else:
+                    self._catalog.remove(node)
+        self._clear_spare()
+
+    def clear(self) -> None:
+        """Drop every state of this namespace, pinned ones too.
+
+        Raises:
+            CacheStoreError: the folder cannot be read.
+        """
+        with self._lock:
+            for node in reversed(list(self._catalog.nodes())):
+                self._catalog.remove(node)
+        if self._disk is not None:
+            self._disk.spare_all()
+        self._clear_spare()
+
+    def has_news(self) -> bool:
+        """Whether something changed in the tiers since this was asked last; costs little."""
+        with self._lock:
+            catalog, ledger = self._catalog, self._ledger
+            now = (catalog.warm_bytes, len(catalog.unwritten), ledger.counts, ledger.n_notes)
+            was, self._reported = self._reported, now
+            return was != now
+
+    def report(self) -> CacheReport:
+        """How full the tiers are, what they hold, and what happened since the last report."""
+        with self._lock:
+            return report(self._catalog, self._ledger, self._settings)
+
+    def work(self) -> float:
+        """One piece of background work; the seconds until the next is due."""
+        if self._cache.monotonic() >= self._look_at:
+            self._look()
+        if self._prefetch_one():
+            return 0.0
+        if self._disk is not None and self._disk.write_one():
+            with self._lock:
+                self._warm.shrink()
+            return 0.0
+        if self._disk is not None:
+            self._disk.clear_spare()
+        return max(self._look_at - self._cache.monotonic(), 0.0)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is not on disk yet, and work no longer; gives up after `timeout_s`."""
+        until = self._cache.monotonic() + timeout_s
+        self._stopping.set()
+        self._awake.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        is_stopped = self._thread is None or not self._thread.is_alive()
+        if is_stopped and self._disk is not None:
+            self._disk.retry()
+            while self._cache.monotonic() < until and self._disk.write_one():
+                pass
+            self._disk.clear_spare()
+            self._disk.save_uses()
+
+    def _started(self) -> threading.Thread:
+        return start_thread(
+            self._work_on,
+            name="kvchat cache",
+            on_fault=self._report_fault,
+            pauses_s=PAUSES_S,
+            stopping=self._stopping,
+        )
+
+    def _work_on(self) -> None:
+        while not self._stopping.is_set():
+            self._awake.clear()
+            self._awake.wait(self.work())
+
+    def _report_fault(self, fault: ThreadFault) -> None:
+        what = (
+            "it goes on with the next state"
+            if fault.will_restart
+            else "nothing more is written to disk until the model is loaded again"
+        )
+        self.note(f"The cache met {fault}; {what}.", is_problem=True)
+
+    def _look(self) -> None:
+        """What is due now and then: budgets, the files of others, the times of use."""
+        self._look_at = self._cache.monotonic() + LOOK_S
+        self._warm.look_at_memory()
+        if self._disk is not None:
+            self._disk.trim()
+            self._disk.save_uses()
+
+    def _can_write(self) -> bool:
+        return self._disk is not None and self._disk.can_write()
+
+    def _node(self, key: str) -> KeptNode:
+        node = self._catalog.find(key)
+        if node is None:
+            raise StateError(
+                f"No state of the loaded model has the key {key}: it may have been evicted since."
+            )
+        return node
+
+    def _check_pins(self) -> None:
+        """Refuse pins that, with the states that they need, leave no room for others."""
+        catalog, settings = self._catalog, self._settings
+        held: set[KeptNode] = set()
+        for node in catalog.nodes():
+            if value(node).state.is_pinned:
+                held.update(catalog.tree.way(node) if catalog.can_slice else [node])
+        nbytes = sum(value(node).state.nbytes for node in held)
+        budget = settings.warm_bytes if self._disk is None else settings.cold_bytes
+        if nbytes > budget:
+            raise CacheBudgetError(
+                f"Pinned states would take {nbytes:,} bytes but the cache may have {budget:,}: "
+                "unpin another state, or raise the budget."
+            )
+
+    def _save_pin(self, node: KeptNode) -> None:
+        kept = node.value
+        if self._disk is not None and kept is not None and kept.is_exact:
+            self._disk.save_pin(kept.state)
+
+    def _clear_spare(self) -> None:
+        if self._disk is not None:
+            # A full disk refuses what is written, not what is deleted.
+            self._disk.retry()
+            self._disk.clear_spare()
+
+    def _mark(self, nodes: Sequence[KeptNode], owner: str) -> None:
+        """Note that these are used now, and by whom; the lock is held."""
+        for node in nodes:
+            self._catalog.touch(node, self._cache.now(), owner=owner)
 
     def _piece(self, line: bytes, n_done: int) -> _Piece | None:
         """The state that goes on behind the first `n_done` tokens of a line."""
-        catalog = self._books.catalog
-        with self._books.lock:
+        catalog = self._catalog
+        with self._lock:
             nodes, n_tokens = catalog.usable(line)
             node = next((node for node in nodes if node.end > n_done), None)
             if node is None or n_tokens <= n_done:
@@ -316,36 +523,36 @@ class PrefixCache:
 
     def _use(self, piece: _Piece, payload: Payload, *, is_guess: bool) -> None:
         """Note that a state was read, and keep it in main memory."""
-        catalog, ledger, node = self._books.catalog, self._books.ledger, piece.node
-        with self._books.lock:
+        catalog, ledger, node = self._catalog, self._ledger, piece.node
+        with self._lock:
             if node.value is None or (catalog.start(node), node.end) != (piece.start, piece.end):
                 return
             kept = node.value
-            if kept.payload is None and self._books.settings.warm_bytes > 0:
-                catalog.keep(node, payload, self._books.now())
+            if kept.payload is None and self._settings.warm_bytes > 0:
+                catalog.keep(node, payload, self._cache.now())
                 kept.is_prefetched = is_guess
                 ledger.count(n_promotions=1, n_prefetches=int(is_guess))
             elif not is_guess and kept.is_prefetched:
                 kept.is_prefetched = False
                 ledger.count(n_prefetches_used=1)
             if not is_guess:
-                kept.n_uses += 1
-                self._books.mark([node], "")
-            self._books.shrink()
+                catalog.touch(node, self._cache.now(), n_uses=1)
+            self._warm.shrink()
 
     def _recompute_s(self, nodes: Sequence[KeptNode], n_tokens: int) -> float | None:
         total_s = 0.0
         for node in nodes:
-            start, kept = self._books.catalog.start(node), value(node)
-            if kept.recompute_s <= 0.0:
+            state = value(node).state
+            if state.recompute_s <= 0.0:
                 return None
-            total_s += kept.recompute_s * (min(node.end, n_tokens) - start) / (node.end - start)
+            share = (min(state.end, n_tokens) - state.start) / (state.end - state.start)
+            total_s += state.recompute_s * share
         return total_s if nodes else None
 
     def _prefetch_one(self) -> bool:
         """Prefetch one line, and give whether there was a wish for it."""
-        catalog = self._books.catalog
-        with self._books.lock:
+        catalog = self._catalog
+        with self._lock:
             if not self._wishes:
                 return False
             line = self._wishes.popleft()
@@ -361,10 +568,10 @@ class PrefixCache:
 
     def _prefetch_line(self, line: bytes) -> None:
         """Read the states of a line, from its start, as far as they fit in main memory."""
-        n_done, room = 0, self._books.room()
+        n_done, room = 0, self._warm.room()
         while n_done * TOKEN_BYTES < len(line) and (piece := self._piece(line, n_done)):
             if piece.payload is None:
-                room -= value(piece.node).nbytes
+                room -= value(piece.node).state.nbytes
                 if room < 0:
                     return
                 try:
@@ -372,30 +579,30 @@ class PrefixCache:
                 except StateError:
                     return
                 except CacheStoreError as error:
-                    self._books.note(str(error), is_problem=True)
+                    self.note(str(error), is_problem=True)
                     return
             n_done = piece.end
 
     def _unlock(self, node: KeptNode) -> None:
-        with self._books.lock:
-            self._books.catalog.tree.unlock(node)
-            self._books.shrink()
+        with self._lock:
+            self._catalog.tree.unlock(node)
+            self._warm.shrink()
 
     def _wants(self, n_new: int) -> bool:
         """Whether any tier takes states at all, and one of so many new tokens is worth it."""
-        takes_any = self._books.settings.warm_bytes > 0 or self._disk is not None
-        return takes_any and n_new >= max(self._books.settings.min_tokens, 1)
+        takes_any = self._settings.warm_bytes > 0 or self._disk is not None
+        return takes_any and n_new >= max(self._settings.min_tokens, 1)
 
     def _uncut(self, nodes: Sequence[KeptNode], n_kept: int) -> KeptNode | None:
         """The node within whose stretch a line leaves the tree."""
-        is_inside = self._books.catalog.can_slice and nodes and nodes[-1].end > n_kept
+        is_inside = self._catalog.can_slice and nodes and nodes[-1].end > n_kept
         return nodes[-1] if is_inside else None
 
     def _tail(self, state: Payload, n_known: int, n_tokens: int) -> tuple[Payload, float]:
         """The part of a state that is new, and its share of the tokens."""
-        if not self._books.catalog.can_slice or n_known == 0:
+        if not self._catalog.can_slice or n_known == 0:
             return state, 1.0
-        return self._books.split_state(state, n_known)[1], 1 - n_known / n_tokens
+        return self._cache.split_state(state, n_known)[1], 1 - n_known / n_tokens
 
     def _has_changed(
         self,
@@ -406,44 +613,32 @@ class PrefixCache:
         whole: Payload | None,
     ) -> bool:
         """Whether another thread changed what was cut or measured without the lock."""
-        if self._books.catalog.usable(line) != (list(nodes), n_kept):
+        if self._catalog.usable(line) != (list(nodes), n_kept):
             return True
         return cut is not None and value(cut).payload is not whole
 
     def _place(
         self, line: bytes, state: Payload, recompute_s: float, owner: str, origin: str
     ) -> bool:
-        catalog, now = self._books.catalog, self._books.now()
-        nbytes = memoryview(state).nbytes
-        kept = Kept("", nbytes, recompute_s, now, payload=state, came_at=now, origin=origin)
-        node = catalog.place(line, kept)
-        self._books.mark((each for each in catalog.tree.way(node) if each.value is not None), owner)
+        catalog, now = self._catalog, self._cache.now()
+        node = catalog.place(line, state, recompute_s=recompute_s, now=now, origin=origin)
+        self._mark([each for each in catalog.tree.way(node) if each.value is not None], owner)
         if not catalog.can_slice:
             self._thin_out(node)
-        self._books.shrink(spare=node)
+        self._warm.shrink(newest=node)
         return node.value is not None
 
     def _thin_out(self, newest: KeptNode) -> None:
         """Drop older states of a line that no other line needs, since newer ones do more."""
-        catalog, n_seen = self._books.catalog, 0
+        catalog, n_seen = self._catalog, 0
         for node in list(catalog.tree.way(newest)):
             if node.value is None:
                 continue
             n_seen += 1
-            if n_seen <= N_NEWEST or node.n_locks or node.value.is_pinned:
+            if n_seen <= N_NEWEST or node.n_locks or node.value.state.is_pinned:
                 continue
             if not catalog.is_branch(node):
                 catalog.remove(node)
-
-
-def _take_up(cold: ColdTier, catalog: Catalog, ledger: Ledger) -> None:
-    try:
-        n_unusable = adopt(catalog, cold.states())
-    except CacheStoreError as error:
-        ledger.note(str(error), is_problem=True)
-        return
-    if n_unusable:
-        ledger.note(f"{n_unusable} states on disk lack the start of their line and are deleted.")
 
 
 def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -21,6 +21,8 @@ class StoredState:
 
     key: str
     """Name: hexadecimal, 16 characters; equal for equal namespace, line and start."""
+    namespace: str
+    """Key of the model, build and settings that it belongs to."""
     parent: str
     """Digest of the line's first `start` tokens; empty where `start` is 0."""
     line: str
@@ -48,6 +50,48 @@ def state_key(namespace: str, start: int, line: str) -> str:
     """The name of a state of a line from `start` on, in a namespace."""
     spelled = f"{namespace}:{start}:{line}".encode()
     return blake2b(spelled, digest_size=KEY_BYTES).hexdigest()
+
+
+def state_of_line(
+    namespace: str,
+    line: bytes,
+    start: int,
+    *,
+    nbytes: int,
+    recompute_s: float = 0.0,
+    used_at: float = 0.0,
+    origin: str = "",
+) -> StoredState:
+    """The state of a packed line from token `start` on, as nobody's."""
+    digest = line_digest(line)
+    return StoredState(
+        key=state_key(namespace, start, digest),
+        namespace=namespace,
+        parent=line_digest(line[: start * TOKEN_BYTES]) if start else "",
+        line=digest,
+        start=start,
+        end=len(line) // TOKEN_BYTES,
+        packed=line[start * TOKEN_BYTES :],
+        nbytes=nbytes,
+        recompute_s=recompute_s,
+        used_at=used_at,
+        origin=origin,
+    )
+
+
+def part_of_state(
+    state: StoredState, line: bytes, start: int, *, nbytes: int, share: float
+) -> StoredState:
+    """The state of a packed line from token `start` on, which is a `share` of another state."""
+    return replace(
+        state_of_line(state.namespace, line, start, nbytes=nbytes),
+        recompute_s=state.recompute_s * share,
+        owners=state.owners,
+        is_pinned=state.is_pinned,
+        n_uses=state.n_uses,
+        used_at=state.used_at,
+        origin=state.origin,
+    )
 
 
 def pack(tokens: Sequence[int]) -> bytes:
@@ -127,7 +171,7 @@ class RadixTree(Generic[V]):
         while child := node.children.get(line[at : at + TOKEN_BYTES]):
             nodes.append(child)
             if not line.startswith(child.edge, at):
-                n_tokens += _n_shared(child.edge, line, at)
+                n_tokens += n_tokens_shared(child.edge, line, at)
                 break
             at += len(child.edge)
             n_tokens = child.end
@@ -234,8 +278,8 @@ class RadixTree(Generic[V]):
         return node
 
 
-def _n_shared(edge: bytes, line: bytes, at: int) -> int:
-    """The leading tokens that an edge shares with a line from byte `at` on, by halving."""
+def n_tokens_shared(edge: bytes, line: bytes, at: int) -> int:
+    """How many leading tokens an edge shares with a line from byte `at` on, found by halving."""
     low, high = 0, min(len(edge), len(line) - at) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

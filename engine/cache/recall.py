@@ -201,7 +201,7 @@ class Recall:
         if self._tiers is not None:
             for key in self._tiers.keys_on(list(slot.sequence.tokens)):
                 with contextlib.suppress(StateError):  # it went with another
-                    self._tiers.upkeep.drop(key)
+                    self._tiers.drop(key)
         empty(slot)
         self._hot.forget_shared(slot)
 
@@ -255,7 +255,7 @@ class Recall:
         hot = self._hot_use()
         if self._tiers is None:
             return CacheReport(tiers=(hot,))
-        report = self._tiers.upkeep.report()
+        report = self._tiers.report()
         keys = {
             key
             for slot in tuple(self._hot.slots)

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.backends.base import Backend
-from engine.cache.books import part_of
-from engine.cache.catalog import Catalog, KeptNode, Payload, adopt, value
+from engine.cache.catalog import Payload, part_of
 from engine.cache.namespace import CacheTypes, Namespace, differ_in_types_only
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.radix import pack
-from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.radix import TOKEN_BYTES, StoredState, n_tokens_shared, pack
+from engine.cache.snapshot_store import SnapshotStore
 from engine.clock import Stopwatch
 from engine.errors import CacheStoreError, StateError
 
@@ -44,33 +43,26 @@ class Requantised:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """The states of one other namespace."""
-
-    namespace: Namespace
-    types: CacheTypes
-    catalog: Catalog
-
-
-@dataclass(frozen=True, slots=True)
 class _Found:
-    source: _Source
-    nodes: Sequence[KeptNode]
+    """The states of one other type that make up the start of a line."""
+
+    types: CacheTypes
+    states: Sequence[StoredState]
     n_tokens: int
 
 
 class OtherTypes:
-    """The states of other cache types in a folder, as they were when the model was loaded.
+    """The states of other cache types in a folder, as they were when they were first looked for.
 
     Safe for several threads: one line is converted at a time.
     """
 
-    def __init__(self, folder: ColdFolder, namespace: Namespace, backend: Backend) -> None:
-        self._folder = folder
+    def __init__(self, store: SnapshotStore, namespace: Namespace, backend: Backend) -> None:
+        self._store = store
         self._namespace = namespace
         self._backend = backend
         self._into = CacheTypes.of(namespace)
-        self._sources: tuple[_Source, ...] | None = None
+        self._known: list[tuple[CacheTypes, list[StoredState]]] | None = None
         self._lock = threading.Lock()
         self._has_complained = False
 
@@ -103,73 +95,74 @@ class OtherTypes:
         return done
 
     def _longest(self, line: bytes, owner: str) -> _Found | None:
-        """The source with most of a line; of several with as much, the most precise."""
-        found = []
-        for source in self._listed():
-            nodes, n_tokens = source.catalog.usable(line)
-            while nodes and owner not in value(nodes[-1]).owners:
-                n_tokens = source.catalog.start(nodes.pop())
-            if nodes:
-                found.append(_Found(source, nodes, n_tokens))
-        return max(found, key=lambda each: (each.n_tokens, each.source.types.bits), default=None)
+        """The types that hold most of a line; of several with as much, the most precise."""
+        if self._known is None:
+            self._known = self._listed()
+        found = [
+            _Found(types, *self._held([each for each in states if owner in each.owners], line))
+            for types, states in self._known
+        ]
+        return max(found, key=lambda each: (each.n_tokens, each.types.bits), default=None)
 
-    def _listed(self) -> tuple[_Source, ...]:
-        if self._sources is None:
-            self._sources = tuple(self._read_sources())
-        return self._sources
+    def _listed(self) -> list[tuple[CacheTypes, list[StoredState]]]:
+        """The states of each other type, the start of a line before its end."""
+        return [
+            (types, sorted(self._store.states(each.key), key=lambda state: state.end))
+            for each in self._store.namespaces()
+            if (types := CacheTypes.of(each)) and differ_in_types_only(each, self._namespace)
+        ]
 
-    def _read_sources(self) -> list[_Source]:
-        sources = []
-        for namespace in self._folder.namespaces():
-            types = CacheTypes.of(namespace)
-            if types is None or not differ_in_types_only(namespace, self._namespace):
+    def _held(self, states: Sequence[StoredState], line: bytes) -> tuple[list[StoredState], int]:
+        """The states that make up the longest start of a line, and its length."""
+        held: list[StoredState] = []
+        rest: tuple[int, StoredState] | None = None
+        for state in states:
+            before = (held[-1].end, held[-1].line) if held and state.start else (0, "")
+            n_shared = n_tokens_shared(state.packed, line, state.start * TOKEN_BYTES)
+            if (state.start, state.parent) != before or not n_shared:
                 continue
-            catalog = Catalog(namespace.key, can_slice=self._backend.can_slice)
-            adopt(catalog, [entry.state for entry in self._folder.entries(namespace.key)])
-            sources.append(_Source(namespace, types, catalog))
-        return sources
+            if state.start + n_shared == state.end:
+                held = [*held, state] if state.start else [state]
+            elif rest is None or rest[0] < state.start + n_shared:
+                rest = state.start + n_shared, state
+        n_tokens = held[-1].end if held else 0
+        if rest is not None and self._backend.can_slice and rest[1].start == n_tokens:
+            return [*held, rest[1]], rest[0]
+        return held, n_tokens
 
     def _put(
         self, tiers: PrefixCache, tokens: Sequence[int], owner: str, found: _Found
     ) -> Requantised | None:
         assert self._into is not None
-        watch, n_done, worst = Stopwatch(), 0, found.source.types
+        watch, n_done, worst = Stopwatch(), 0, found.types
         with tiers.match(tokens) as match:
             n_own = match.n_tokens if self._backend.can_slice else 0
-            for node in found.nodes:
-                end = min(node.end, found.n_tokens)
+            for state in found.states:
+                end = min(state.end, found.n_tokens)
                 if end <= n_own:
                     continue
-                start, state = self._read(found.source, node, end)
-                origin = self._origin(found.source, node)
-                share = (end - start) / (node.end - found.source.catalog.start(node))
+                before = CacheTypes.read(state.origin)
+                origin = found.types if before is None else found.types.coarsest(before)
                 if not tiers.put(
                     tokens[:end],
-                    start,
-                    state,
-                    recompute_s=value(node).recompute_s * share,
+                    state.start,
+                    self._converted(found.types, state, end),
+                    recompute_s=state.recompute_s * (end - state.start) / (state.end - state.start),
                     owner=owner,
                     origin=origin.spelled,
                 ):
                     break
                 worst = worst.coarsest(origin)
-                n_done += end - max(start, n_own)
+                n_done += end - max(state.start, n_own)
         if not n_done:
             return None
         return Requantised(worst, self._into, n_done, watch.total())
 
-    def _read(self, source: _Source, node: KeptNode, end: int) -> tuple[int, Payload]:
-        """A node's state up to a token of its line in the types of the context, and its start."""
-        file, types = value(node).file, source.types
-        assert file is not None
-        state: Payload = self._folder.read(source.namespace.key, file)
-        state = self._backend.requantise(state, types.k, types.v)
-        start, split = source.catalog.start(node), self._backend.split_state
-        return start, part_of(state, (file.start, file.end), (start, end), split)
-
-    def _origin(self, source: _Source, node: KeptNode) -> CacheTypes:
-        before = CacheTypes.read(value(node).origin)
-        return source.types if before is None else source.types.coarsest(before)
+    def _converted(self, types: CacheTypes, state: StoredState, end: int) -> Payload:
+        """A state up to a token of its line, in the types of the context."""
+        payload = self._backend.requantise(self._store.read(state), types.k, types.v)
+        span = (state.start, state.end)
+        return part_of(payload, span, (state.start, end), self._backend.split_state)
 
     def _complain(self, tiers: PrefixCache, reason: str) -> None:
         """Say once why a chat is read again."""

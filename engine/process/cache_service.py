@@ -9,17 +9,15 @@ from pathlib import Path
 
 from engine.backends.llama_cpp.slot_file import read_slot_file, whole_state
 from engine.background import PAUSES_S, ThreadFault, start_thread
-from engine.cache.namespace import HASHES, FileHashes, Namespace, namespace_of
+from engine.cache.namespace import HASHES, FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
 from engine.cache.requantised import OtherTypes
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore, drop_other_builds
+from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError, EngineError, StateError
 from engine.events import Event, TiersChanged
 from engine.generation.prompt import checked_tokens
 from engine.load import LoadedSession
-from engine.memory.units import format_bytes
 from engine.process.protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
 
 Errand = Prefetch | ManageCache | ForgetOwner
@@ -91,7 +89,7 @@ class CacheKeeper:
     def close(self, timeout_s: float) -> None:
         """Write what is not on disk yet; gives up after `timeout_s`."""
         if self._tiers is not None:
-            self._tiers.upkeep.close(timeout_s)
+            self._tiers.close(timeout_s)
 
     def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         """Open the tiers where that was not tried yet, then do errands without end."""
@@ -108,7 +106,7 @@ class CacheKeeper:
                 continue
             if errand is not None:
                 self._do(errand, self._tiers, loaded)
-            if errand is not None or self._tiers.upkeep.has_news():
+            if errand is not None or self._tiers.has_news():
                 self._report(loaded)
 
     def _try_to_open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
@@ -158,21 +156,18 @@ class CacheKeeper:
             hash_file=partial(hashes.digest, unchanged_since=self._made_at),
             gpus=sorted(name for name in buffers if not name.startswith("CPU")),
         )
-        cold, problem = _cold(namespace, settings)
+        store, problem = _opened_store(settings)
         self._tiers = tiers = PrefixCache(
-            namespace.key,
+            namespace,
             can_slice=backend.can_slice,
             split_state=backend.split_state,
-            cold=cold,
+            store=store,
             settings=settings,
         )
-        others = None if cold is None else OtherTypes(cold.folder, namespace, backend)
+        others = None if store is None else OtherTypes(store, namespace, backend)
         loaded.session.attach_cache(tiers, settings, others)
         if problem is not None:
             tiers.note(problem, is_problem=True)
-        if cold is not None:
-            for removed in (*cold.take_notes(), *_without_other_builds(cold, backend.state_format)):
-                tiers.note(removed, is_problem=True)
 
     def _do(self, errand: Errand, tiers: PrefixCache, loaded: LoadedSession) -> None:
         try:
@@ -180,53 +175,38 @@ class CacheKeeper:
                 case Prefetch(messages):
                     tiers.prefetch(loaded.session.prompt_tokens(messages))
                 case ForgetOwner(owner):
-                    tiers.upkeep.forget(owner)
+                    tiers.forget(owner)
                 case ManageCache(action, key):
                     _manage(tiers, action, key, loaded)
         except EngineError as error:
             tiers.note(str(error), is_problem=True)
 
 
-def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | None, str | None]:
-    """The tier on disk, or what keeps it from being used."""
+def _opened_store(settings: CacheSettings) -> tuple[SnapshotStore | None, str | None]:
+    """The states on disk, or what keeps the disk from being used."""
     if settings.folder is None or settings.cold_bytes <= 0:
         return None, None
     try:
-        return ColdStore(ColdFolder(settings.folder), namespace), None
+        return SnapshotStore(settings.folder), None
     except CacheStoreError as error:
         return None, f"Nothing is kept on disk: {error}"
-
-
-def _without_other_builds(cold: ColdStore, state_format: str) -> tuple[str, ...]:
-    """Drop what other builds of the library computed, and say so where there was anything."""
-    try:
-        gone = drop_other_builds(cold.folder, state_format)
-    except CacheStoreError as error:
-        return (f"The states of other builds stay on disk: {error}",)
-    if not gone.n_states:
-        return ()
-    states = "state" if gone.n_states == 1 else "states"
-    return (
-        f"{gone.n_states:,} {states} on disk ({format_bytes(gone.file_bytes)}) that another build "
-        "of the library computed were dropped: their tokens are computed again when they are used",
-    )
 
 
 def _manage(tiers: PrefixCache, action: CacheAction, key: str, loaded: LoadedSession) -> None:
     match action:
         case "pin":
-            tiers.upkeep.pin(key)
+            tiers.pin(key)
             tiers.note(f"State {key} is pinned.")
         case "unpin":
-            tiers.upkeep.unpin(key)
+            tiers.unpin(key)
             tiers.note(f"State {key} is no longer pinned.")
         case "drop":
-            tiers.upkeep.drop(key)
+            tiers.drop(key)
             tiers.note(f"State {key} was dropped.")
         case "verify":
-            tiers.upkeep.verify(key)
+            tiers.verify(key)
         case "clear":
-            tiers.upkeep.clear()
+            tiers.clear()
             tiers.note("Everything that was kept of this model and settings was dropped.")
         case "import":
             tiers.note(_imported(tiers, Path(key), loaded))

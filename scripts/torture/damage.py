@@ -4,19 +4,20 @@ import contextlib
 import random
 import resource
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 Damage: TypeAlias = Callable[[Path, random.Random], None]
-HEAD_BYTES = 400
-"""Within the head of a snapshot file: prelude and description."""
+HEAD_BYTES = 32
+"""The digest at the start of a snapshot file."""
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """The files of all namespaces."""
-    return sorted(folder.glob("*/*.kv"))
+    """The files of all models and types."""
+    return sorted(folder.glob("*.kv"))
 
 
 def rewrite(path: Path, content: bytes) -> None:
@@ -82,23 +83,12 @@ def flip_payload(folder: Path, rng: random.Random) -> None:
 
 
 def swap_keys(folder: Path, rng: random.Random) -> None:
-    """Exchange the names of the files of each namespace."""
+    """Exchange the names of the files, over all models and types."""
     del rng
-    for home in {path.parent for path in snapshots(folder)}:
-        paths = sorted(home.glob("*.kv"))
-        contents = [path.read_bytes() for path in paths]
-        for path, content in zip(paths, [*contents[1:], contents[0]], strict=True):
-            rewrite(path, content)
-
-
-def swap_namespaces(folder: Path, rng: random.Random) -> None:
-    """Put the files of each model and type into the folder of the next."""
-    del rng
-    homes = sorted({path.parent for path in snapshots(folder)})
-    for number, home in enumerate(homes):
-        home.rename(folder / f"swap-{number}")
-    for number, home in enumerate(homes):
-        (folder / f"swap-{(number + 1) % len(homes)}").rename(home)
+    paths = snapshots(folder)
+    contents = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, [*contents[1:], contents[0]], strict=True):
+        rewrite(path, content)
 
 
 def swap_payloads(folder: Path, rng: random.Random) -> None:
@@ -112,22 +102,28 @@ def swap_payloads(folder: Path, rng: random.Random) -> None:
 
 
 def lose_index(folder: Path, rng: random.Random) -> None:
-    """Delete the index."""
+    """Delete the table."""
     del rng
-    for path in folder.glob("index.db*"):
+    for path in folder.glob("states.db*"):
         path.unlink()
 
 
 def break_index(folder: Path, rng: random.Random) -> None:
-    """Fill the index with noise."""
-    for path in folder.glob("index.db"):
+    """Fill the table with noise."""
+    for path in folder.glob("states.db"):
         path.write_bytes(rng.randbytes(8192))
-    for path in folder.glob("index.db-*"):
+    for path in folder.glob("states.db-*"):
         path.unlink()
 
 
+def be_of_another_version(folder: Path, rng: random.Random) -> None:
+    """Let the table say that another kvchat made it."""
+    with contextlib.closing(sqlite3.connect(folder / "states.db")) as table:
+        table.execute(f"PRAGMA user_version = {rng.randrange(1000, 2000)}")
+
+
 def lose_some(folder: Path, rng: random.Random) -> None:
-    """Delete every second file, which the index still names."""
+    """Delete every second file, whose row stays."""
     del rng
     for path in snapshots(folder)[::2]:
         path.unlink()
@@ -147,10 +143,9 @@ def be_a_file(folder: Path, rng: random.Random) -> None:
 
 def litter(folder: Path, rng: random.Random) -> None:
     """Leave files and folders of others among the snapshots."""
-    for home in {path.parent for path in snapshots(folder)}:
-        (home / "0123456789abcdef.kv").write_bytes(rng.randbytes(1000))
-        (home / "notes.txt").write_text("mine")
-        (home / "fedcba9876543210.kv").mkdir()
+    (folder / "0123456789abcdef.kv").write_bytes(rng.randbytes(1000))
+    (folder / "notes.txt").write_text("mine")
+    (folder / "fedcba9876543210.kv").mkdir()
 
 
 def _mount(*arguments: str) -> bool:

@@ -1,5 +1,6 @@
 """The list of faults: a folder of snapshots is damaged, asked, and must not answer wrongly."""
 
+import itertools
 import os
 import random
 import shutil
@@ -64,10 +65,10 @@ FAULTS = (
     Fault("a bit of each head flipped", damage.flip_head, 5, is_told=True),
     Fault("a bit of each payload flipped", damage.flip_payload, 5, is_told=True),
     Fault("files under each other's keys", damage.swap_keys, is_told=True),
-    Fault("files of another model and type", damage.swap_namespaces, is_told=True),
     Fault("halves of other files", damage.swap_payloads, is_told=True),
-    Fault("no index", damage.lose_index),
-    Fault("noise for an index", damage.break_index),
+    Fault("no table", damage.lose_index),
+    Fault("noise for a table", damage.break_index, is_told=True),
+    Fault("a table of another version", damage.be_of_another_version, is_told=True),
     Fault("every second file deleted", damage.lose_some),
     Fault("files deleted while open", damage.lose_some, while_open=True),
     Fault("files cut while open", damage.truncate, 2, while_open=True),
@@ -217,19 +218,19 @@ class Faults:
         other = self._engine(choice, "another build")
         other.plan = replace(other.plan, sabotage="build")
         shutil.copytree(self._base.states.parent, other.plan.states.parent, dirs_exist_ok=True)
-        ours = {path.parent.name for path in damage.snapshots(other.plan.states)}
+        ours = [path.name for path in damage.snapshots(other.plan.states)]
         other.start()
         if self._go_on(other, choice):
             self._tally.blame("answer", other.name, "a state of another build was restored")
         other.close()
-        mine = self._engine(choice, "states of another build under our name")
-        mine.plan.states.mkdir(parents=True)
-        for path in damage.snapshots(other.plan.states):
-            if path.parent.name in ours:
-                continue
-            for name in ours:
-                (mine.plan.states / name).mkdir(exist_ok=True)
-                shutil.copy(path, mine.plan.states / name / path.name)
+        left = {path.name: path for path in damage.snapshots(other.plan.states)}
+        if not left.keys() >= set(ours):
+            self._tally.blame("answer", other.name, "it deleted the states of this build")
+        mine = self._engine(choice, "states of another build under our names")
+        shutil.copytree(self._base.states.parent, mine.plan.states.parent, dirs_exist_ok=True)
+        theirs = [path for name, path in left.items() if name not in ours]
+        for name, path in zip(ours, itertools.cycle(theirs), strict=False):
+            shutil.copy(path, mine.plan.states / name)
         mine.start()
         if self._go_on(mine, choice):
             self._tally.blame("answer", mine.name, "a state of another build was restored")

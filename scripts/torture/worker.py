@@ -63,12 +63,11 @@ def _load_other_states() -> None:
 
 def _leave_a_draft(plan: Plan) -> None:
     """Leave the half of a snapshot of a process that is dead, and let nobody remove it."""
-    from engine.cache import snapshot_folder as folder
+    from engine.cache import snapshot_store as store
 
-    setattr(folder, "remove_leftovers", lambda _: None)  # noqa: B010  a name of another module
-    home = plan.states / ("0" * 32)
-    home.mkdir(parents=True, exist_ok=True)
-    (home / f"half.{DEAD_PID}{DRAFT_SUFFIX}").write_bytes(b"half")
+    setattr(store, "remove_leftovers", lambda _: None)  # noqa: B010  a name of another module
+    plan.states.mkdir(parents=True, exist_ok=True)
+    (plan.states / f"half.{DEAD_PID}{DRAFT_SUFFIX}").write_bytes(b"half")
 
 
 def _outlive_the_front_end() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
+from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
 from engine.configuration import (
@@ -219,7 +220,8 @@ class RandomSession:
             checkpoint_tokens=rng.choice((0, 8)), reserve_bytes=0,
         )  # fmt: skip
         tiers = PrefixCache(
-            "n", can_slice=backend.can_slice, split_state=backend.split_state, cold=None,
+            Namespace("made", "up", ()), can_slice=backend.can_slice,
+            split_state=backend.split_state, store=None,
             settings=settings, in_background=False, available=lambda: 10**12,
         )  # fmt: skip
         return tiers, settings
@@ -385,7 +387,7 @@ def _held(session: Session, tiers: PrefixCache | None) -> Iterator[str]:
     if any(busy):
         yield f"busy slots: {busy}"
     locked = [] if tiers is None else [
-        node.n_locks for node in tiers._books.catalog.tree.nodes() if node.n_locks
+        node.n_locks for node in tiers._catalog.tree.nodes() if node.n_locks
     ]  # fmt: skip
     if locked:
         yield f"locks: {locked}"

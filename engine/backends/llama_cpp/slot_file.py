@@ -67,7 +67,7 @@ def read_slot_file(path: Path) -> SavedSlot:
     if version != SLOT_VERSION:
         raise StateError(f"{path} is a slot file of version {version}: {SLOT_VERSION} is read")
     end = SLOT_HEADER.size + 4 * n_integers
-    if n_integers > MAX_TOKENS or end > len(data):
+    if end > len(data):
         raise StateError(f"{path} is cut off: it says that it has {n_integers:,} tokens")
     integers = np.frombuffer(data, "<i4", n_integers, SLOT_HEADER.size)
     tokens = _tokens(integers.tolist(), path)

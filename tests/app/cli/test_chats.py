@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import engine.cache.snapshot_store
 from app import paths
 from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewChat, NewMessage
-from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import SamplingSettings
 from engine.errors import CacheStoreError
 from tests.app.cli.conftest import kvchat
@@ -182,23 +181,23 @@ def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None
         state_of((1, 2), owners=(f"chat:{chat.id}", f"chat:{other.id}")),
         state_of((1, 2, 3), 2, owners=(f"chat:{chat.id}",)),
     ]
-    with ColdFolder(paths.snapshots_dir()) as folder:
+    with SnapshotStore(paths.snapshots_dir()) as folder:
         for state in states:
             folder.write(NAMESPACE, state, payload_of(state))
         done = kvchat("chats", "delete", "gone", "--yes")
         assert "with it 1 kept state" in done.stderr
-        assert [entry.state.key for entry in folder.all_entries()] == [states[0].key]
+        assert [state.key for state in folder.states()] == [states[0].key]
 
 
 def test_states_that_cannot_be_removed_are_named_and_the_chat_is_gone(
     store: ChatStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(folder: Path, owner: str) -> None:
-        raise CacheStoreError(f"{folder} cannot be written")
+    def refuse(store: SnapshotStore, owner: str) -> None:
+        raise CacheStoreError(f"{store.path} cannot be written")
 
     dialogue(store, "gone")
     paths.snapshots_dir().mkdir(parents=True)
-    monkeypatch.setattr(engine.cache.snapshot_store, "forget_owner", refuse)
+    monkeypatch.setattr(SnapshotStore, "forget", refuse)
     assert run(["chats", "delete", "gone", "--yes"]) == 0
     assert "could not be removed" in capsys.readouterr().err
     assert store.list_chats() == []

@@ -20,7 +20,7 @@ from app.cli import main
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
 from engine.cache.namespace import Namespace
-from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.errors import InstallError, ServerError
 from engine.events import Failed, SpeculationChanged
@@ -264,7 +264,7 @@ def kept_chats_and_states() -> None:
         )
         store.set_kept_from(chat.id, asked.id, summary=LINES)
     namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
-    with ColdFolder(paths.snapshots_dir()) as folder:
+    with SnapshotStore(paths.snapshots_dir()) as folder:
         folder.write(namespace, STATE, payload_of(STATE))
 
 

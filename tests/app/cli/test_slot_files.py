@@ -12,7 +12,7 @@ from app.cache import cached_models
 from app.config import load_settings
 from app.opening import ModelRequest, loaded_engine, open_model
 from engine.backends.llama_cpp.slot_file import read_slot_file
-from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import SnapshotStore
 from engine.events import Finished, PromptReady, TiersChanged
 from engine.requests import GenerationRequest
 from tests.app.cli.conftest import kvchat
@@ -40,9 +40,9 @@ def answer(path: Path) -> tuple[PromptReady, Finished]:
 
 def exported(slot: Path, *options: str) -> None:
     """Write the longest line that is kept."""
-    with ColdFolder(paths.snapshots_dir()) as folder:
+    with SnapshotStore(paths.snapshots_dir()) as folder:
         (model,) = cached_models(folder)
-        key = max(model.entries, key=lambda entry: entry.state.end).state.key
+        key = max(model.entries, key=lambda entry: entry.end).key
     done = kvchat("cache", "export", key[:9], str(slot), *options)
     assert done.returncode == 0, done.stderr
 

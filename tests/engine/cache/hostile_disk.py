@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.cache.radix import StoredState
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
@@ -22,19 +21,18 @@ SMALL = [state_of([n], nbytes=1000) for n in range(3)]
 LARGE = state_of([99], nbytes=600_000)
 
 
-def write_many(store: ColdStore, written: list[StoredState]) -> None:
+def write_many(store: SnapshotStore, written: list[StoredState]) -> None:
     for n in range(100, 140):
         state = state_of([n], nbytes=LARGE.nbytes)
-        store.write(state, payload_of(state))
+        store.write(NAMESPACE, state, payload_of(state))
         written.append(state)
 
 
 def fill(path: Path) -> None:
     """Write until no space is left, then lose nothing and write again after room was made."""
-    with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE)
+    with SnapshotStore(path) as store:
         for state in SMALL:
-            store.write(state, payload_of(state))
+            store.write(NAMESPACE, state, payload_of(state))
         written: list[StoredState] = []
         with pytest.raises(CacheStoreError, match=r"no space is left .*kvchat cache prune"):
             write_many(store, written)
@@ -42,11 +40,10 @@ def fill(path: Path) -> None:
             assert store.read(state) == payload_of(state)
         assert len(store.states()) == len(SMALL) + len(written)
         assert not list(path.rglob("*.new"))
-        for state in written:
-            store.delete(state.key)
-        store.write(SMALL[0], payload_of(SMALL[0]))
-    with ColdFolder(path) as folder:
-        assert len(ColdStore(folder, NAMESPACE).states()) == len(SMALL)
+        store.delete([state.key for state in written])
+        store.write(NAMESPACE, SMALL[0], payload_of(SMALL[0]))
+    with SnapshotStore(path) as store:
+        assert len(store.states()) == len(SMALL)
 
 
 def fill_limited(path: Path) -> None:
@@ -57,29 +54,26 @@ def fill_limited(path: Path) -> None:
 
 def read_only(path: Path) -> None:
     """Read and list in a folder that cannot be written, with an index and without."""
-    with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE)
+    with SnapshotStore(path) as store:
         for state in SMALL:
-            store.write(state, payload_of(state))
+            store.write(NAMESPACE, state, payload_of(state))
             store.read(state)  # imports now what the other user may not read
     is_root = os.getuid() == 0  # whom no mode keeps from writing
     if is_root:
         for each in (path, *path.rglob("*")):
             os.chown(each, NOBODY, NOBODY)
-    for folder_path in (path, path / NAMESPACE.key):
-        folder_path.chmod(0o500)
+    path.chmod(0o500)
     if is_root:
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE)
+    with SnapshotStore(path) as store:
         assert len(store.states()) == len(SMALL)
         for state in SMALL:
             assert store.read(state) == payload_of(state)
         refused = "cannot be written: give yourself the right"
         with pytest.raises(CacheStoreError, match=refused):
-            store.write(LARGE, payload_of(LARGE))
+            store.write(NAMESPACE, LARGE, payload_of(LARGE))
         with pytest.raises(CacheStoreError, match=refused):
-            store.delete(SMALL[0].key)
+            store.delete([SMALL[0].key])
         assert store.read(SMALL[0]) == payload_of(SMALL[0])
 
 

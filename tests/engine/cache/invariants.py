@@ -1,16 +1,19 @@
 """What is true of a cache at every moment."""
 
 from collections import Counter
+from dataclasses import replace
 
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.radix import line_digest, state_key, unpack
+from engine.cache.radix import state_of_line, unpack
 from tests.engine.cache.made_up import NAMESPACE, MemoryDisk, state_of
+
+OF_USE = ("recompute_s", "owners", "is_pinned", "n_uses", "used_at", "origin")
 
 
 def check(cache: PrefixCache, disk: MemoryDisk | None) -> None:
     """Compare the books with what they are about."""
-    catalog = cache._books.catalog
-    with cache._books.lock:
+    catalog = cache._catalog
+    with cache._lock:
         needs: Counter[str] = Counter()
         n_bytes = 0
         for node in catalog.tree.nodes():
@@ -20,7 +23,11 @@ def check(cache: PrefixCache, disk: MemoryDisk | None) -> None:
                 assert node.n_locks or len(node.children) > 1
                 continue
             start = catalog.start(node)
-            assert kept.key == state_key(NAMESPACE, start, line_digest(line))
+            state = kept.state
+            assert state == replace(
+                state_of_line(NAMESPACE.key, line, start, nbytes=state.nbytes),
+                **{name: getattr(state, name) for name in OF_USE},
+            )
             assert kept.payload is not None or kept.file is not None
             assert (node in catalog.warm) == (kept.payload is not None)
             if kept.payload is not None:

@@ -40,7 +40,7 @@ class Life:
         assert restored(cache, tokens) <= n_known
 
     def work(self, cache: PrefixCache) -> None:
-        cache.upkeep.work()
+        cache.work()
 
     def match(self, cache: PrefixCache) -> None:
         self.matches.append(cache.match(self.line()))
@@ -57,19 +57,19 @@ class Life:
             self.disk.damaged.add(self.chance.choice(list(self.disk.files)))
 
     def manage(self, cache: PrefixCache) -> None:
-        entries = cache.upkeep.report().entries
+        entries = cache.report().entries
         if not entries:
             return
         key = self.chance.choice(entries).key
         with contextlib.suppress(StateError, CacheBudgetError):
             match self.chance.randint(0, 5):
                 case 0:
-                    cache.upkeep.pin(key)
+                    cache.pin(key)
                 case 1 | 2:
-                    cache.upkeep.unpin(key)
+                    cache.unpin(key)
                 case 3:
-                    cache.upkeep.drop(key)
+                    cache.drop(key)
                 case 4:
-                    cache.upkeep.verify(key)
+                    cache.verify(key)
                 case 5:
-                    cache.upkeep.forget(f"chat:{self.chance.randint(1, 3)}")
+                    cache.forget(f"chat:{self.chance.randint(1, 3)}")

@@ -1,17 +1,18 @@
 """A store on disk that lies in memory, states made of their own tokens, and clocks to set."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from engine.cache.catalog import Payload
-from engine.cache.disk_writer import ColdTier
+from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import StoredState, pack
 from engine.cache.report import CacheSettings
+from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError, StateError
 
-NAMESPACE = "0123456789abcdef"
+NAMESPACE = Namespace("0123456789abcdef", "/dev/null", ())
 TOKEN = 4
 """Bytes of a token in a made-up state."""
 
@@ -27,29 +28,36 @@ def split_state(state: Payload, at: int) -> tuple[bytes, bytes]:
     return whole[: at * TOKEN], whole[at * TOKEN :]
 
 
-class MemoryDisk:
-    """What `ColdTier` promises, with faults to be switched on."""
+class MemoryDisk(SnapshotStore):
+    """The states of one namespace in memory, with faults to be switched on."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[StoredState, bytes]] = {}
         self.damaged: set[str] = set()
         self.is_full = False
         self.is_unreadable = False
-        self.elsewhere = 0
         self.n_reads = 0
         self.log: list[str] = []
 
     @property
     def nbytes(self) -> int:
-        files = list(self.files.values())
-        return sum(len(payload) for _, payload in files) + self.elsewhere
+        return sum(len(payload) for _, payload in list(self.files.values()))
 
-    def states(self) -> list[StoredState]:
+    def take_notes(self) -> tuple[str, ...]:
+        return ()
+
+    def know(self, namespace: Namespace) -> None:
+        assert namespace == NAMESPACE
+
+    def namespaces(self) -> list[Namespace]:
+        return [NAMESPACE]
+
+    def states(self, namespace: str | None = None) -> list[StoredState]:
         if self.is_unreadable:
             raise CacheStoreError("The folder cannot be read.")
         return [state for state, _ in list(self.files.values())]
 
-    def write(self, state: StoredState, payload: Payload) -> None:
+    def write(self, namespace: Namespace, state: StoredState, payload: Payload) -> None:
         if self.is_full:
             raise CacheStoreError("The disk is full.")
         assert len(payload) == state.nbytes == (state.end - state.start) * TOKEN
@@ -67,35 +75,29 @@ class MemoryDisk:
             raise StateError(f"State {state.key} is damaged or gone.")
         return found[1]
 
-    def delete(self, key: str) -> None:
-        if self.is_full:
+    def delete(self, keys: Collection[str]) -> None:
+        if self.is_full and keys:
             raise CacheStoreError("The folder is read-only.")
-        found = self.files.pop(key, None)
-        if found is not None:
-            self.log.append(f"delete {found[0].start}-{found[0].end}")
+        for key in keys:
+            found = self.files.pop(key, None)
+            if found is not None:
+                self.log.append(f"delete {found[0].start}-{found[0].end}")
 
-    def note_use(self, key: str, used_at: float, n_uses: int, owners: frozenset[str]) -> None:
-        found = self.files.get(key)
-        if found is not None:
-            state = replace(found[0], used_at=used_at, n_uses=n_uses, owners=owners)
-            self.files[key] = (state, found[1])
+    def save_uses(self, states: Iterable[StoredState]) -> None:
+        for each in states:
+            self._change_state(
+                each.key, used_at=each.used_at, n_uses=each.n_uses, owners=each.owners
+            )
 
     def pin(self, key: str, *, is_pinned: bool) -> None:
         if self.is_full:
             raise CacheStoreError("The folder is read-only.")
+        self._change_state(key, is_pinned=is_pinned)
+
+    def _change_state(self, key: str, **about: object) -> None:
         found = self.files.get(key)
         if found is not None:
-            self.files[key] = (replace(found[0], is_pinned=is_pinned), found[1])
-
-    def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
-        freed = min(nbytes, self.elsewhere)
-        self.elsewhere -= freed
-        return freed
-
-
-def as_cold_tier(disk: MemoryDisk) -> ColdTier:
-    """Proof for mypy that the made-up disk is one."""
-    return disk
+            self.files[key] = (replace(found[0], **about), found[1])  # type: ignore[arg-type]
 
 
 class Clock:
@@ -126,7 +128,7 @@ def make_cache(
         NAMESPACE,
         can_slice=can_slice,
         split_state=split_state,
-        cold=disk,
+        store=disk,
         settings=CacheSettings(
             folder=Path("unused"),
             warm_bytes=warm_bytes,
@@ -143,14 +145,14 @@ def make_cache(
 
 def n_kept(cache: PrefixCache, tokens: Sequence[int]) -> int:
     """Give how many leading tokens some tier holds; asking uses none of them."""
-    return cache._books.catalog.usable(pack(tokens))[1]
+    return cache._catalog.usable(pack(tokens))[1]
 
 
 def put(
     cache: PrefixCache, tokens: Sequence[int], *, owner: str = "", seconds: float = 1.0
 ) -> bool:
     """Keep a line as a session would: from what is kept on."""
-    start = n_kept(cache, tokens) if cache._books.catalog.can_slice else 0
+    start = n_kept(cache, tokens) if cache._catalog.can_slice else 0
     if start == len(tokens):
         start = 0
     return cache.put(tokens, start, state_of(tokens, start), recompute_s=seconds, owner=owner)
@@ -158,7 +160,7 @@ def put(
 
 def work(cache: PrefixCache) -> None:
     """Do what waits in the background."""
-    while cache.upkeep.work() == 0.0:
+    while cache.work() == 0.0:
         pass
 
 

@@ -1,9 +1,10 @@
 """States to put on disk."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.cache.namespace import Namespace
-from engine.cache.radix import StoredState, line_digest, pack, state_key
+from engine.cache.radix import StoredState, pack, state_of_line
 
 NAMESPACE = Namespace("ab" * 16, "/models/one.gguf", (("K type", "f16"), ("streams", "one")))
 OTHER = Namespace("cd" * 16, "/models/two.gguf", (("K type", "q8_0"),))
@@ -22,15 +23,9 @@ def state_of(
     used_at: float = 1_700_000_000.0,
 ) -> StoredState:
     """Give the state of a line from `start` on."""
-    line = line_digest(pack(tokens))
-    return StoredState(
-        key=state_key(namespace.key, start, line),
-        parent=line_digest(pack(tokens[:start])) if start else "",
-        line=line,
-        start=start,
-        end=len(tokens),
-        packed=pack(tokens[start:]),
-        nbytes=nbytes,
+    state = state_of_line(namespace.key, pack(tokens), start, nbytes=nbytes)
+    return replace(
+        state,
         recompute_s=recompute_s,
         owners=frozenset(owners),
         is_pinned=is_pinned,

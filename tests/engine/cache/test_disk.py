@@ -39,7 +39,7 @@ def test_a_full_disk_is_told_once_and_tried_again_later():
     for _ in range(3):
         work(cache)
         clock.at += 3
-    problems = [note.text for note in cache.upkeep.report().notes if note.is_problem]
+    problems = [note.text for note in cache.report().notes if note.is_problem]
     assert problems == ["The disk is full. Saving goes on in main memory."]
     assert restored(cache, A) == 50
     disk.is_full = False
@@ -48,7 +48,7 @@ def test_a_full_disk_is_told_once_and_tried_again_later():
     clock.at += 60
     work(cache)
     assert len(disk.files) == 2
-    assert [note.text for note in cache.upkeep.report().notes] == ["The disk takes states again."]
+    assert [note.text for note in cache.report().notes] == ["The disk takes states again."]
 
 
 def test_while_the_disk_refuses_memory_keeps_to_its_budget():
@@ -59,9 +59,9 @@ def test_while_the_disk_refuses_memory_keeps_to_its_budget():
         clock.at += 1
         put(cache, line)
         work(cache)
-    assert cache.upkeep.report().tiers[0].nbytes <= 100 * 4
+    assert cache.report().tiers[0].nbytes <= 100 * 4
     assert restored(cache, C) == 50
-    assert cache.upkeep.report().counts.n_evictions == 1
+    assert cache.report().counts.n_evictions == 1
 
 
 def test_the_end_of_a_session_tries_a_refusing_disk_once_more():
@@ -71,7 +71,7 @@ def test_the_end_of_a_session_tries_a_refusing_disk_once_more():
     put(cache, A)
     work(cache)
     disk.is_full = False
-    cache.upkeep.close(1.0)
+    cache.close(1.0)
     assert lines(disk) == {100}
 
 
@@ -86,7 +86,7 @@ def test_over_budget_the_state_of_least_worth_leaves_the_disk():
     put(cache, C)
     work(cache)
     assert lines(disk) == {100, 300}
-    assert cache.upkeep.report().counts.n_evictions == 1
+    assert cache.report().counts.n_evictions == 1
     assert restored(cache, B) == 0
 
 
@@ -102,22 +102,12 @@ def test_what_others_need_leaves_the_disk_after_them():
     assert sorted(state.end for state in disk.states()) == [15, 30]
 
 
-def test_states_of_other_models_leave_for_those_of_this_one():
-    disk = MemoryDisk()
-    disk.elsewhere = 90 * 4
-    cache = make_cache(disk, cold_bytes=100 * 4)
-    put(cache, A)
-    work(cache)
-    assert disk.elsewhere == 50 * 4
-    assert lines(disk) == {100}
-
-
 def test_a_smaller_budget_holds_from_the_next_start_on():
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A)
     put(first, B)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     second = make_cache(disk, cold_bytes=60 * 4)
     work(second)
     assert disk.nbytes == 50 * 4
@@ -131,8 +121,8 @@ def test_uses_and_owners_outlive_a_restart():
     clock.at += 100
     assert restored(first, A) == 50
     first.match(A, owner="chat:2").release()
-    first.upkeep.close(1.0)
-    (entry,) = make_cache(disk).upkeep.report().entries
+    first.close(1.0)
+    (entry,) = make_cache(disk).report().entries
     assert entry.n_uses == 1
     assert entry.used_at == clock.at
     assert entry.owners == ("chat:1", "chat:2")
@@ -144,11 +134,11 @@ def test_what_lacks_the_start_of_its_line_is_deleted():
     put(first, A[:20])
     put(first, A[:35])
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     lost = next(key for key, (state, _) in disk.files.items() if state.start == 20)
     del disk.files[lost]
     second = make_cache(disk)
-    assert "1 states on disk lack" in second.upkeep.report().notes[0].text
+    assert "1 states on disk lack" in second.report().notes[0].text
     work(second)
     assert [state.end for state in disk.states()] == [20]
 
@@ -157,7 +147,7 @@ def test_a_state_that_says_other_tokens_than_its_digests_is_never_used():
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     (key,) = disk.files
     state, payload = disk.files[key]
     disk.files[key] = (replace(state, packed=pack(B)), payload)
@@ -171,7 +161,7 @@ def test_a_state_that_names_another_line_is_never_used(said):
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     (key,) = disk.files
     state, payload = disk.files[key]
     disk.files[key] = (replace(state, **said), payload)
@@ -186,9 +176,9 @@ def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
     cache = make_cache(disk)
     write = disk.write
 
-    def interrupted(state, payload):
-        cache.upkeep.forget("chat:1")
-        write(state, payload)
+    def interrupted(namespace, state, payload):
+        cache.forget("chat:1")
+        write(namespace, state, payload)
 
     disk.write = interrupted
     put(cache, A, owner="chat:1")
@@ -201,14 +191,14 @@ def test_a_pin_set_or_taken_while_the_state_is_written_holds_on_disk():
         disk = MemoryDisk()
         cache = make_cache(disk)
         put(cache, A)
-        (entry,) = cache.upkeep.report().entries
+        (entry,) = cache.report().entries
         for act in acts[:-1]:
-            getattr(cache.upkeep, act)(entry.key)
+            getattr(cache, act)(entry.key)
         write = disk.write
 
-        def interrupted(state, payload, act=acts[-1], cache=cache, write=write):
-            getattr(cache.upkeep, act)(state.key)
-            write(state, payload)
+        def interrupted(namespace, state, payload, act=acts[-1], cache=cache, write=write):
+            getattr(cache, act)(state.key)
+            write(namespace, state, payload)
 
         disk.write = interrupted
         work(cache)
@@ -224,16 +214,16 @@ def test_a_file_stands_for_its_own_stretch_only_though_its_parent_lost_its_file_
     put(cache, A)
     write = disk.write
 
-    def interrupted(state, payload):
+    def interrupted(namespace, state, payload):
         disk.write = write
         disk.damaged.add(key)
         with pytest.raises(StateError):
-            cache.upkeep.verify(key)
+            cache.verify(key)
         disk.damaged.clear()
-        write(state, payload)
+        write(namespace, state, payload)
 
     disk.write = interrupted
-    cache.upkeep.work()
+    cache.work()
     check(cache, disk)
     work(cache)
     assert restored(make_cache(disk), A) == 50
@@ -244,10 +234,10 @@ def test_an_edge_that_is_split_while_it_is_written_is_on_disk_all_the_same():
     cache = make_cache(disk)
     write = disk.write
 
-    def interrupted(state, payload):
+    def interrupted(namespace, state, payload):
         disk.write = write
         put(cache, [*A[:30], *B[:20]])
-        write(state, payload)
+        write(namespace, state, payload)
 
     disk.write = interrupted
     put(cache, A)
@@ -291,7 +281,7 @@ def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
     disk = MemoryDisk()
     disk.is_unreadable = True
     cache = make_cache(disk)
-    assert [note.is_problem for note in cache.upkeep.report().notes] == [True]
+    assert [note.is_problem for note in cache.report().notes] == [True]
     put(cache, A)
     assert restored(cache, A) == 50
 
@@ -300,7 +290,7 @@ def test_a_file_that_cannot_be_read_now_is_passed_over_and_kept():
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     second = make_cache(disk)
     disk.is_unreadable = True
     assert restored(second, A) == 0
@@ -313,16 +303,16 @@ def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
     cache = make_cache(disk, cold_bytes=60 * 4)
     put(cache, A, owner="chat:1")
     work(cache)
-    (entry,) = cache.upkeep.report().entries
-    cache.upkeep.pin(entry.key)
+    (entry,) = cache.report().entries
+    cache.pin(entry.key)
     put(cache, B)
     put(cache, C)
     work(cache)
     assert lines(disk) == {100}
     assert restored(cache, B) == restored(cache, C) == 50
-    (note,) = cache.upkeep.report().notes
+    (note,) = cache.report().notes
     assert "has no room on disk" in note.text
-    cache.upkeep.unpin(entry.key)
+    cache.unpin(entry.key)
     put(cache, [*range(400, 440)])
     work(cache)
     assert lines(disk) == {400}
@@ -337,5 +327,5 @@ def test_a_chat_is_deleted_from_a_disk_that_is_too_full_to_write():
     put(cache, B)
     work(cache)
     disk.is_full = False
-    cache.upkeep.forget("chat:1")
+    cache.forget("chat:1")
     assert not disk.files

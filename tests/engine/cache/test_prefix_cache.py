@@ -1,5 +1,7 @@
 """The tiers over a disk in memory: what is put is found, whatever moved in between."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.errors import StateError
@@ -10,6 +12,7 @@ from tests.engine.cache.made_up import (
     n_kept,
     put,
     restored,
+    split_state,
     state_of,
     work,
 )
@@ -32,7 +35,7 @@ def test_the_shared_start_of_two_lines_lies_in_memory_once():
     cache = make_cache()
     put(cache, A)
     put(cache, B)
-    warm, _ = cache.upkeep.report().tiers
+    warm, _ = cache.report().tiers
     assert warm.n_tokens == 70
     assert warm.nbytes == 70 * 4
     assert restored(cache, A) == 50
@@ -63,14 +66,14 @@ def test_what_memory_has_no_room_for_comes_back_from_disk():
     clock.at += 1
     put(cache, [*range(300, 350)])
     work(cache)
-    warm, cold = cache.upkeep.report().tiers
+    warm, cold = cache.report().tiers
     assert warm.nbytes <= 60 * 4
     assert cold.n_tokens == 100
     match = cache.match(A)
     assert match.n_cold == 50
     cache.read(match)
     match.release()
-    assert cache.upkeep.report().counts.n_promotions == 1
+    assert cache.report().counts.n_promotions == 1
     assert restored(cache, A) == 50
 
 
@@ -79,12 +82,12 @@ def test_a_second_start_finds_what_the_first_wrote():
     first = make_cache(disk)
     put(first, A, owner="chat:1")
     put(first, B, owner="chat:2")
-    first.upkeep.close(1.0)
+    first.close(1.0)
     second = make_cache(disk)
     with second.match(B) as match:
         assert match.n_cold == 50
     assert restored(second, A) == 50
-    owners = {entry.owners for entry in second.upkeep.report().entries}
+    owners = {entry.owners for entry in second.report().entries}
     assert owners == {("chat:1", "chat:2"), ("chat:1",), ("chat:2",)}
 
 
@@ -107,7 +110,7 @@ def test_a_split_of_what_is_only_on_disk_is_done_from_the_file():
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     second = make_cache(disk)
     second.put(B, 30, state_of(B, 30), recompute_s=1.0)
     assert restored(second, A) == 50
@@ -122,7 +125,7 @@ def test_a_damaged_file_shortens_the_match_and_takes_what_needs_it_along():
     put(first, A[:20])
     put(first, A[:35])
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     second = make_cache(disk)
     disk.damaged = {state.key for state in disk.states() if state.start == 20}
     with second.match(A) as match:
@@ -131,7 +134,7 @@ def test_a_damaged_file_shortens_the_match_and_takes_what_needs_it_along():
         assert match.n_tokens == 20
         assert b"".join(states) == state_of(A[:20])
     assert n_kept(second, A) == 20
-    report = second.upkeep.report()
+    report = second.report()
     assert report.counts.n_refused == 1
     assert any(note.is_problem for note in report.notes)
     work(second)
@@ -143,7 +146,7 @@ def test_a_thousand_chats_with_one_system_prompt_hold_it_once():
     cache = make_cache(warm_bytes=10**9)
     for chat in range(1000):
         put(cache, [*shared, *range(chat * 200 + 2000, chat * 200 + 2200)], owner=f"chat:{chat}")
-    warm = cache.upkeep.report().tiers[0]
+    warm = cache.report().tiers[0]
     assert warm.n_tokens == 300 + 1000 * 200
     assert warm.nbytes == warm.n_tokens * 4
     assert restored(cache, [*shared, *range(2000 + 77 * 200, 2200 + 77 * 200)]) == 500
@@ -161,7 +164,7 @@ def test_what_no_tier_may_hold_is_not_kept():
 def test_a_state_put_while_another_thread_changes_the_line_goes_where_it_belongs():
     cache = make_cache()
     put(cache, A)
-    split, waiting = cache._books.split_state, [[*A[:25], 1, 2, 3], [*A[:28], 4, 5, 6]]
+    split, waiting = split_state, [[*A[:25], 1, 2, 3], [*A[:28], 4, 5, 6]]
     others = list(waiting)
 
     def interrupted(state, at):
@@ -169,9 +172,9 @@ def test_a_state_put_while_another_thread_changes_the_line_goes_where_it_belongs
             put(cache, waiting.pop())
         return split(state, at)
 
-    cache._books.split_state = interrupted
+    cache._cache = replace(cache._cache, split_state=interrupted)
     assert cache.put(B, 0, state_of(B), recompute_s=1.0)
-    assert cache.upkeep.report().tiers[0].n_tokens == 50 + 20 + 3 + 3
+    assert cache.report().tiers[0].n_tokens == 50 + 20 + 3 + 3
     for line in (A, B, *others):
         assert restored(cache, line) == len(line)
 
@@ -181,7 +184,7 @@ def test_the_background_writes_without_being_asked():
     cache = make_cache(disk, in_background=True)
     put(cache, A)
     wait_until(lambda: disk.files)
-    cache.upkeep.close(5.0)
+    cache.close(5.0)
     assert [state.end for state in disk.states()] == [50]
 
 
@@ -190,5 +193,5 @@ def test_what_is_put_at_the_very_end_is_written_before_the_end():
     cache = make_cache(disk, in_background=True)
     for start in range(0, 5000, 100):
         put(cache, list(range(start, start + 50)))
-    cache.upkeep.close(30.0)
+    cache.close(30.0)
     assert len(disk.files) == 50

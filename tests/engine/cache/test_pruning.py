@@ -5,20 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.disk_index import ColdEntry
-from engine.cache.eviction import LeavingOrder
+from engine.cache.eviction import eviction_order
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore, prune
-from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
+from engine.cache.snapshot_store import SnapshotStore
+from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 NOW = 1_700_000_000.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[ColdFolder]:
-    with ColdFolder(tmp_path / "states") as folder:
+def folder(tmp_path: Path) -> Iterator[SnapshotStore]:
+    with SnapshotStore(tmp_path / "states") as folder:
         yield folder
 
 
@@ -30,15 +28,14 @@ def here(tmp_path: Path) -> Namespace:
     return Namespace("ef" * 16, str(model), ())
 
 
-def leaving(*states: StoredState, orphaned: tuple[str, ...] = ()) -> list[StoredState]:
-    entries = [ColdEntry(NAMESPACE.key, state, 1) for state in states]
-    order = LeavingOrder(
-        entries, may_go=lambda entry: not entry.state.is_pinned, orphaned=orphaned, now=NOW
+def leaving(*states: StoredState) -> list[StoredState]:
+    order = eviction_order(
+        states, may_go=lambda state: not state.is_pinned, is_useless=lambda _: False, now=NOW
     )
-    return [entry.state for _, entry in order]
+    return list(order)
 
 
-def put(folder: ColdFolder, namespace: Namespace, *states: StoredState) -> None:
+def put(folder: SnapshotStore, namespace: Namespace, *states: StoredState) -> None:
     for state in states:
         folder.write(namespace, state, payload_of(state))
 
@@ -67,61 +64,39 @@ def test_an_end_whose_start_is_missing_leaves_first() -> None:
     assert leaving(whole, lost) == [lost, whole]
 
 
-def test_pruning_frees_what_is_asked_and_no_more(folder: ColdFolder, here: Namespace) -> None:
+def test_pruning_frees_what_is_asked_and_no_more(folder: SnapshotStore, here: Namespace) -> None:
     states = [state_of([n], namespace=here, recompute_s=1.0 + n) for n in range(5)]
     put(folder, here, *states)
     before = folder.nbytes
-    gone = prune(folder, before // 5 + 1, now=NOW)
-    assert [entry.state for entry in gone] == states[:2]
-    assert folder.nbytes == before - sum(entry.file_bytes for entry in gone)
+    gone = folder.prune(before // 5 + 1, now=NOW)
+    assert gone == states[:2]
+    assert folder.nbytes == before - sum(state.nbytes for state in gone)
 
 
 def test_states_of_a_model_that_is_gone_leave_before_all_others(
-    folder: ColdFolder, here: Namespace
+    folder: SnapshotStore, here: Namespace
 ) -> None:
     kept, orphan = state_of([1], namespace=here, recompute_s=0.1), state_of([1], recompute_s=99.0)
     put(folder, here, kept)
     put(folder, NAMESPACE, orphan)
-    assert [entry.state for entry in prune(folder, 1, now=NOW)] == [orphan]
-    assert [each.key for each in folder.namespaces()] == [here.key]
-    assert not (folder.path / NAMESPACE.key).exists()
+    assert folder.prune(1, now=NOW) == [orphan]
+    assert [each.namespace for each in folder.states()] == [here.key]
 
 
-def test_what_was_used_lately_outlives_pruning_by_age_with_its_start(folder: ColdFolder) -> None:
+def test_what_was_used_lately_outlives_pruning_by_age_with_its_start(folder: SnapshotStore) -> None:
     start, end = state_of([1], used_at=NOW - 99), state_of([1, 2], 1, used_at=NOW)
     old = state_of([5], used_at=NOW - 99)
     put(folder, NAMESPACE, start, end, old)
-    gone = prune(folder, 10**9, now=NOW, older_than=NOW - 50)
-    assert [entry.state for entry in gone] == [old]
+    assert folder.prune(10**9, now=NOW, used_before=NOW - 50) == [old]
 
 
-def test_a_store_makes_room_among_others_only_and_below_a_worth_only(
-    folder: ColdFolder, here: Namespace
-) -> None:
-    store = ColdStore(folder, OTHER)
-    own = state_of([1], namespace=OTHER, recompute_s=1e-3)
-    cheap = state_of([1], namespace=here, recompute_s=2e-3, nbytes=1024)
-    dear = state_of([2], namespace=here, recompute_s=1024.0, nbytes=1024)
-    put(folder, OTHER, own)
-    put(folder, here, cheap, dear)
-    freed = store.prune_elsewhere(10**9, below=-1.0, now=NOW)
-    assert freed > cheap.nbytes
-    assert [entry.state for entry in folder.entries(here.key)] == [dear]
-    assert store.states() == [own]
+def test_what_is_in_use_stays_with_its_start(folder: SnapshotStore) -> None:
+    start, end, free = state_of([1]), state_of([1, 2], 1), state_of([5])
+    put(folder, NAMESPACE, start, end, free)
+    assert folder.prune(10**9, now=NOW, in_use={end.key}) == [free]
 
 
-def test_making_room_again_and_again_lists_others_once(
-    folder: ColdFolder, here: Namespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = ColdStore(folder, OTHER)
-    states = [state_of([n], namespace=here, recompute_s=2.0**n, nbytes=1024) for n in range(1, 5)]
-    put(folder, here, *states)
-    hour = 3600.0  # halves the worth of all
-    assert store.prune_elsewhere(1, below=0.0, now=NOW) > 0
-    with monkeypatch.context() as patch:
-        patch.setattr(folder, "all_entries", lambda **_: pytest.fail("listed again"))
-        assert store.prune_elsewhere(1, below=-8.1, now=NOW + 20) == 0
-        assert store.prune_elsewhere(1, below=-7.9, now=NOW + 20) > 0
-    assert store.prune_elsewhere(1, below=-7.9, now=NOW + hour) > 0
-    assert store.prune_elsewhere(1, below=-7.1, now=NOW + hour) == 0
-    assert [entry.state for entry in folder.entries(here.key)] == [states[3]]
+def test_what_a_later_state_supersedes_leaves_first(folder: SnapshotStore) -> None:
+    cheap, old = state_of([1], recompute_s=0.1), state_of([5], recompute_s=99.0)
+    put(folder, NAMESPACE, cheap, old)
+    assert folder.prune(1, now=NOW, superseded={old.key}) == [old]

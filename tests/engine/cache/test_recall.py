@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Logits
+from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall, Recalled, TokenRate
 from engine.cache.report import CacheSettings
@@ -27,10 +28,10 @@ LINE = [n % 26 for n in range(60)]
 
 def tiers_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> PrefixCache:
     return PrefixCache(
-        "test",
+        Namespace("test", "model.gguf", ()),
         can_slice=backend.can_slice,
         split_state=backend.split_state,
-        cold=None,
+        store=None,
         settings=settings,
         in_background=False,
     )

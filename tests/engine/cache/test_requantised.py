@@ -1,7 +1,6 @@
 """A chat whose cache type was changed goes on with what was kept in the other type."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,9 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall, Recalled
 from engine.cache.report import CacheReport, CacheSettings
 from engine.cache.requantised import OtherTypes, Requantised
-from engine.cache.snapshot_file import describe, read_description
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import KVTypeName
-from engine.errors import StateError
 from engine.testing import FakeBackend
-from tests.engine.cache.making import state_of
 
 SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
 LINE = [(5 * n + n * n // 3) % 250 for n in range(120)]
@@ -33,15 +28,15 @@ class Life:
     """One load of a model in some cache types, from opening to writing everything down."""
 
     def __init__(
-        self, folder: ColdFolder, k: KVTypeName, v: KVTypeName, backend: FakeBackend, model: str
+        self, folder: SnapshotStore, k: KVTypeName, v: KVTypeName, backend: FakeBackend, model: str
     ) -> None:
         self.backend = backend
         mine = namespace(k, v, model)
         self.tiers = PrefixCache(
-            mine.key,
+            mine,
             can_slice=backend.can_slice,
             split_state=backend.split_state,
-            cold=ColdStore(folder, mine),
+            store=folder,
             settings=SETTINGS,
             in_background=False,
         )
@@ -57,19 +52,19 @@ class Life:
         return recalled
 
     def end(self) -> CacheReport:
-        report = self.tiers.upkeep.report()
-        self.tiers.upkeep.close(5.0)
+        report = self.tiers.report()
+        self.tiers.close(5.0)
         return report
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[ColdFolder]:
-    with ColdFolder(tmp_path / "cold") as folder:
+def folder(tmp_path: Path) -> Iterator[SnapshotStore]:
+    with SnapshotStore(tmp_path / "cold") as folder:
         yield folder
 
 
 def live(
-    folder: ColdFolder,
+    folder: SnapshotStore,
     k: KVTypeName,
     v: KVTypeName | None = None,
     *,
@@ -81,7 +76,7 @@ def live(
     return Life(folder, k, k if v is None else v, backend, model)
 
 
-def kept(folder: ColdFolder, k: KVTypeName, *lines: list[int], can_crop: bool = True) -> None:
+def kept(folder: SnapshotStore, k: KVTypeName, *lines: list[int], can_crop: bool = True) -> None:
     life = live(folder, k, can_crop=can_crop)
     for line in lines:
         life.say(line)
@@ -90,7 +85,7 @@ def kept(folder: ColdFolder, k: KVTypeName, *lines: list[int], can_crop: bool = 
 
 @pytest.mark.parametrize("can_crop", [True, False])
 def test_a_chat_in_another_type_is_converted_and_not_computed(
-    folder: ColdFolder, can_crop: bool
+    folder: SnapshotStore, can_crop: bool
 ) -> None:
     kept(folder, "f16", LINE[:60], can_crop=can_crop)
     life = live(folder, "q8_0", can_crop=can_crop)
@@ -105,14 +100,14 @@ def test_a_chat_in_another_type_is_converted_and_not_computed(
     assert list(recalled.sequence.tokens) == LINE[:60]
 
 
-def test_the_same_types_convert_nothing(folder: ColdFolder) -> None:
+def test_the_same_types_convert_nothing(folder: SnapshotStore) -> None:
     kept(folder, "q8_0", LINE[:60])
     life = live(folder, "q8_0")
     assert life.say(LINE[:60]).requantised is None
     assert life.backend.n_requantised == 0
 
 
-def test_only_what_the_own_types_lack_is_converted(folder: ColdFolder) -> None:
+def test_only_what_the_own_types_lack_is_converted(folder: SnapshotStore) -> None:
     kept(folder, "f16", LINE[:50])
     kept(folder, "q4_0", LINE[:90])  # itself requantised up to 50, computed from there on
     life = live(folder, "f16")
@@ -124,7 +119,7 @@ def test_only_what_the_own_types_lack_is_converted(folder: ColdFolder) -> None:
     assert origins == {(0, 50): "", (50, 90): "q4_0/q4_0"}
 
 
-def test_another_chat_is_not_given_what_a_coarse_type_lost(folder: ColdFolder) -> None:
+def test_another_chat_is_not_given_what_a_coarse_type_lost(folder: SnapshotStore) -> None:
     kept(folder, "q4_0", LINE[:60])
     life = live(folder, "f16")
     recalled = life.say(LINE[:60], ANOTHER)
@@ -133,7 +128,7 @@ def test_another_chat_is_not_given_what_a_coarse_type_lost(folder: ColdFolder) -
 
 
 def test_a_shared_start_is_converted_as_far_as_the_chat_itself_used_it(
-    folder: ColdFolder,
+    folder: SnapshotStore,
 ) -> None:
     life = live(folder, "q8_0")
     life.say(LINE[:40], CHAT)
@@ -144,12 +139,12 @@ def test_a_shared_start_is_converted_as_far_as_the_chat_itself_used_it(
     assert recalled.n_reused == 40
 
 
-def test_another_model_is_no_source(folder: ColdFolder) -> None:
+def test_another_model_is_no_source(folder: SnapshotStore) -> None:
     kept(folder, "f16", LINE[:60])
     assert live(folder, "q8_0", model="b").say(LINE[:60]).requantised is None
 
 
-def test_of_several_types_with_as_much_the_most_precise_is_taken(folder: ColdFolder) -> None:
+def test_of_several_types_with_as_much_the_most_precise_is_taken(folder: SnapshotStore) -> None:
     kept(folder, "q4_0", LINE[:60])
     kept(folder, "f16", LINE[:60])  # requantised from q4_0, which it does not hide
     life = live(folder, "q8_0")
@@ -159,17 +154,17 @@ def test_of_several_types_with_as_much_the_most_precise_is_taken(folder: ColdFol
     assert "What q4_0 lost of them stays lost." in recalled.requantised.sentence
 
 
-def test_the_origin_outlives_the_engine(folder: ColdFolder) -> None:
+def test_the_origin_outlives_the_engine(folder: SnapshotStore) -> None:
     kept(folder, "q4_0", LINE[:60])
     kept(folder, "f16", LINE[:60])
-    (entry,) = live(folder, "f16").tiers.upkeep.report().entries
+    (entry,) = live(folder, "f16").tiers.report().entries
     assert entry.origin == "q4_0/q4_0"
-    (written,) = folder.entries(namespace("f16", "f16").key)
-    assert written.state.origin == "q4_0/q4_0"
-    folder.verify("a-f16-f16", written.state.key)
+    (written,) = folder.states(namespace("f16", "f16").key)
+    assert written.origin == "q4_0/q4_0"
+    folder.read(written)
 
 
-def test_the_price_is_a_line_of_the_log(folder: ColdFolder) -> None:
+def test_the_price_is_a_line_of_the_log(folder: SnapshotStore) -> None:
     kept(folder, "f16", LINE[:60])
     life = live(folder, "q8_0", "q4_0")
     life.say(LINE[:60])
@@ -179,7 +174,7 @@ def test_the_price_is_a_line_of_the_log(folder: ColdFolder) -> None:
 
 
 def test_a_layout_that_forbids_it_is_said_once_and_the_chat_is_read_again(
-    folder: ColdFolder,
+    folder: SnapshotStore,
 ) -> None:
     kept(folder, "f16", LINE[:60])
     life = live(folder, "q8_0", state_format="fake state without types")
@@ -190,13 +185,14 @@ def test_a_layout_that_forbids_it_is_said_once_and_the_chat_is_read_again(
     assert "keeps no keys and values that have types" in notes[0].text
 
 
-def test_a_state_that_is_gone_from_disk_is_computed(folder: ColdFolder) -> None:
+def test_a_state_that_is_gone_from_disk_is_computed(folder: SnapshotStore) -> None:
     kept(folder, "f16", LINE[:60])
-    for path in folder.path.glob("*/*.kv"):
+    for path in folder.path.glob("*.kv"):
         path.unlink()
     life = live(folder, "q8_0")
     assert life.say(LINE[:60]).n_reused == 0
-    assert life.end().notes == ()  # the folder knew, so nothing was looked for
+    (note,) = life.end().notes
+    assert "is read again" in note.text
 
 
 def test_types_are_spelled_read_and_compared() -> None:
@@ -232,15 +228,3 @@ def test_a_gain_is_told_without_a_loss() -> None:
         "1,234 tokens were requantised from f16 to q8_0 in 46 ms instead of being read again. "
         "They are as precise as q8_0 is."
     )
-
-
-def test_a_description_says_its_origin_only_where_there_is_one() -> None:
-    mine = namespace("f16", "f16")
-    state = state_of(LINE[:8], namespace=mine)
-    assert b"origin" not in describe(mine, state)
-    told = describe(mine, replace(state, origin="q8_0/q8_0"))
-    assert read_description(told, state.packed, state.nbytes)[1].origin == "q8_0/q8_0"
-    for wrong in (b'"\\u001b[2J"', b'"q8_0"', b"7", b"null", b"[]"):
-        damaged = told.replace(b'"q8_0/q8_0"', wrong)
-        with pytest.raises(StateError):
-            read_description(damaged, state.packed, state.nbytes)

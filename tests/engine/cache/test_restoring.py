@@ -14,7 +14,7 @@ def with_one_on_disk(**settings) -> tuple[PrefixCache, MemoryDisk]:
     first = make_cache(disk)
     put(first, A[:20])
     put(first, A)
-    first.upkeep.close(1.0)
+    first.close(1.0)
     return make_cache(disk, **settings), disk
 
 
@@ -27,7 +27,7 @@ def test_what_was_prefetched_is_in_memory_when_it_is_asked_for():
         assert (match.n_warm, match.n_cold) == (50, 0)
         cache.read(match)
     assert disk.n_reads == n_reads == 2
-    counts = cache.upkeep.report().counts
+    counts = cache.report().counts
     assert (counts.n_prefetches, counts.n_prefetches_used) == (2, 2)
     assert (counts.n_prefetches_wasted, counts.n_promotions) == (0, 2)
 
@@ -40,7 +40,7 @@ def test_what_was_prefetched_in_vain_is_counted_when_it_leaves():
     clock.at += 1
     put(cache, B, seconds=100.0)
     work(cache)
-    assert cache.upkeep.report().counts.n_prefetches_wasted == 2
+    assert cache.report().counts.n_prefetches_wasted == 2
     assert restored(cache, A) == 50
 
 
@@ -48,11 +48,11 @@ def test_a_prefetch_reads_no_more_than_memory_holds():
     cache, _ = with_one_on_disk(warm_bytes=30 * 4)
     cache.prefetch(A)
     work(cache)
-    assert cache.upkeep.report().tiers[0].n_tokens == 20
+    assert cache.report().tiers[0].n_tokens == 20
     low, _ = with_one_on_disk(available=1000, reserve_bytes=1000 - 30 * 4)
     low.prefetch(A)
     work(low)
-    assert low.upkeep.report().tiers[0].n_tokens == 20
+    assert low.report().tiers[0].n_tokens == 20
 
 
 def test_without_a_warm_tier_states_are_read_from_disk_each_time():
@@ -60,7 +60,7 @@ def test_without_a_warm_tier_states_are_read_from_disk_each_time():
     assert restored(cache, A) == 50
     assert restored(cache, A) == 50
     assert disk.n_reads == 4
-    assert cache.upkeep.report().counts.n_promotions == 0
+    assert cache.report().counts.n_promotions == 0
 
 
 def test_what_is_matched_stays_in_memory_until_it_is_released():
@@ -78,7 +78,7 @@ def test_what_is_matched_stays_in_memory_until_it_is_released():
     assert match.n_cold == 0
     match.release()
     match.release()
-    assert cache.upkeep.report().tiers[0].n_tokens == 50
+    assert cache.report().tiers[0].n_tokens == 50
 
 
 def test_a_match_survives_a_split_of_what_it_found():
@@ -100,7 +100,7 @@ def test_a_line_that_changes_while_it_is_read_is_given_as_far_as_it_is_still_the
     def interrupted(state):
         disk.read = read
         payload = read(state)
-        cache.upkeep.clear()
+        cache.clear()
         put(cache, anew)
         return payload
 
@@ -118,19 +118,19 @@ def test_short_memory_takes_from_the_warm_tier_before_the_machine_swaps():
     clock.at += 1
     put(cache, B)
     work(cache)
-    cache._books.available = lambda: 900
+    cache._warm._available = lambda: 900
     clock.at += 3
     work(cache)
-    report = cache.upkeep.report()
+    report = cache.report()
     assert report.tiers[0].n_tokens == 50
     assert "Main memory is short" in report.notes[-1].text
     with cache.match(B) as match:
         assert match.n_warm == 50
-    cache._books.available = lambda: 10_000
+    cache._warm._available = lambda: 10_000
     clock.at += 3
     work(cache)
     assert restored(cache, A) == 50
-    assert cache.upkeep.report().tiers[0].n_tokens == 100
+    assert cache.report().tiers[0].n_tokens == 100
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_short_memory_takes_from_the_warm_tier_before_the_machine_swaps():
 def test_a_prompt_is_a_hit_a_miss_or_was_in_the_context(n_hot, n_warm, n_cold, n_computed, outcome):
     cache = make_cache()
     cache.note_hit(n_hot=n_hot, n_warm=n_warm, n_cold=n_cold, n_computed=n_computed, saved_s=0.5)
-    counts = cache.upkeep.report().counts
+    counts = cache.report().counts
     assert (counts.n_hits, counts.n_misses) == outcome
     found = (counts.n_hot_tokens, counts.n_warm_tokens, counts.n_cold_tokens)
     assert found == (n_hot, n_warm, n_cold)
@@ -156,6 +156,6 @@ def test_a_prompt_is_a_hit_a_miss_or_was_in_the_context(n_hot, n_warm, n_cold, n
 def test_time_that_nobody_timed_is_no_gain_and_no_loss():
     cache = make_cache()
     for saved_s in (None, 2.0, None, -0.5):
-        assert cache.upkeep.report().counts.saved_s in (None, 2.0)
+        assert cache.report().counts.saved_s in (None, 2.0)
         cache.note_hit(n_hot=0, n_warm=99, n_cold=0, n_computed=1, saved_s=saved_s)
-    assert cache.upkeep.report().counts.saved_s == 1.5
+    assert cache.report().counts.saved_s == 1.5

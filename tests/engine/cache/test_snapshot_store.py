@@ -1,108 +1,366 @@
-"""The cold tier of one namespace."""
+"""One folder for every model and every kvchat that runs: the table is the truth."""
 
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.cache.disk_writer import ColdTier
-from engine.cache.namespace import Namespace
-from engine.cache.radix import pack
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore, Forgotten, drop_other_builds
-from engine.errors import StateError
+from engine.cache import snapshot_store
+from engine.cache.radix import StoredState, pack
+from engine.cache.snapshot_store import SnapshotStore
+from engine.errors import CacheStoreError, StateError
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[ColdFolder]:
-    with ColdFolder(tmp_path / "states") as folder:
-        yield folder
+STATES = [state_of([n, n + 1, n + 2]) for n in range(5)]
 
 
 @pytest.fixture
-def store(folder: ColdFolder) -> ColdStore:
-    return ColdStore(folder, NAMESPACE)
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "states"
 
 
-def test_a_store_is_a_cold_tier(store: ColdStore) -> None:
-    tier: ColdTier = store
-    assert tier.states() == []
-    assert tier.nbytes == 0
+@pytest.fixture
+def store(path: Path) -> Iterator[SnapshotStore]:
+    with SnapshotStore(path) as store:
+        yield store
 
 
-def test_what_was_written_is_read_bit_for_bit(folder: ColdFolder, store: ColdStore) -> None:
+def put(store: SnapshotStore, *states: StoredState) -> None:
+    for state in states:
+        store.write(NAMESPACE, state, payload_of(state))
+
+
+def listed(store: SnapshotStore) -> set[str]:
+    return {state.key for state in store.states(NAMESPACE.key)}
+
+
+def keys(*states: StoredState) -> set[str]:
+    return {state.key for state in states}
+
+
+def files(path: Path) -> set[str]:
+    return {file.stem for file in path.glob("*.kv")}
+
+
+def test_what_was_written_is_read_bit_for_bit(store: SnapshotStore) -> None:
     state = state_of([1, 2, -3, 2**31 - 1])
-    store.write(state, memoryview(payload_of(state)))
+    store.write(NAMESPACE, state, memoryview(payload_of(state)))
     assert store.read(state) == payload_of(state)
     assert store.states() == [state]
-    takes = folder.file_of(NAMESPACE.key, state.key).stat().st_size
-    assert store.nbytes == takes
-    assert takes > state.nbytes
+    assert store.nbytes == state.nbytes
 
 
-def test_a_state_outlives_a_restart_with_its_use_and_pin(tmp_path: Path) -> None:
+def test_a_state_outlives_a_restart_with_its_use_and_pin(path: Path) -> None:
     state = state_of(range(40))
-    with ColdFolder(tmp_path) as folder:
-        store = ColdStore(folder, NAMESPACE)
-        store.write(state, payload_of(state))
-        store.note_use(state.key, 1_800_000_000.0, 7, frozenset({"chat:1", "chat:2"}))
+    used = replace(state, used_at=1_800_000_000.0, n_uses=7, owners=frozenset({"a", "b"}))
+    with SnapshotStore(path) as store:
+        put(store, state)
+        store.save_uses([used])
         store.pin(state.key, is_pinned=True)
-    with ColdFolder(tmp_path) as folder:
-        (found,) = ColdStore(folder, NAMESPACE).states()
-    assert (found.used_at, found.n_uses, found.is_pinned) == (1_800_000_000.0, 7, True)
-    assert found.owners == {"chat:1", "chat:2"}
-    assert found.packed == pack(range(40))
+    with SnapshotStore(path) as store:
+        assert store.states(NAMESPACE.key) == [replace(used, is_pinned=True)]
+        assert store.states(NAMESPACE.key)[0].packed == pack(range(40))
+        store.pin(state.key, is_pinned=False)
+        assert not store.states()[0].is_pinned
 
 
-def test_a_store_lists_and_reads_its_own_namespace_only(folder: ColdFolder) -> None:
-    store, other = (ColdStore(folder, each) for each in (NAMESPACE, OTHER))
-    state = state_of([1, 2, 3], namespace=OTHER)
-    other.write(state, payload_of(state))
-    assert store.states() == []
-    with pytest.raises(StateError, match="is gone"):
-        store.read(state)
-    assert other.read(state) == payload_of(state)
-    assert store.nbytes == other.nbytes > state.nbytes
+def test_states_are_listed_by_namespace_or_all(store: SnapshotStore) -> None:
+    other = state_of([1, 2, 3], namespace=OTHER)
+    put(store, STATES[0])
+    store.write(OTHER, other, payload_of(other))
+    assert store.states(OTHER.key) == [other]
+    assert {state.key for state in store.states()} == keys(STATES[0], other)
+    assert store.namespaces() == [NAMESPACE, OTHER]
 
 
-def test_a_deleted_state_is_gone_and_deleting_it_again_is_no_error(store: ColdStore) -> None:
-    state = state_of([1, 2, 3])
-    store.write(state, payload_of(state))
-    store.delete(state.key)
-    store.delete(state.key)
-    assert store.states() == []
+def test_everything_is_for_its_owner_only(store: SnapshotStore, path: Path) -> None:
+    put(store, *STATES)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in path.rglob("*") if file.is_file()}
+    assert modes == {0o600}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_model_whose_path_is_no_text_is_known_by_it(store: SnapshotStore) -> None:
+    odd = replace(NAMESPACE, model=os.fsdecode(b"/models/na\xff.gguf"))
+    store.know(odd)
+    assert odd in store.namespaces()
+
+
+def test_a_deleted_state_is_gone_and_deleting_it_again_is_no_error(store: SnapshotStore) -> None:
+    put(store, STATES[0])
+    for _ in range(2):
+        store.delete([STATES[0].key])
+        assert store.states() == []
     assert store.nbytes == 0
     with pytest.raises(StateError, match="is gone"):
-        store.read(state)
+        store.read(STATES[0])
 
 
-def test_a_state_is_read_only_for_the_tokens_it_stands_for(store: ColdStore) -> None:
-    state, longer = state_of([1, 2, 3]), state_of([1, 2, 3, 4])
-    store.write(state, payload_of(state))
-    with pytest.raises(StateError, match="other tokens"):
-        store.read(replace(longer, key=state.key))
+def test_a_file_without_a_row_and_a_row_without_a_file_are_removed_at_the_next_start(
+    path: Path,
+) -> None:
+    with SnapshotStore(path) as store:
+        put(store, *STATES)
+    (path / f"{'0' * 16}.kv").write_bytes(b"left by a kill")
+    (path / f"{STATES[0].key}.kv").unlink()
+    with SnapshotStore(path) as store:
+        assert listed(store) == files(path) == keys(*STATES[1:])
+        assert store.take_notes() == ()
+
+
+def test_a_row_whose_file_is_gone_is_dropped_when_it_is_read(
+    store: SnapshotStore, path: Path
+) -> None:
+    put(store, *STATES[:2])
+    store.file_of(STATES[0].key).unlink()
+    with pytest.raises(StateError, match="its file is gone"):
+        store.read(STATES[0])
+    assert listed(store) == keys(STATES[1])
+
+
+@pytest.mark.parametrize("n_kept_bytes", [0, 10, 100, 4096, 17_000, 40_000])
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_damaged_table_is_begun_anew_with_one_word_said(
+    path: Path, n_kept_bytes: int, *, is_cut: bool
+) -> None:
+    with SnapshotStore(path) as store:
+        put(store, *STATES)
+    data = (path / "states.db").read_bytes()
+    rest = b"" if is_cut else b"\xa5" * (len(data) - n_kept_bytes)
+    (path / "states.db").write_bytes(data[:n_kept_bytes] + rest)
+    with SnapshotStore(path) as store:
+        assert listed(store) <= keys(*STATES)
+        put(store, state_of([9]))
+        assert state_of([9]) in store.states()
+        notes = store.take_notes()
+        assert len(notes) == (0 if not n_kept_bytes and is_cut else 1)
+        assert all("are computed again" in note for note in notes)
+    with SnapshotStore(path) as store:
+        assert listed(store) == files(path)
+        assert store.take_notes() == ()
+
+
+def test_the_states_of_another_version_are_computed_again(path: Path) -> None:
+    with SnapshotStore(path) as store:
+        put(store, *STATES)
+    with sqlite3.connect(path / "states.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with SnapshotStore(path) as store:
+        assert listed(store) == files(path) == set()
+        (note,) = store.take_notes()
+        assert "of another version of kvchat" in note
+
+
+def test_what_an_earlier_kvchat_kept_is_deleted_and_nothing_else(path: Path) -> None:
+    old = path / ("ab" * 16)
+    old.mkdir(parents=True)
+    (old / "0123456789abcdef.kv").write_bytes(b"KVCHATST")
+    (path / "index.db").write_bytes(b"SQLite format 3")
+    (path / "notes").mkdir()
+    with SnapshotStore(path) as store:
+        (note,) = store.take_notes()
+    assert "earlier version" in note
+    assert {each.name for each in path.iterdir()} == {"notes", "states.db"}
+
+
+def test_a_table_that_is_damaged_while_it_is_used_is_begun_anew(
+    store: SnapshotStore, path: Path
+) -> None:
+    put(store, *STATES)
+    with sqlite3.connect(path / "states.db") as connection:
+        connection.execute("DROP TABLE states")
+    connection.close()
+    assert listed(store) == set()
+    assert store.read(STATES[1]) == payload_of(STATES[1])
+    put(store, STATES[0])
+    assert listed(store) == keys(STATES[0])
+    with SnapshotStore(path) as other:
+        assert listed(other) == files(path) == keys(STATES[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "key = '../../../../tmp/mine'",
+        "namespace = 'another'",
+        "start = 'one'",
+        "n_uses = -4",
+        "packed = x'00'",
+        "nbytes = -1",
+    ],
+)
+def test_a_row_that_says_what_cannot_be_is_never_used(
+    store: SnapshotStore, path: Path, change: str
+) -> None:
+    put(store, STATES[0])
+    with sqlite3.connect(path / "states.db") as connection:
+        connection.execute(f"UPDATE states SET {change}")
+    connection.close()
     assert store.states() == []
+    assert "was damaged" in store.take_notes()[0]
 
 
-def test_states_of_other_builds_are_dropped_and_counted_once(folder: ColdFolder) -> None:
-    formats = {
-        "00" * 16: "llama.cpp state 2 00aa",
-        "11" * 16: "llama.cpp state 2 00bb",
-        "22" * 16: "llama.cpp state 2 00bb, not rotated",
-        "33" * 16: "torch state 1, torch 2.4, f32, dense",
-        "44" * 16: "made up by something else",
+def test_a_folder_that_is_deleted_while_it_is_used_is_begun_again(
+    store: SnapshotStore, path: Path
+) -> None:
+    put(store, *STATES)
+    shutil.rmtree(path)
+    with pytest.raises(StateError, match="is gone"):
+        store.read(STATES[0])
+    put(store, STATES[1])
+    assert listed(store) == keys(STATES[1])
+    with SnapshotStore(path) as other:
+        assert listed(other) == keys(STATES[1])
+
+
+def test_a_file_under_another_name_is_not_read(store: SnapshotStore) -> None:
+    first, second = STATES[:2]
+    put(store, first, second)
+    store.file_of(first.key).replace(store.file_of(second.key))
+    with pytest.raises(StateError, match="the checksum differs"):
+        store.read(second)
+    assert not store.file_of(second.key).exists()
+
+
+@pytest.mark.parametrize("how", ["cut", "grown", "flipped", "flipped digest", "empty", "a folder"])
+def test_a_damaged_file_is_never_used_and_the_rest_stays(store: SnapshotStore, how: str) -> None:
+    put(store, *STATES)
+    file, data = store.file_of(STATES[0].key), payload_of(STATES[0])
+    content = bytearray(file.read_bytes())
+    assert bytes(content[32:]) == data
+    content[3 if how == "flipped digest" else -1] ^= 1
+    damaged = {"cut": data, "grown": bytes(content) + b"x", "empty": b""}.get(how, bytes(content))
+    file.unlink()
+    if how == "a folder":
+        file.mkdir()
+        with pytest.raises(CacheStoreError, match="Is a directory"):
+            store.read(STATES[0])
+        return
+    file.write_bytes(damaged)
+    with pytest.raises(StateError, match="was not usable"):
+        store.read(STATES[0])
+    assert not file.exists()
+    assert listed(store) == keys(*STATES[1:])
+    assert store.read(STATES[1]) == payload_of(STATES[1])
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(store: SnapshotStore) -> None:
+    put(store, STATES[0])
+    store.file_of(STATES[0].key).unlink()
+    os.mkfifo(store.file_of(STATES[0].key))
+    with pytest.raises(CacheStoreError, match="no file"):
+        store.read(STATES[0])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_row_that_is_refused_leaves_no_file(
+    store: SnapshotStore, path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """As where a disk is full when the transaction ends."""
+    if is_there:
+        put(store, STATES[0])
+
+    def refuse(rows: sqlite3.Connection, change: object) -> None:
+        rows.execute("BEGIN IMMEDIATE")
+        change(rows)  # type: ignore[operator]
+        rows.execute("ROLLBACK")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot_store, "_in_transaction", refuse)
+        with pytest.raises(CacheStoreError, match="no space is left"):
+            put(store, STATES[0])
+    assert files(path) == set()
+    assert not list(path.glob("*.new"))
+
+
+def test_drafts_of_dead_processes_are_removed_and_those_of_living_ones_stay(path: Path) -> None:
+    ended = subprocess.check_output([sys.executable, "-c", "import os; print(os.getpid())"])
+    dead, living = int(ended), os.getpid()
+    path.mkdir()
+    reused = path / f"old.kv.abc.{living}.new"
+    for draft in (path / f"a.kv.abc.{dead}.new", path / f"a.kv.xyz.{living}.new", reused):
+        draft.touch()
+    os.utime(reused, (1.0, 1.0))  # before this process began, so its number was another's
+    with SnapshotStore(path):
+        assert [file.name for file in path.glob("*.new")] == [f"a.kv.xyz.{living}.new"]
+
+
+def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheStoreError, match=r'or set cold = "0"'):
+        SnapshotStore(tmp_path / "file" / "states")
+
+
+def test_two_open_stores_see_each_others_states(path: Path) -> None:
+    with SnapshotStore(path) as first, SnapshotStore(path) as second:
+        put(first, STATES[0])
+        put(second, STATES[1])
+        assert listed(first) == listed(second) == keys(*STATES[:2])
+        first.delete([STATES[1].key])
+        with pytest.raises(StateError, match="is gone"):
+            second.read(STATES[1])
+        assert listed(second) == keys(STATES[0])
+
+
+def test_a_table_that_another_begins_anew_is_found_by_those_that_use_it(path: Path) -> None:
+    with SnapshotStore(path) as first:
+        put(first, *STATES)
+        for file in path.glob("states.db*"):
+            file.unlink()
+        with SnapshotStore(path) as second:
+            put(second, STATES[0])
+            put(first, STATES[1])
+            assert listed(second) == listed(first) == keys(*STATES[:2])
+
+
+def test_forgetting_takes_what_only_one_owner_used_pinned_or_not(store: SnapshotStore) -> None:
+    shared = state_of((1, 2), owners=("chat:1", "chat:11"))
+    own = state_of((1, 2, 3, 4), 2, owners=("chat:1",), is_pinned=True)
+    theirs = state_of((1, 2, 5, 6), 2, owners=("chat:11",))
+    nobody = state_of((9, 9), owners=())
+    elsewhere = state_of((1, 2), namespace=OTHER, owners=("chat:1",))
+    put(store, shared, own, theirs, nobody)
+    store.write(OTHER, elsewhere, payload_of(elsewhere))
+    assert {state.key for state in store.forget("chat:1")} == keys(own, elsewhere)
+    assert {state.key: state.owners for state in store.states()} == {
+        shared.key: frozenset({"chat:11"}),
+        theirs.key: frozenset({"chat:11"}),
+        nobody.key: frozenset(),
     }
-    for key, text in formats.items():
-        namespace = Namespace(key, "/models/one.gguf", (("format", text),))
-        for is_pinned, tokens in enumerate(([1, 2], [3, 4, 5])):
-            state = state_of(tokens, namespace=namespace, is_pinned=bool(is_pinned))
-            folder.write(namespace, state, payload_of(state))
-    nbytes = folder.nbytes
-    gone = drop_other_builds(folder, "llama.cpp state 2 00bb")
-    assert gone == Forgotten(2, nbytes - folder.nbytes)
-    assert {entry.namespace for entry in folder.all_entries()} == set(list(formats)[1:])
-    assert drop_other_builds(folder, "llama.cpp state 2 00bb") == Forgotten(0, 0)
-    assert drop_other_builds(folder, "torch state 1, torch 2.4, f16, int4").n_states == 0
-    assert drop_other_builds(folder, "torch state 1, torch 2.5, f32, dense").n_states == 2
+    assert store.forget("chat:1") == []
+
+
+def test_threads_may_use_one_store(store: SnapshotStore) -> None:
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for n in range(first, first + 20):
+                state = state_of([n, n])
+                put(store, state)
+                store.save_uses([state])
+                assert store.read(state) == payload_of(state)
+                if n % 2:
+                    store.delete([state.key])
+        except BaseException as error:  # noqa: BLE001  shown by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (100, 200, 300)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(listed(store)) == 30

@@ -19,14 +19,14 @@ both_kinds = pytest.mark.parametrize("can_slice", [True, False])
 
 def warm_beyond_pins(cache: PrefixCache) -> int:
     """Bytes in main memory that no pin protects."""
-    catalog = cache._books.catalog
+    catalog = cache._catalog
     protected = {
         each
         for node in catalog.warm
         for each in catalog.tree.way(node)
-        if node.value.is_pinned and each.value is not None
+        if node.value.state.is_pinned and each.value is not None
     }
-    return sum(node.value.nbytes for node in catalog.warm if node not in protected)
+    return sum(node.value.state.nbytes for node in catalog.warm if node not in protected)
 
 
 @both_kinds
@@ -57,8 +57,8 @@ def test_random_lives_leave_true_books_and_true_states(can_slice, seed):
         check(cache, disk)
         assert disk.nbytes <= cold_bytes
         assert warm_beyond_pins(cache) <= warm_bytes
-        assert not cache._books.catalog.spare
-        assert all(node.n_locks == 0 for node in cache._books.catalog.tree.nodes())
+        assert not cache._catalog.spare
+        assert all(node.n_locks == 0 for node in cache._catalog.tree.nodes())
         disk.damaged.clear()
 
 
@@ -123,9 +123,9 @@ def test_threads_that_put_match_prefetch_and_evict_keep_the_books_true(can_slice
             restored(cache, life.line())
             cache.prefetch(life.line())
             if life.chance.random() < 0.05:
-                cache.upkeep.forget(f"chat:{seed}")
+                cache.forget(f"chat:{seed}")
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(live, (1, 2)))
-    cache.upkeep.close(5.0)
+    cache.close(5.0)
     check(cache, disk)

@@ -9,9 +9,9 @@ import pytest
 from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore
+from engine.cache.snapshot_store import SnapshotStore
 from tests.engine.cache.made_up import put, restored, split_state
+from tests.engine.cache.making import OTHER, payload_of, state_of
 
 NAMESPACE = Namespace("ab" * 16, "/models/one.gguf", (("K type", "f16"),))
 A = list(range(100, 150))
@@ -19,74 +19,72 @@ B = [*range(100, 130), *range(200, 220)]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[ColdFolder]:
-    with ColdFolder(tmp_path / "states") as folder:
+def folder(tmp_path: Path) -> Iterator[SnapshotStore]:
+    with SnapshotStore(tmp_path / "states") as folder:
         yield folder
 
 
-def open_cache(folder: ColdFolder, **settings: int) -> PrefixCache:
+def open_cache(folder: SnapshotStore, **settings: int) -> PrefixCache:
     return PrefixCache(
-        NAMESPACE.key,
+        NAMESPACE,
         can_slice=True,
         split_state=split_state,
-        cold=ColdStore(folder, NAMESPACE),
+        store=folder,
         settings=CacheSettings(min_tokens=1, **settings),
     )
 
 
-def files(folder: ColdFolder) -> list[Path]:
-    return sorted((folder.path / NAMESPACE.key).glob("*.kv"))
+def files(folder: SnapshotStore) -> list[Path]:
+    return sorted(folder.path.glob("*.kv"))
 
 
 def test_a_second_start_restores_from_real_files(folder):
     first = open_cache(folder)
     put(first, A, owner="chat:1")
     put(first, B, owner="chat:2")
-    first.upkeep.close(10.0)
+    first.close(10.0)
     assert len(files(folder)) == 3
     second = open_cache(folder)
     with second.match(B) as match:
         assert match.n_cold == 50
     assert restored(second, B) == 50
-    second.upkeep.forget("chat:2")
+    second.forget("chat:2")
     assert len(files(folder)) == 2
-    second.upkeep.close(10.0)
+    second.close(10.0)
 
 
 def test_a_flipped_bit_in_a_file_shortens_the_match(folder):
     first = open_cache(folder)
     put(first, A[:30])
     put(first, A)
-    first.upkeep.close(10.0)
+    first.close(10.0)
     second = open_cache(folder)
-    damaged = next(
-        path for path in files(folder) if path.stem == second.upkeep.report().entries[0].key
-    )
+    damaged = next(path for path in files(folder) if path.stem == second.report().entries[0].key)
     content = bytearray(damaged.read_bytes())
     content[-9] ^= 4
     damaged.write_bytes(content)
     assert restored(second, A) in (0, 30)
-    assert second.upkeep.report().counts.n_refused == 1
+    assert second.report().counts.n_refused == 1
     assert not damaged.exists()
-    second.upkeep.close(10.0)
+    second.close(10.0)
 
 
 def test_a_file_that_another_process_deleted_is_a_miss(folder):
     first = open_cache(folder)
     put(first, A)
-    first.upkeep.close(10.0)
+    first.close(10.0)
     second = open_cache(folder)
     for path in files(folder):
         path.unlink()
     assert restored(second, A) == 0
     put(second, A)
-    second.upkeep.close(10.0)
+    second.close(10.0)
     assert len(files(folder)) == 1
 
 
 def test_two_processes_on_one_folder_give_only_true_states(folder):
     chance = random.Random(3)
-    with ColdFolder(folder.path) as other:
+    with SnapshotStore(folder.path) as other:
         budget = 10_000
         caches = [open_cache(each, cold_bytes=budget, warm_bytes=300) for each in (folder, other)]
         for _ in range(60):
@@ -94,6 +92,17 @@ def test_two_processes_on_one_folder_give_only_true_states(folder):
             put(cache, [chance.randint(0, 1) for _ in range(chance.randint(1, 20))])
             restored(cache, [chance.randint(0, 1) for _ in range(20)])
         for cache in caches:
-            cache.upkeep.close(10.0)
+            cache.close(10.0)
         # Both may see the same room and write one state each into it.
         assert sum(path.stat().st_size for path in files(folder)) <= budget + 2000
+
+
+def test_states_of_another_model_or_build_leave_for_those_of_this_one_by_the_budget_only(folder):
+    other = [state_of([n], namespace=OTHER, nbytes=1000, recompute_s=1e-9) for n in range(3)]
+    for state in other:
+        folder.write(OTHER, state, payload_of(state))
+    cache = open_cache(folder, cold_bytes=2300)
+    put(cache, A)
+    cache.close(10.0)
+    assert len(folder.states(OTHER.key)) == 2
+    assert len(folder.states(NAMESPACE.key)) == 1

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import SnapshotStore
 from tests.engine.cache.making import payload_of
-from tests.engine.cache.two_processes import SPACES, STATES
+from tests.engine.cache.two_processes import STATES
 from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,13 +25,13 @@ def begin(path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:
 def check_all(path: Path) -> int:
     """Read every state that is listed, and give how many there were."""
     known = {state.key: state for states in STATES.values() for state in states}
-    with ColdFolder(path) as folder:
-        entries = folder.all_entries()
-        for entry in entries:
-            payload = folder.read(entry.namespace, entry.state)
-            assert payload == payload_of(known[entry.state.key])
-        assert folder.take_damaged() == ()
-    return len(entries)
+    with SnapshotStore(path) as folder:
+        states = folder.states()
+        for state in states:
+            assert folder.read(state) == payload_of(known[state.key])
+        assert folder.take_notes() == ()
+    assert {file.stem for file in path.glob("*.kv")} == {state.key for state in states}
+    return len(states)
 
 
 def test_processes_that_write_and_delete_the_same_states_never_read_a_wrong_one(
@@ -54,6 +54,3 @@ def test_a_process_that_is_killed_leaves_a_whole_folder(tmp_path: Path) -> None:
         process.communicate()
         check_all(tmp_path)
         assert not list(tmp_path.rglob("*.new"))
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} <= {
-        each.key for each in SPACES
-    }

@@ -23,7 +23,7 @@ C = list(range(300, 350))
 def key_of(cache, end: int, owner: str) -> str:
     return next(
         entry.key
-        for entry in cache.upkeep.report().entries
+        for entry in cache.report().entries
         if entry.n_tokens == end and owner in entry.owners
     )
 
@@ -41,7 +41,7 @@ def test_what_is_pinned_outlives_what_is_worth_more():
     cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
     put(cache, A, owner="chat:1", seconds=0.001)
     work(cache)
-    cache.upkeep.pin(key_of(cache, 50, "chat:1"))
+    cache.pin(key_of(cache, 50, "chat:1"))
     for line in (C, [*range(400, 450)], [*range(500, 550)]):
         clock.at += 1
         put(cache, line)
@@ -53,7 +53,7 @@ def test_what_is_pinned_outlives_what_is_worth_more():
 def test_a_pin_holds_what_it_needs_but_nothing_more():
     clock = Clock()
     cache = two_chats(clock=clock, warm_bytes=90 * 4)
-    cache.upkeep.pin(key_of(cache, 50, "chat:1"))
+    cache.pin(key_of(cache, 50, "chat:1"))
     clock.at += 1
     put(cache, C[:40])
     assert restored(cache, A) == 50
@@ -62,42 +62,42 @@ def test_a_pin_holds_what_it_needs_but_nothing_more():
 
 def test_pins_beyond_the_budget_are_refused_with_both_numbers():
     cache = two_chats(warm_bytes=70 * 4)
-    cache.upkeep.pin(key_of(cache, 50, "chat:1"))
+    cache.pin(key_of(cache, 50, "chat:1"))
     small = two_chats(warm_bytes=69 * 4)
     with pytest.raises(StateError, match="may have been evicted"):
-        small.upkeep.pin("0" * 16)
+        small.pin("0" * 16)
     disk = MemoryDisk()
     cold = make_cache(disk)
     put(cold, A)
-    cold.upkeep.close(1.0)
+    cold.close(1.0)
     tight = make_cache(disk, cold_bytes=199)
     with pytest.raises(CacheBudgetError, match="would take 200 bytes but the cache may have 199"):
-        tight.upkeep.pin(next(iter(disk.files)))
-    assert not tight.upkeep.report().entries[0].is_pinned
+        tight.pin(next(iter(disk.files)))
+    assert not tight.report().entries[0].is_pinned
 
 
 def test_a_pin_counts_with_all_that_it_needs():
     disk = MemoryDisk()
-    two_chats(disk).upkeep.close(1.0)
+    two_chats(disk).close(1.0)
     cache = make_cache(disk, cold_bytes=280)
     first, second = key_of(cache, 50, "chat:1"), key_of(cache, 50, "chat:2")
-    cache.upkeep.pin(first)
-    cache.upkeep.pin(second)
-    cache.upkeep.unpin(first)
+    cache.pin(first)
+    cache.pin(second)
+    cache.unpin(first)
     small = make_cache(disk, cold_bytes=279)
     with pytest.raises(CacheBudgetError, match="would take 280 bytes"):
-        small.upkeep.pin(first)
+        small.pin(first)
 
 
 def test_pins_outlive_a_restart_and_an_unpin_too():
     disk = MemoryDisk()
     cache = two_chats(disk)
     key = key_of(cache, 50, "chat:1")
-    cache.upkeep.pin(key)
+    cache.pin(key)
     again = make_cache(disk)
-    assert {entry.key for entry in again.upkeep.report().entries if entry.is_pinned} == {key}
-    again.upkeep.unpin(key)
-    assert not any(entry.is_pinned for entry in make_cache(disk).upkeep.report().entries)
+    assert {entry.key for entry in again.report().entries if entry.is_pinned} == {key}
+    again.unpin(key)
+    assert not any(entry.is_pinned for entry in make_cache(disk).report().entries)
 
 
 def test_a_pin_that_cannot_be_written_down_is_none():
@@ -106,15 +106,15 @@ def test_a_pin_that_cannot_be_written_down_is_none():
     disk.is_full = True
     key = key_of(cache, 50, "chat:1")
     with pytest.raises(CacheStoreError):
-        cache.upkeep.pin(key)
-    assert not any(entry.is_pinned for entry in cache.upkeep.report().entries)
+        cache.pin(key)
+    assert not any(entry.is_pinned for entry in cache.report().entries)
 
 
 def test_a_pin_before_the_state_is_written_is_written_with_it():
     disk = MemoryDisk()
     cache = make_cache(disk)
     put(cache, A, owner="chat:1")
-    cache.upkeep.pin(key_of(cache, 50, "chat:1"))
+    cache.pin(key_of(cache, 50, "chat:1"))
     work(cache)
     assert [state.is_pinned for state in disk.states()] == [True]
 
@@ -122,22 +122,22 @@ def test_a_pin_before_the_state_is_written_is_written_with_it():
 def test_a_dropped_state_is_gone_from_every_tier_with_what_needs_it():
     disk = MemoryDisk()
     cache = two_chats(disk)
-    cache.upkeep.drop(key_of(cache, 30, "chat:1"))
+    cache.drop(key_of(cache, 30, "chat:1"))
     assert not disk.files
     assert restored(cache, A) == 0
     with pytest.raises(StateError, match="No state of the loaded model"):
-        cache.upkeep.drop("0" * 16)
+        cache.drop("0" * 16)
 
 
 def test_forgetting_a_chat_drops_what_only_it_used():
     disk = MemoryDisk()
     cache = two_chats(disk)
-    cache.upkeep.forget("chat:1")
+    cache.forget("chat:1")
     assert restored(cache, A) == 30
     assert restored(cache, B) == 50
     assert sorted(state.end for state in disk.states()) == [30, 50]
-    assert all(entry.owners == ("chat:2",) for entry in cache.upkeep.report().entries)
-    cache.upkeep.forget("chat:2")
+    assert all(entry.owners == ("chat:2",) for entry in cache.report().entries)
+    cache.forget("chat:2")
     assert not disk.files
     assert restored(cache, B) == 0
 
@@ -146,7 +146,7 @@ def test_forgetting_a_chat_keeps_the_start_of_a_line_that_is_nobodys():
     cache = make_cache()
     put(cache, A[:30], owner="chat:1")
     put(cache, A)
-    cache.upkeep.forget("chat:1")
+    cache.forget("chat:1")
     assert restored(cache, A) == 50
 
 
@@ -154,7 +154,7 @@ def test_a_chat_is_forgotten_though_its_states_are_in_use():
     disk = MemoryDisk()
     cache = two_chats(disk)
     match = cache.match(A)
-    cache.upkeep.forget("chat:1")
+    cache.forget("chat:1")
     assert match.n_tokens == 50
     assert b"".join(cache.read(match)) == b"".join(cache.read(cache.match(A[:30])))
     assert match.n_tokens == 30
@@ -165,7 +165,7 @@ def test_forgetting_takes_a_state_that_waits_to_be_written_along():
     disk = MemoryDisk()
     cache = make_cache(disk)
     put(cache, A, owner="chat:1")
-    cache.upkeep.forget("chat:1")
+    cache.forget("chat:1")
     work(cache)
     assert disk.log == []
 
@@ -175,33 +175,33 @@ def test_a_prompt_that_ends_within_a_stretch_does_not_own_it():
     put(cache, A, owner="chat:1")
     cache.match(A[:40], owner="chat:2").release()
     assert not cache.put(A[:40], 0, state_of(A[:40]), recompute_s=1.0, owner="chat:2")
-    cache.upkeep.forget("chat:1")
+    cache.forget("chat:1")
     assert restored(cache, A) == 0
 
 
 def test_clearing_drops_all_pinned_or_unknown():
     disk = MemoryDisk()
     cache = two_chats(disk)
-    cache.upkeep.pin(key_of(cache, 50, "chat:1"))
+    cache.pin(key_of(cache, 50, "chat:1"))
     other = make_cache(disk)
     put(other, C)
-    other.upkeep.close(1.0)
-    cache.upkeep.clear()
+    other.close(1.0)
+    cache.clear()
     assert not disk.files
-    assert cache.upkeep.report().entries == ()
+    assert cache.report().entries == ()
     assert restored(cache, A) == 0
 
 
 def test_verifying_reads_the_file_and_drops_it_where_it_is_damaged():
     disk = MemoryDisk()
-    two_chats(disk).upkeep.close(1.0)
+    two_chats(disk).close(1.0)
     cache = make_cache(disk)
     key = key_of(cache, 50, "chat:1")
-    cache.upkeep.verify(key)
-    assert cache.upkeep.report().notes[-1].text == f"State {key} is sound."
+    cache.verify(key)
+    assert cache.report().notes[-1].text == f"State {key} is sound."
     disk.damaged.add(key)
     with pytest.raises(StateError, match="damaged"):
-        cache.upkeep.verify(key)
+        cache.verify(key)
     assert restored(cache, A) == 30
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_file_whose_copy_is_in_memory_is_written_again():
     key = key_of(cache, 50, "chat:1")
     disk.damaged.add(key)
     with pytest.raises(StateError, match="damaged"):
-        cache.upkeep.verify(key)
+        cache.verify(key)
     disk.damaged.clear()
     work(cache)
     assert key in disk.files
@@ -226,28 +226,28 @@ def test_a_state_that_the_backend_refuses_is_dropped():
     cache.refuse(match, "The backend does not take it.")
     match.release()
     assert n_kept(cache, A) == 30
-    assert cache.upkeep.report().counts.n_refused == 1
+    assert cache.report().counts.n_refused == 1
 
 
 def test_a_fault_in_the_background_is_noted_and_the_next_state_is_written(thread_faults):
     class Faulty(MemoryDisk):
         n_faults = 1
 
-        def write(self, state, payload):
+        def write(self, namespace, state, payload):
             if self.n_faults:
                 self.n_faults -= 1
                 raise PermissionError("a folder that may not be looked into")
-            super().write(state, payload)
+            super().write(namespace, state, payload)
 
     disk = Faulty()
     cache = make_cache(disk, in_background=True)
     put(cache, A)
     wait_until(lambda: thread_faults)
     put(cache, C)
-    cache.upkeep._books.wake()
+    cache._awake.set()
     wait_until(lambda: disk.files)
     (fault,) = thread_faults
-    (note,) = [note for note in cache.upkeep.report().notes if note.is_problem]
+    (note,) = [note for note in cache.report().notes if note.is_problem]
     assert fault.reference in note.text
     assert "may not be looked into" in note.text
-    cache.upkeep.close(1.0)
+    cache.close(1.0)

@@ -9,7 +9,7 @@ LINE = list(range(100, 200))
 
 
 def ends(cache) -> list[int]:
-    return sorted(entry.n_tokens for entry in cache.upkeep.report().entries)
+    return sorted(entry.n_tokens for entry in cache.report().entries)
 
 
 def test_the_latest_snapshot_that_a_line_passed_is_restored():
@@ -36,7 +36,7 @@ def test_of_one_line_the_newest_few_snapshots_are_kept():
         put(cache, LINE[:end])
         work(cache)
     assert ends(cache) == [40, 50, 60, 70]
-    assert cache.upkeep.report().counts.n_evictions == 0
+    assert cache.report().counts.n_evictions == 0
     work(cache)
     assert sorted(state.end for state in disk.states()) == [40, 50, 60, 70]
 
@@ -79,7 +79,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before():
     first = make_cache(disk, can_slice=False)
     put(first, LINE[:40])
     put(first, LINE[:60])
-    first.upkeep.close(1.0)
+    first.close(1.0)
     second = make_cache(disk, can_slice=False)
     disk.damaged = {state.key for state in disk.states() if state.end == 60}
     assert restored(second, LINE) == 40
@@ -89,9 +89,9 @@ def test_dropping_a_snapshot_leaves_those_that_go_on_from_it():
     cache = make_cache(can_slice=False)
     put(cache, LINE[:40], owner="chat:1")
     put(cache, LINE[:60], owner="chat:2")
-    key = next(entry.key for entry in cache.upkeep.report().entries if entry.n_tokens == 40)
-    cache.upkeep.drop(key)
+    key = next(entry.key for entry in cache.report().entries if entry.n_tokens == 40)
+    cache.drop(key)
     assert restored(cache, LINE) == 60
     assert restored(cache, LINE[:50]) == 0
-    cache.upkeep.forget("chat:2")
+    cache.forget("chat:2")
     assert restored(cache, LINE) == 0

@@ -8,10 +8,10 @@ import contextlib
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from engine.cache.snapshot_folder import ColdFolder
-from engine.cache.snapshot_store import ColdStore, prune
+from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import StateError
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
@@ -25,29 +25,28 @@ def live(path: Path, seed: int, seconds: float) -> int:
     """Do random things for a while, and give how many states were read whole."""
     choice = random.Random(seed)
     n_read = 0
-    with ColdFolder(path) as folder:
-        stores = [ColdStore(folder, each) for each in SPACES]
+    with SnapshotStore(path) as store:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            at = choice.randrange(len(SPACES))
-            store, state = stores[at], choice.choice(STATES[SPACES[at].key])
+            space = choice.choice(SPACES)
+            state = choice.choice(STATES[space.key])
             match choice.randrange(8):
                 case 0 | 1 | 2:
-                    store.write(state, payload_of(state))
+                    store.write(space, state, payload_of(state))
                 case 3 | 4:
                     with contextlib.suppress(StateError):  # another one deleted it
                         assert store.read(state) == payload_of(state)
                         n_read += 1
                 case 5:
-                    store.delete(state.key)
+                    store.delete([state.key])
                 case 6:
-                    known = {each.key: each for each in STATES[SPACES[at].key]}
-                    for found in store.states():
+                    known = {each.key: each for each in STATES[space.key]}
+                    for found in store.states(space.key):
                         assert found.packed == known[found.key].packed
-                    store.note_use(state.key, time.time(), seed, frozenset({f"chat:{seed}"}))
+                    store.save_uses([replace(state, owners=frozenset({f"chat:{seed}"}))])
                 case _:
-                    prune(folder, choice.choice((5000, 10**9)), now=time.time())
-        assert folder.take_damaged() == ()
+                    store.prune(choice.choice((5000, 10**9)), now=time.time())
+        assert store.take_notes() == ()
     return n_read
 
 

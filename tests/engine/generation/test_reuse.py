@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
@@ -159,7 +160,8 @@ def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
     settings = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
     backend = one._backend
     tiers = PrefixCache(
-        "test", can_slice=backend.can_slice, split_state=backend.split_state, cold=None,
+        Namespace("made", "up", ()), can_slice=backend.can_slice,
+        split_state=backend.split_state, store=None,
         settings=settings, in_background=False,
     )  # fmt: skip
     one.attach_cache(tiers, settings)

@@ -76,7 +76,8 @@ def test_of_the_prefetches_that_wait_only_the_newest_is_done(
         may_open.wait(PATIENCE_S)
         keeper._tiers = SimpleNamespace(  # type: ignore[assignment]
             prefetch=lambda tokens: None,
-            upkeep=SimpleNamespace(forget=done.put, has_news=lambda: False),
+            forget=done.put,
+            has_news=lambda: False,
         )
 
     def prompt_tokens(messages: Sequence[Message]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import pytest
 
 from engine.cache.namespace import Namespace
 from engine.cache.report import CacheReport, CacheSettings
-from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import Configuration, KVTypeName
 from engine.events import (
     Event,
@@ -27,7 +27,6 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.memory.units import format_bytes
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
 from tests.engine.cache.making import payload_of, state_of
@@ -93,21 +92,17 @@ def start(tmp_path: Path, starter_path: Path) -> Iterator[StartClient]:
         client.close()
 
 
-def test_states_of_an_earlier_build_are_dropped_with_a_word(
-    start: StartClient, tmp_path: Path
-) -> None:
-    old = Namespace("00" * 16, "/models/one.gguf", (("format", "llama.cpp state 2 00ff"),))
-    state = state_of([1, 2, 3], namespace=old)
-    with ColdFolder(tmp_path / "states") as folder:
-        nbytes = folder.write(old, state, payload_of(state))
+def test_states_of_another_build_stay_and_are_not_used(start: StartClient, tmp_path: Path) -> None:
+    other = Namespace("00" * 16, "/models/one.gguf", (("format", "llama.cpp state 2 00ff"),))
+    state = state_of([1, 2, 3], namespace=other)
+    with SnapshotStore(tmp_path / "states") as store:
+        store.write(other, state, payload_of(state))
     client = start()
-    report = report_in(client, lambda report: bool(report.notes))
-    [note] = report.notes
-    assert f"1 state on disk ({format_bytes(nbytes)})" in note.text
-    assert note.is_problem
+    assert not report_in(client, lambda report: len(report.tiers) > 1).entries
+    answer(client, ASKED)
     client.close()
-    with ColdFolder(tmp_path / "states") as folder:
-        assert folder.all_entries() == []
+    with SnapshotStore(tmp_path / "states") as store:
+        assert state in store.states()
 
 
 def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
