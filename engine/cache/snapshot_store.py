@@ -55,11 +55,15 @@ CREATE TABLE states ({", ".join(f"{name} {KINDS[kind]} NOT NULL" for name, kind 
 CREATE INDEX states_by_namespace ON states (namespace);
 CREATE INDEX states_by_size ON states (nbytes);
 """
+BY_KEY = "DELETE FROM states WHERE key = ?"
 OTHERS_FAULT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 """What another table would not mend."""
 NO_WRITING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 OF_THE_DISK = (*NO_WRITING, sqlite3.SQLITE_IOERR)
 """What says nothing of the table itself."""
+
+TABLE_FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What a table may raise; the second where SQLite's message quotes what is no text."""
 
 Row = tuple[object, ...]
 Found = TypeVar("Found")
@@ -85,7 +89,7 @@ class SnapshotStore:
             remove_leftovers(path)
             self._remove_earlier_format()
             self._rows = self._opened()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *TABLE_FAULTS) as error:
             raise store_error(error, path) from error
         self._inode = _inode(self._table)
         with contextlib.suppress(CacheStoreError, OSError):  # what is left over only takes room
@@ -300,7 +304,7 @@ class SnapshotStore:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise store_error(error, path) from error
-        rows.executemany("DELETE FROM states WHERE key = ?", [(key,) for key in keys])
+        rows.executemany(BY_KEY, [(key,) for key in keys])
 
     def _unusable(self, state: StoredState, reason: str) -> StateError:
         """Remove a state that cannot be used; the error that says so."""
@@ -313,20 +317,21 @@ class SnapshotStore:
 
     def _remove_strays(self) -> None:
         """Remove files without a row, and rows without a file or of a namespace without states."""
-        files = {each.name.removesuffix(SUFFIX) for each in self.path.glob(f"*{SUFFIX}")}
 
         def remove(rows: sqlite3.Connection) -> None:
             # Only within the transaction do those of a kvchat that writes now agree.
-            files = {each.name.removesuffix(SUFFIX) for each in self.path.glob(f"*{SUFFIX}")}
-            keys = _keys(rows)
+            files, keys = self._files(), _keys(rows)
             for key in files - keys:
                 with contextlib.suppress(OSError):
                     self.file_of(key).unlink(missing_ok=True)
-            self._drop(rows, keys - files)
+            rows.executemany(BY_KEY, [(key,) for key in keys - files])
             rows.execute("DELETE FROM namespaces WHERE key NOT IN (SELECT namespace FROM states)")
 
-        if self._ask(_keys) != files:
+        if self._ask(_keys) != self._files():
             self._change(remove)
+
+    def _files(self) -> set[str]:
+        return {each.name.removesuffix(SUFFIX) for each in self.path.glob(f"*{SUFFIX}")}
 
     def _remove_earlier_format(self) -> None:
         """Remove what kvchat kept as `index.db` and a folder for each namespace."""
@@ -349,14 +354,14 @@ class SnapshotStore:
                 if _inode(self._table) != self._inode:
                     self._reopen(self._opened)
                 return ask(self._rows)
-            except sqlite3.Error as error:
+            except TABLE_FAULTS as error:
                 code = primary_code(error)
                 if code in OTHERS_FAULT:
                     raise store_error(error, self._table) from error
             try:
                 self._reopen(self._opened if code in OF_THE_DISK else self._begun_anew)
                 return ask(self._rows)
-            except sqlite3.Error as error:
+            except TABLE_FAULTS as error:
                 raise store_error(error, self._table) from error
 
     def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:
@@ -374,7 +379,7 @@ class SnapshotStore:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return _connected(self._table)
-        except sqlite3.Error as error:
+        except TABLE_FAULTS as error:
             code = primary_code(error)
             if code in NO_WRITING:
                 return _bare(f"file:{quote(str(self._table))}?immutable=1")
@@ -438,7 +443,7 @@ def _connected(path: Path) -> sqlite3.Connection:
             _in_transaction(rows, _make_tables)
         if _shape(rows) != SHAPE:
             raise sqlite3.DatabaseError(f"{path} has the shape {_shape(rows)}")
-    except sqlite3.Error:
+    except TABLE_FAULTS:
         rows.close()
         raise
     return rows
@@ -547,9 +552,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def store_error(error: OSError | sqlite3.Error, path: Path) -> CacheStoreError:
+def store_error(error: Exception, path: Path) -> CacheStoreError:
     """The error that says what to do about `error` on a file or folder of the cache."""
-    code = primary_code(error) if isinstance(error, sqlite3.Error) else None
+    code = primary_code(error)
     number = error.errno if isinstance(error, OSError) else None
     if code == sqlite3.SQLITE_FULL or number in NO_SPACE:
         return CacheStoreError(
@@ -566,7 +571,7 @@ def store_error(error: OSError | sqlite3.Error, path: Path) -> CacheStoreError:
     return CacheStoreError(f"{path}: {reason or error}: check the disk, {TURN_OFF}")
 
 
-def primary_code(error: sqlite3.Error) -> int | None:
-    """SQLite's result code; errors that Python's module raises by itself carry none."""
+def primary_code(error: Exception) -> int | None:
+    """SQLite's result code; other errors, and those of Python's module itself, carry none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

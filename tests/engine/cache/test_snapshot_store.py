@@ -209,6 +209,19 @@ def test_a_row_that_says_what_cannot_be_is_never_used(
     assert "was damaged" in store.take_notes()[0]
 
 
+def test_a_row_that_names_another_file_deletes_none(path: Path) -> None:
+    mine = path.parent / "mine.kv"
+    mine.touch()
+    with SnapshotStore(path) as store:
+        put(store, STATES[0])
+    with sqlite3.connect(path / "states.db") as connection:
+        connection.execute("UPDATE states SET key = '../mine'")
+    connection.close()
+    with SnapshotStore(path) as store:
+        assert store.states() == []
+    assert mine.exists()
+
+
 def test_a_folder_that_is_deleted_while_it_is_used_is_begun_again(
     store: SnapshotStore, path: Path
 ) -> None:
