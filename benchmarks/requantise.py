@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import Configuration, KVTypeName, KVTypes
 
 PAIRS: tuple[tuple[KVTypeName, KVTypeName], ...] = (
     ("f16", "q8_0"),
@@ -88,7 +88,7 @@ def measured(
             state, _ = read(old, line[:n_tokens])
             native, read_s = read(new, line[:n_tokens])
             began = time.perf_counter()
-            made = new.requantise(state, before, before)
+            made = new.requantise(state, KVTypes(before, before))
             converted = time.perf_counter()
             new.open().load(line[:n_tokens], [made])
             restores.append(time.perf_counter() - converted)

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.backends.base import Forward, Logits, Sequence, Step
 from engine.backends.defaults import BaseBackend, BaseSequence, verify_in_turn
-from engine.configuration import Adapter, KVTypeName
+from engine.configuration import Adapter, KVTypes
 from engine.errors import (
     AdapterError,
     ContextFullError,
@@ -142,10 +142,8 @@ class FakeBackend(BaseBackend):
             raise StateError(f"the state has {len(cells)} tokens and cannot be cut behind {at}")
         return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
 
-    def requantise(
-        self, state: bytes | memoryview, type_k: KVTypeName, type_v: KVTypeName
-    ) -> bytes:
-        del type_k, type_v  # a fake state has none
+    def requantise(self, state: bytes | memoryview, types: KVTypes) -> bytes:
+        del types  # a fake state has none
         if self.state_format == "fake state without types":
             raise StateError("this model keeps no keys and values that have types")
         self.n_requantised += 1

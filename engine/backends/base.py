@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import Adapter, KVTypeName
+from engine.configuration import Adapter, KVTypes
 from engine.errors import ContextFullError
 from engine.images import Image, before_image
 
@@ -273,9 +273,7 @@ class Backend(Protocol):
         """
         ...
 
-    def requantise(
-        self, state: bytes | memoryview, type_k: KVTypeName, type_v: KVTypeName
-    ) -> bytes | memoryview:
+    def requantise(self, state: bytes | memoryview, types: KVTypes) -> bytes | memoryview:
         """A saved state of these cache types in those of this backend. Any thread may ask.
 
         The state is another backend's of the same model and format that agrees in all but these

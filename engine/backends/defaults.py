@@ -5,7 +5,7 @@ from collections.abc import Sequence as Tokens
 import numpy as np
 
 from engine.backends.base import Backend, Forward, Sequence, Step
-from engine.configuration import Adapter, KVTypeName
+from engine.configuration import Adapter, KVTypes
 from engine.errors import AdapterError, CropUnsupportedError, StateError
 
 State = bytes | memoryview
@@ -39,8 +39,8 @@ class BaseBackend:
         del state, at
         raise StateError(self.no_states)
 
-    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
-        del state, type_k, type_v
+    def requantise(self, state: State, types: KVTypes) -> State:
+        del state, types
         raise StateError("this backend converts no states to other cache types")
 
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:

@@ -17,6 +17,7 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import TOKEN_BYTES, StoredState, n_tokens_shared, pack
 from engine.cache.snapshot_store import SnapshotStore
 from engine.clock import Stopwatch
+from engine.configuration import KVTypes
 from engine.errors import CacheStoreError, StateError
 
 
@@ -160,7 +161,8 @@ class OtherTypes:
 
     def _converted(self, types: CacheTypes, state: StoredState, end: int) -> Payload:
         """A state up to a token of its line, in the types of the context."""
-        payload = self._backend.requantise(self._store.read(state), types.k, types.v)
+        given = KVTypes(types.k, types.v)
+        payload = self._backend.requantise(self._store.read(state), given)
         span = (state.start, state.end)
         return part_of(payload, span, (state.start, end), self._backend.split_state)
 

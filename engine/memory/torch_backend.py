@@ -44,7 +44,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     size = FLOAT_BYTES[computed]
     weights = sum(prod(each.shape) for each in model.file.tensors) * size
     ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"every weight as {computed}")
-    layers, span = list(model.architecture.layers.values()), _span(configuration, computed)
+    layers, span = list(model.architecture.layers.values()), cache_span(configuration, computed)
     kind = cache_kind(configuration, computed)
     kv_bytes, state_bytes = kept_bytes(model, configuration, computed)
     if layers:
@@ -71,7 +71,7 @@ def kept_bytes(model: Model, configuration: Configuration, computed: str) -> tup
     states = sum(row.n_convolution + row.n_state for row in model.architecture.states.values())
     kept = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
     return (
-        cache_bytes(kind, layers, _span(configuration, computed)) if layers else 0,
+        cache_bytes(kind, layers, cache_span(configuration, computed)) if layers else 0,
         states * kept * (1 + MAX_DRAFT) * configuration.n_slots,
     )
 
@@ -128,7 +128,8 @@ def cache_kind(configuration: Configuration, computed: str) -> KindName:
     return kind_named(configuration.kv_cache, configuration.type_k, configuration.type_v, computed)
 
 
-def _span(configuration: Configuration, computed: str) -> CacheSpan:
+def cache_span(configuration: Configuration, computed: str) -> CacheSpan:
+    """For how much the caches of a configuration are made."""
     n_slots = configuration.n_slots
     is_paged = cache_kind(configuration, computed).is_paged
     is_shared = is_paged and configuration.kv_unified and n_slots > 1

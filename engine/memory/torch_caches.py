@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
-from engine.configuration import KV_CACHE
+from engine.configuration import KV_CACHE, KVTypes
 
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 BLOCK = 32
@@ -106,11 +106,10 @@ def value_kind(name: str) -> TensorKind | None:
     return TensorKind("mean") if plain == "means" else None
 
 
-class KindName(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KindName(KVTypes):
     """Names of the kinds of keys and of values, and what the first layers have instead."""
 
-    type_k: str
-    type_v: str
     n_first: int = 0
     first: str = ""
     """Kind of the keys and values of the first `n_first` layers."""
@@ -118,17 +117,17 @@ class KindName(NamedTuple):
     @property
     def is_paged(self) -> bool:
         """Whether all layers take blocks from a pool."""
-        return self.type_k == "paged"
+        return self.k == "paged"
 
     @property
     def is_tiered(self) -> bool:
         """Whether layers lie on the device, in RAM or on disk by turns."""
-        return self.type_k == "tiered"
+        return self.k == "tiered"
 
     @property
     def kinds(self) -> tuple[TensorKind, TensorKind]:
         """How keys and values are kept, where `kind_fault` finds nothing."""
-        keys, values = key_kind(self.type_k), value_kind(self.type_v)
+        keys, values = key_kind(self.k), value_kind(self.v)
         assert keys is not None
         assert values is not None, f"{self} was not checked"
         return keys, values
@@ -140,8 +139,7 @@ class KindName(NamedTuple):
 
     def __str__(self) -> str:
         first = f"{self.n_first}x{self.first}+" if self.n_first else ""
-        same = self.type_k == self.type_v
-        return first + (self.type_k if same else f"{self.type_k}/{self.type_v}")
+        return first + KVTypes.__str__(self)
 
 
 class KeptLayer(Protocol):
@@ -196,7 +194,7 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
 
 def kinds_of(kind: KindName, n_layers: int) -> list[KindName]:
     """The kind of each layer."""
-    first, rest = KindName(kind.first, kind.first), KindName(kind.type_k, kind.type_v)
+    first, rest = KindName(kind.first, kind.first), KindName(kind.k, kind.v)
     return [first if number < kind.n_first else rest for number in range(n_layers)]
 
 
@@ -205,7 +203,7 @@ def kind_fault(kind: KindName, layers: Sequence[KeptLayer]) -> str | None:
     if kind.n_first >= max(1, len(layers)):
         return f"{kind} is of the first {kind.n_first} layers, and there are {len(layers)} in all"
     kinds = kinds_of(kind, len(layers))
-    pooled = sorted({each.type_k for each in kinds} & {*POOLED_KINDS})
+    pooled = sorted({each.k for each in kinds} & {*POOLED_KINDS})
     if pooled and len(set(kinds)) > 1:
         return f"the cache kind {pooled[0]!r} is one of all layers together: {kind} cannot be"
     faults = (_fault(*each) for each in zip(kinds, layers, strict=True))
@@ -213,22 +211,19 @@ def kind_fault(kind: KindName, layers: Sequence[KeptLayer]) -> str | None:
 
 
 def _fault(kind: KindName, layer: KeptLayer) -> str | None:
-    keys, values = key_kind(kind.type_k), value_kind(kind.type_v)
+    keys, values = key_kind(kind.k), value_kind(kind.v)
     if keys is None or values is None:
         names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
         return (
-            f"the torch backend has no cache kind {kind.type_v if keys else kind.type_k!r}: there "
+            f"the torch backend has no cache kind {kind.v if keys else kind.k!r}: there "
             f"are {', '.join(names)}; {ROTATED} before a quantised one ({ROTATED}q4_0)"
         )
-    whole = next((each for each in kind[:2] if each in WHOLE_KINDS), None)
-    if whole is not None and kind.type_k != kind.type_v:
-        return (
-            f"the cache kind {whole!r} is one of keys and values together: {kind.type_k}/"
-            f"{kind.type_v} cannot be"
-        )
+    whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
+    if whole is not None and kind.k != kind.v:
+        return f"the cache kind {whole!r} is one of keys and values together: {kind} cannot be"
     for name, each, head_dim in (
-        (kind.type_k, keys, layer.k_head_dim),
-        (kind.type_v, values, layer.v_head_dim),
+        (kind.k, keys, layer.k_head_dim),
+        (kind.v, values, layer.v_head_dim),
     ):
         if head_dim % each.n_divides:
             return (
@@ -272,7 +267,7 @@ def read_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> 
     widths = (
         layer.n_kv_heads * (layer.k_head_dim + layer.v_head_dim)
         for each, layer in zip(kinds_of(kind, len(layers)), layers, strict=True)
-        if not each.type_k == each.type_v == span.computed
+        if not each.k == each.v == span.computed
     )
     return max(widths, default=0) * span.n_ctx * FLOAT_BYTES[span.computed]
 

@@ -24,7 +24,7 @@ from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
-from engine.configuration import Adapter, Configuration, KVTypeName
+from engine.configuration import Adapter, Configuration, KVTypes
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, ModelLoadError
 from engine.events import BufferSize
 from engine.images import ImageError
@@ -197,10 +197,10 @@ class LlamaCppBackend(BaseBackend):
         front, back = states.cut(state, start, start + at), states.cut(state, start + at)
         return bytes(front), bytes(back)
 
-    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
+    def requantise(self, state: State, types: KVTypes) -> State:
         if not self.states.is_learned:
             self._learn_states()
-        return self.states.requantise(state, type_k, type_v)
+        return self.states.requantise(state, types)
 
     def open(self) -> LlamaCppSequence:
         """An empty sequence; where there is only one, that one is emptied.

@@ -20,15 +20,15 @@ from engine.backends.llama_cpp.log import CacheHeads
 from engine.backends.llama_cpp.state_format import (
     COLUMNS,
     ROWS,
-    AttentionShape,
+    AttentionLayout,
     Part,
-    RecurrentShape,
+    RecurrentLayout,
     State,
-    StateShape,
+    StateLayout,
     Tensor,
     read_parts,
 )
-from engine.configuration import KVTypeName
+from engine.configuration import KVTypes
 from engine.errors import StateError
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS, GgmlType
 
@@ -103,13 +103,13 @@ class Requantiser:
         StateError: the layout forbids it; the message says why.
     """
 
-    shape: StateShape
+    shape: StateLayout
     """The layout of the states of this context."""
     caches: tuple[CacheHeads, ...]
     """One for each of its attention parts."""
 
     def __post_init__(self) -> None:
-        attention = [part for part in self.shape if isinstance(part, AttentionShape)]
+        attention = [part for part in self.shape if isinstance(part, AttentionLayout)]
         if any(len(part.tensors) != 2 * part.n_layers for part in attention):
             raise StateError(
                 "this model keeps one latent row a token in place of keys and values (MLA), and "
@@ -121,13 +121,13 @@ class Requantiser:
                 f"{len(self.caches)}"
             )
 
-    def convert(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
-        """A state whose keys and values have these types, in those of the context.
+    def convert(self, state: State, types: KVTypes) -> State:
+        """A state of these cache types in those of the context.
 
         Raises:
             StateError: it is damaged or of another layout, or its rotation is not known.
         """
-        source = tuple(_with_types(part, type_k, type_v) for part in self.shape)
+        source = tuple(_with_types(part, types) for part in self.shape)
         if source == self.shape:
             read_parts(state, source)
             return state
@@ -142,13 +142,13 @@ class Requantiser:
         data = np.frombuffer(state, np.uint8)
         writer = _Writer(data, made)
         for part, before, after in zip(parts, source, self.shape, strict=True):
-            if isinstance(before, AttentionShape) and isinstance(after, AttentionShape):
+            if isinstance(before, AttentionLayout) and isinstance(after, AttentionLayout):
                 writer.put(part, before, after, next(turned))
         writer.copy_to(len(data))
         return made.data.toreadonly()
 
     def _rotations(self) -> tuple[Rotations, ...]:
-        first = next(part for part in self.shape if isinstance(part, AttentionShape))
+        first = next(part for part in self.shape if isinstance(part, AttentionLayout))
         return rotations(
             self.caches,
             is_k_quantised=_kind(first.tensors[0]).block_size > 1,
@@ -157,20 +157,20 @@ class Requantiser:
 
 
 def _with_types(
-    part: AttentionShape | RecurrentShape, type_k: KVTypeName, type_v: KVTypeName
-) -> AttentionShape | RecurrentShape:
-    if isinstance(part, RecurrentShape):
+    part: AttentionLayout | RecurrentLayout, types: KVTypes
+) -> AttentionLayout | RecurrentLayout:
+    if isinstance(part, RecurrentLayout):
         return part
-    if part.is_transposed and GGML_TYPES[TYPE_NUMBERS[type_v]].block_size > 1:
+    if part.is_transposed and GGML_TYPES[TYPE_NUMBERS[types.v]].block_size > 1:
         raise StateError(
-            f"values lie transposed without flash attention, and those in {type_v} need it"
+            f"values lie transposed without flash attention, and those in {types.v} need it"
         )
-    names = [type_k] * part.n_layers + [type_v] * part.n_layers
+    names = [types.k] * part.n_layers + [types.v] * part.n_layers
     tensors = (_of_type(each, name) for each, name in zip(part.tensors, names, strict=True))
     return replace(part, tensors=tuple(tensors))
 
 
-def _of_type(tensor: Tensor, name: KVTypeName) -> Tensor:
+def _of_type(tensor: Tensor, name: str) -> Tensor:
     number = TYPE_NUMBERS[name]
     kind = GGML_TYPES[number]
     n_elements = _n_elements(tensor)
@@ -197,7 +197,7 @@ class _Writer:
         self._read_at = self._written_at = 0
 
     def put(
-        self, part: Part, before: AttentionShape, after: AttentionShape, turned: Rotations
+        self, part: Part, before: AttentionLayout, after: AttentionLayout, turned: Rotations
     ) -> None:
         for index, (old, new) in enumerate(zip(before.tensors, after.tensors, strict=True)):
             size = turned.k if index < before.n_layers else turned.v

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.backends.llama_cpp.state_edit import join, stretch
+from engine.backends.llama_cpp.state_edit import cell_range, join
 from engine.backends.llama_cpp.state_format import (
     HEADER,
     MAGIC,
-    AttentionShape,
+    AttentionLayout,
     Part,
     State,
     find_parts,
@@ -122,10 +122,10 @@ def whole_state(states: Sequence[State], *, n_streams: int = 1) -> State:
     if shape is None:
         raise StateError("the state has an unknown layout: it is none of llama.cpp")
     match shape:
-        case (AttentionShape() as only,):
+        case (AttentionLayout() as only,):
             pieces, at = [], 0
             for state in states:
-                pieces.append(stretch(state, only, at))
+                pieces.append(cell_range(state, only, at))
                 at += pieces[-1].n_cells
             return join(replace(only, n_streams=n_streams), pieces)
     if len(states) > 1:
@@ -152,7 +152,7 @@ def _tokens(integers: list[int], path: Path) -> list[int]:
 def _types(parts: Sequence[Part]) -> tuple[str | None, str | None]:
     """The names of the types of keys and values."""
     for part in parts:
-        if isinstance(part.shape, AttentionShape) and part.shape.tensors:
+        if isinstance(part.shape, AttentionLayout) and part.shape.tensors:
             kinds = [GGML_TYPES.get(part.shape.tensors[at].type_id) for at in (0, -1)]
             type_k, type_v = (None if kind is None else kind.name for kind in kinds)
             return type_k, type_v

@@ -1,9 +1,9 @@
 """Saved states cut at any token, joined again, and windows put back where they were.
 
 A state that is kept numbers its tokens from 0 on. Where rows and columns of images are positions,
-llama.cpp's own numbers are others: `number` and `place` are between the two.
+llama.cpp's own numbers are others: `to_token_indices` and `to_positions` convert.
 
-Rows are copied by whole stretches: a state of 30 layers takes 60 copies for each of its parts,
+CellIndex are copied by whole stretches: a state of 30 layers takes 60 copies for each of its parts,
 however many tokens it has.
 
 A sliding window is restored into the very cells that it was saved from: llama.cpp saves the cells
@@ -27,18 +27,18 @@ from engine.backends.llama_cpp.state_format import (
     MAGIC,
     ROWS,
     TENSORS,
-    AttentionShape,
+    AttentionLayout,
     Integers,
     Part,
     State,
-    StateShape,
+    StateLayout,
     Tensor,
     read_parts,
 )
 from engine.errors import StateError
 
 Bytes = NDArray[np.uint8]
-Rows = slice | NDArray[np.intp]
+CellIndex = slice | NDArray[np.intp]
 
 PLAIN_INTS = 2
 """Of a recurrent cell's record."""
@@ -50,8 +50,8 @@ class Cells:
 
     state: State
     part: Part
-    cells: Rows
-    """Rows of the part's tensors."""
+    cells: CellIndex
+    """CellIndex of the part's tensors."""
     n_cells: int
 
     def rows(self, index: int, tensor: Tensor) -> Bytes:
@@ -63,7 +63,7 @@ class Cells:
         return _by_cell(data, tensor, n_held)[self.cells]
 
 
-Placed = Sequence[tuple[Rows, Cells]]
+Placed = Sequence[tuple[CellIndex, Cells]]
 """Cells, and the rows of the written part where they go."""
 
 
@@ -77,7 +77,7 @@ def follow_one_another(pieces: Sequence[Cells]) -> Placed:
     return placed
 
 
-def attention_nbytes(shape: AttentionShape, n_cells: int) -> int:
+def attention_nbytes(shape: AttentionLayout, n_cells: int) -> int:
     """The size of an attention part."""
     of_tensors = sum(
         (COLUMNS if tensor.n_columns else ROWS).size + n_cells * tensor.row_bytes
@@ -88,7 +88,7 @@ def attention_nbytes(shape: AttentionShape, n_cells: int) -> int:
 
 
 def put_attention(
-    state: Bytes, at: int, shape: AttentionShape, n_cells: int, placed: Placed
+    state: Bytes, at: int, shape: AttentionLayout, n_cells: int, placed: Placed
 ) -> int:
     """Write an attention part at a byte, all cells in the first stream, and give its end."""
     end = at + attention_nbytes(shape, n_cells)
@@ -107,7 +107,9 @@ def put_attention(
     return end
 
 
-def _put_records(state: Bytes, at: int, shape: AttentionShape, n_cells: int, placed: Placed) -> int:
+def _put_records(
+    state: Bytes, at: int, shape: AttentionLayout, n_cells: int, placed: Placed
+) -> int:
     end = at + 4 * n_cells * shape.record_ints
     records = state[at:end].view("<i4").reshape(n_cells, -1)
     for cells, piece in placed:
@@ -128,14 +130,14 @@ def _put_tensor_header(state: memoryview, at: int, tensor: Tensor) -> int:
 def _by_cell(data: Bytes, tensor: Tensor, n_cells: int) -> Bytes:
     """The data of a tensor as `[n_cells, n_columns, element_bytes]`, a view.
 
-    Rows that are not transposed have one column.
+    CellIndex that are not transposed have one column.
     """
     if tensor.n_columns:
         return data.reshape(tensor.n_columns, n_cells, -1).transpose(1, 0, 2)
     return data.reshape(n_cells, 1, -1)
 
 
-def stretch(state: State, shape: AttentionShape, start: int, end: int | None = None) -> Cells:
+def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None = None) -> Cells:
     """The cells of positions `start` to `end`; the state must have them all.
 
     Raises:
@@ -161,7 +163,7 @@ def stretch(state: State, shape: AttentionShape, start: int, end: int | None = N
     return Cells(state, part, order[low:high], high - low)
 
 
-def first_position(state: State, shape: AttentionShape) -> int:
+def first_position(state: State, shape: AttentionLayout) -> int:
     """The position of the first token that a state holds.
 
     Raises:
@@ -171,17 +173,17 @@ def first_position(state: State, shape: AttentionShape) -> int:
     return int(part.positions.min())
 
 
-def join(shape: AttentionShape, stretches: Sequence[Cells]) -> memoryview:
-    """One state with the cells of stretches that follow one another."""
-    n_cells = sum(piece.n_cells for piece in stretches)
+def join(shape: AttentionLayout, pieces: Sequence[Cells]) -> memoryview:
+    """One state with the cells of pieces that follow one another."""
+    n_cells = sum(piece.n_cells for piece in pieces)
     state = np.empty(HEADER.size + attention_nbytes(shape, n_cells), np.uint8)
     HEADER.pack_into(state.data, 0, MAGIC, 0)
-    put_attention(state, HEADER.size, shape, n_cells, follow_one_another(stretches))
+    put_attention(state, HEADER.size, shape, n_cells, follow_one_another(pieces))
     return state.data.toreadonly()
 
 
-def number(state: Bytes, shape: StateShape, positions: Integers, start: int) -> None:
-    """Write each token's place in the line over its position.
+def to_token_indices(state: Bytes, shape: StateLayout, positions: Integers, start: int) -> None:
+    """Replace each token's position by its index in the line.
 
     Args:
         state: As llama.cpp gave it; it is changed.
@@ -204,7 +206,7 @@ def number(state: Bytes, shape: StateShape, positions: Integers, start: int) -> 
         records[order, 0] = np.arange(first, len(positions), dtype=np.int32)
 
 
-def place(state: State, shape: StateShape, positions: Integers) -> Bytes:
+def to_positions(state: State, shape: StateLayout, positions: Integers) -> Bytes:
     """A state with the positions of its tokens, as llama.cpp takes it."""
     placed = np.frombuffer(state, np.uint8).copy()
     for part in read_parts(placed.data, shape):
@@ -226,7 +228,7 @@ class Ring:
         """
         return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells
 
-    def unroll(self, state: State, part: Part, shape: AttentionShape, n_tokens: int) -> memoryview:
+    def unroll(self, state: State, part: Part, shape: AttentionLayout, n_tokens: int) -> memoryview:
         """A state whose window, of `n_tokens` tokens so far, lies in its own cells.
 
         From one turn of the ring on, the cell of the next token holds position `n_tokens`: removing
@@ -250,7 +252,7 @@ class Ring:
         return n_tokens >= self.n_cells
 
     def _put_positions(
-        self, data: Bytes, shape: AttentionShape, n_cells: int, n_tokens: int
+        self, data: Bytes, shape: AttentionLayout, n_cells: int, n_tokens: int
     ) -> None:
         records = data[: 4 * n_cells * shape.record_ints].view("<i4").reshape(n_cells, -1)
         last = n_tokens - 1

@@ -46,7 +46,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionShape:
+class AttentionLayout:
     """What is the same in the attention parts of all states of a context."""
 
     n_streams: int
@@ -59,21 +59,21 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentShape:
+class RecurrentLayout:
     """What is the same in the recurrent parts of all states of a context."""
 
     n_layers: int
     tensors: tuple[Tensor, ...]
 
 
-StateShape = tuple[AttentionShape | RecurrentShape, ...]
+StateLayout = tuple[AttentionLayout | RecurrentLayout, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """One part of a state, and where its cells lie."""
 
-    shape: AttentionShape | RecurrentShape
+    shape: AttentionLayout | RecurrentLayout
     start: int
     end: int
     """Bytes of the whole part."""
@@ -125,7 +125,7 @@ MAX_ROW_BYTES = 1 << 24
 MAX_PARTS = 4
 
 
-def read_parts(state: State, shape: StateShape) -> tuple[Part, ...]:
+def read_parts(state: State, shape: StateLayout) -> tuple[Part, ...]:
     """Where the parts of a state lie that has this shape.
 
     Raises:
@@ -149,7 +149,7 @@ def find_parts(state: State) -> tuple[Part, ...] | None:
         return None
 
 
-def find_shape(state: State) -> StateShape | None:
+def find_shape(state: State) -> StateLayout | None:
     """The shape of a state that a context has just written, or None where it is not known."""
     parts = find_parts(state)
     return None if parts is None else tuple(part.shape for part in parts)
@@ -207,7 +207,7 @@ def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> Pa
             columns = bool(is_transposed)
             rows += [_read_tensor(cursor, n_cells, columns=columns) for _ in range(n_layers)]
         tensors, offsets = zip(*rows, strict=True) if rows else ((), ())
-        shape = AttentionShape(n_streams, record_ints, n_layers, tensors, bool(is_transposed))
+        shape = AttentionLayout(n_streams, record_ints, n_layers, tensors, bool(is_transposed))
         found.append(Part(shape, start, cursor.at, records, offsets))
     _expect(bool(found))
     return replace(found[0], end=cursor.at)
@@ -226,7 +226,7 @@ def _read_recurrent(cursor: Cursor) -> Iterator[Part]:
     for _ in range(2 * n_layers):
         tensor, offset = _read_tensor(cursor, 1)
         tensors, offsets = (*tensors, tensor), (*offsets, offset)
-        yield Part(RecurrentShape(n_layers, tensors), start, cursor.at, records, offsets)
+        yield Part(RecurrentLayout(n_layers, tensors), start, cursor.at, records, offsets)
 
 
 def _read_tensor(cursor: Cursor, n_cells: int, *, columns: bool = False) -> tuple[Tensor, int]:

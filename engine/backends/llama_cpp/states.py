@@ -1,8 +1,6 @@
 """Saving and restoring what a sequence holds; llama.cpp reads no state that was not checked.
 
-The calls of llama.cpp that take states out of a context and put them in, on plain buffers.
-
-With one pool of cells they also work on a stretch of a sequence: a second id takes part in its
+With one pool of cells a part of a sequence is saved and restored too: a second id takes part in its
 cells for the moment, without a copy. llama.cpp accepts ids up to its limit of 256 there, however
 many sequences the context was opened for, and says so by writing cells of no sequence.
 """
@@ -20,113 +18,31 @@ from engine.backends.llama_cpp.requantisation import Requantiser
 from engine.backends.llama_cpp.state_edit import (
     Cells,
     Ring,
+    cell_range,
     first_position,
     join,
-    number,
-    place,
-    stretch,
+    to_positions,
+    to_token_indices,
 )
 from engine.backends.llama_cpp.state_format import (
     COUNT,
     HEADER,
     MAGIC,
-    AttentionShape,
+    AttentionLayout,
     Integers,
     Part,
-    RecurrentShape,
+    RecurrentLayout,
     State,
-    StateShape,
+    StateLayout,
     check_magic,
     find_shape,
     read_parts,
 )
-from engine.configuration import KVTypeName
+from engine.configuration import KVTypes
 from engine.errors import ContextFullError, StateError
 
 SCRATCH = 255
 """The last id that llama.cpp has (LLAMA_MAX_SEQ - 1)."""
-
-
-class NativeStates:
-    """States of the sequences of one context."""
-
-    def __init__(self, context: object) -> None:
-        self._context = context
-        self._memory = llama_cpp.llama_get_memory(context)
-
-    def read(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
-        """The state of a sequence, behind some spare bytes.
-
-        Raises:
-            StateError: llama.cpp gave none.
-        """
-        nbytes = llama_cpp.llama_state_seq_get_size(self._context, sequence_id)
-        buffer = np.empty(spare_bytes + nbytes, np.uint8)
-        n_written = llama_cpp.llama_state_seq_get_data(
-            self._context, _pointer(buffer.ctypes.data + spare_bytes), nbytes, sequence_id
-        )
-        if not nbytes or n_written != nbytes:
-            raise StateError(
-                f"llama.cpp gave {n_written} bytes of a state of {nbytes}: the log has the reason"
-            )
-        return buffer
-
-    def write(self, sequence_id: int, state: State) -> bool:
-        """Replace what a sequence holds; False where llama.cpp refuses, which has the reason."""
-        data = np.frombuffer(state, np.uint8)
-        n_read: int = llama_cpp.llama_state_seq_set_data(
-            self._context, _pointer(data.ctypes.data), len(data), sequence_id
-        )
-        return n_read == len(data)
-
-    def read_end(
-        self, sequence_id: int, n_cells: int, position: int, shape: AttentionShape
-    ) -> NDArray[np.uint8]:
-        """The state of the last tokens, from a position on; needs one pool of cells.
-
-        llama.cpp leaves out the id of each cell, for the scratch id is none of the context's: the
-        records are written anew, and everything behind them is where it belongs.
-
-        Raises:
-            StateError: llama.cpp gave none.
-        """
-        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, position, -1)
-        try:
-            buffer = self.read(SCRATCH, spare_bytes=4 * n_cells)
-        finally:
-            self.remove(SCRATCH)
-        fixed = HEADER.size + 2 * COUNT.size
-        short = buffer[4 * n_cells + fixed :][: 4 * n_cells * (shape.record_ints - 1)]
-        given = short.view("<i4").reshape(n_cells, -1).copy()
-        buffer[:fixed] = buffer[4 * n_cells :][:fixed].copy()
-        HEADER.pack_into(buffer.data, 0, MAGIC, 0)
-        records = buffer[fixed:][: 4 * n_cells * shape.record_ints].view("<i4")
-        records = records.reshape(n_cells, -1)
-        records[:, :-1] = given
-        records[:, 1] = 1
-        records[:, -1] = 0
-        return buffer
-
-    def append(self, sequence_id: int, state: State) -> bool:
-        """Put a stretch behind what a sequence holds; needs one pool of cells."""
-        is_taken = self.write(SCRATCH, state)
-        if is_taken:
-            llama_cpp.llama_memory_seq_cp(self._memory, SCRATCH, sequence_id, -1, -1)
-        self.remove(SCRATCH)
-        return is_taken
-
-    def remove(self, sequence_id: int, start: int = -1, end: int = -1) -> None:
-        """Drop the cells of positions `start` to `end`; all of them by default."""
-        llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, start, end)
-
-    def last_position(self, sequence_id: int) -> int:
-        """The last position that is held; -1 where none is."""
-        last: int = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
-        return last
-
-
-def _pointer(address: int) -> object:
-    return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
 
 
 class States:
@@ -146,19 +62,20 @@ class States:
         shares_cells: bool,
         heads: tuple[CacheHeads, ...],
     ) -> None:
-        self._native = NativeStates(context)
+        self._context = context
+        self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
         self._shares_cells = shares_cells
         self.ring = ring
         self._heads = heads
-        self._shape: StateShape | None = None
+        self._shape: StateLayout | None = None
         self.is_learned = False
 
     @property
-    def sliced(self) -> AttentionShape | None:
+    def sliced(self) -> AttentionLayout | None:
         """The layout where states can be cut at any token: full attention and nothing else."""
         match self._shape:
-            case (AttentionShape() as shape,) if not self._n_swa:
+            case (AttentionLayout() as shape,) if not self._n_swa:
                 return shape
         return None
 
@@ -177,7 +94,7 @@ class States:
         Raises:
             StateError: llama.cpp gave none.
         """
-        return self._numbered(self._native.read(sequence_id), positions)
+        return self._with_indices(self._read_native(sequence_id), positions)
 
     def read_end(
         self, sequence_id: int, start: int, n_tokens: int, positions: Integers | None = None
@@ -193,22 +110,22 @@ class States:
         if shape.n_streams > 1:
             return self.cut(self.read(sequence_id, positions), start)
         position = start if positions is None else int(positions[start])
-        end = self._native.read_end(sequence_id, n_tokens - start, position, shape)
-        state = self._numbered(end, positions, start)
-        piece = stretch(state, shape, start, n_tokens)
+        end = self._read_native_end(sequence_id, n_tokens - start, position, shape)
+        state = self._with_indices(end, positions, start)
+        piece = cell_range(state, shape, start, n_tokens)
         return state if isinstance(piece.cells, slice) else join(shape, (piece,))
 
-    def _numbered(
+    def _with_indices(
         self, state: NDArray[np.uint8], positions: Integers | None, start: int = 0
     ) -> memoryview:
         if positions is not None and self._shape is not None:
-            number(state, self._shape, positions, start)
+            to_token_indices(state, self._shape, positions, start)
         return state.data.toreadonly()
 
-    def _placed(self, state: State, positions: Integers | None) -> State:
+    def _with_positions(self, state: State, positions: Integers | None) -> State:
         if positions is None or self._shape is None:
             return state
-        return place(state, self._shape, positions).data
+        return to_positions(state, self._shape, positions).data
 
     def write(
         self,
@@ -236,9 +153,9 @@ class States:
         if len(states) == 1:
             first_held = self._write_whole(sequence_id, states[0], n_tokens, positions)
         else:
-            self._write_stretches(sequence_id, states, n_tokens, positions)
+            self._write_parts(sequence_id, states, n_tokens, positions)
             first_held = 0
-        last = self._native.last_position(sequence_id)
+        last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
         expected = n_tokens - 1 if positions is None else int(positions[-1])
         if last != expected:
             raise StateError(
@@ -252,18 +169,18 @@ class States:
     ) -> int:
         parts = self._checked(state, n_tokens)
         state = self._unrolled(state, parts, n_tokens)
-        if not self._native.write(sequence_id, self._placed(state, positions)):
+        if not self._write_native(sequence_id, self._with_positions(state, positions)):
             self._refuse(n_tokens)
         if self.ring is not None and self.ring.has_gap(n_tokens):
-            self._native.remove(sequence_id, n_tokens, n_tokens + 1)
+            self._remove(sequence_id, n_tokens, n_tokens + 1)
         held = [
             int(part.positions.min())
             for shape, part in zip(self._shape or (), parts, strict=False)
-            if isinstance(shape, AttentionShape)
+            if isinstance(shape, AttentionLayout)
         ]
         return max(held, default=0)
 
-    def _write_stretches(
+    def _write_parts(
         self,
         sequence_id: int,
         states: Sequence[State],
@@ -271,20 +188,21 @@ class States:
         positions: Integers | None,
     ) -> None:
         shape = self._needed()
-        stretches: list[Cells] = []
+        parts: list[Cells] = []
         at = 0
         for state in states:
-            stretches.append(stretch(state, shape, at))
-            at += stretches[-1].n_cells
+            parts.append(cell_range(state, shape, at))
+            at += parts[-1].n_cells
         if at != n_tokens:
             raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
         if shape.n_streams > 1:
-            whole = self._placed(join(shape, stretches), positions)
-            is_taken = self._native.write(sequence_id, whole)
+            whole = self._with_positions(join(shape, parts), positions)
+            is_taken = self._write_native(sequence_id, whole)
         else:
-            self._native.remove(sequence_id)
+            self._remove(sequence_id)
             is_taken = all(
-                self._native.append(sequence_id, self._placed(state, positions)) for state in states
+                self._append_native(sequence_id, self._with_positions(state, positions))
+                for state in states
             )
         if not is_taken:
             self._refuse(n_tokens)
@@ -304,9 +222,9 @@ class States:
             StateError: it is damaged, does not hold them, or cannot be cut.
         """
         shape = self._needed()
-        return join(shape, (stretch(state, shape, start, end),))
+        return join(shape, (cell_range(state, shape, start, end),))
 
-    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
+    def requantise(self, state: State, types: KVTypes) -> State:
         """A state of these types in the types of this context.
 
         Raises:
@@ -314,7 +232,7 @@ class States:
         """
         if self._shape is None:
             raise StateError("what states of this model look like is not known")
-        return Requantiser(self._shape, self._heads).convert(state, type_k, type_v)
+        return Requantiser(self._shape, self._heads).convert(state, types)
 
     def first_position(self, state: State) -> int:
         """Where in the line a state begins.
@@ -324,7 +242,7 @@ class States:
         """
         return first_position(state, self._needed())
 
-    def _needed(self) -> AttentionShape:
+    def _needed(self) -> AttentionLayout:
         shape = self.sliced
         if shape is None:
             raise StateError(
@@ -340,7 +258,7 @@ class States:
         parts = read_parts(state, self._shape)
         n_swa = 0 if len(self._attention()) > 1 else self._n_swa
         for shape, part in zip(self._shape, parts, strict=True):
-            if isinstance(shape, RecurrentShape):
+            if isinstance(shape, RecurrentLayout):
                 is_right = int(part.positions[0]) == n_tokens - 1
             else:
                 is_right = _follow(part.positions, n_tokens, n_swa)
@@ -349,16 +267,85 @@ class States:
                 raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
         return parts
 
-    def _attention(self) -> list[AttentionShape]:
-        return [part for part in self._shape or () if isinstance(part, AttentionShape)]
+    def _attention(self) -> list[AttentionLayout]:
+        return [part for part in self._shape or () if isinstance(part, AttentionLayout)]
 
     def _unrolled(self, state: State, parts: Sequence[Part], n_tokens: int) -> State:
         if self.ring is None or self._shape is None:
             return state
         for shape, part in zip(reversed(self._shape), reversed(parts), strict=True):
-            if isinstance(shape, AttentionShape):
+            if isinstance(shape, AttentionLayout):
                 return self.ring.unroll(state, part, shape, n_tokens)
         return state
+
+    def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
+        """The state of a sequence, behind some spare bytes.
+
+        Raises:
+            StateError: llama.cpp gave none.
+        """
+        nbytes = llama_cpp.llama_state_seq_get_size(self._context, sequence_id)
+        buffer = np.empty(spare_bytes + nbytes, np.uint8)
+        n_written = llama_cpp.llama_state_seq_get_data(
+            self._context, _pointer(buffer.ctypes.data + spare_bytes), nbytes, sequence_id
+        )
+        if not nbytes or n_written != nbytes:
+            raise StateError(
+                f"llama.cpp gave {n_written} bytes of a state of {nbytes}: the log has the reason"
+            )
+        return buffer
+
+    def _write_native(self, sequence_id: int, state: State) -> bool:
+        """Replace what a sequence holds; False where llama.cpp refuses, which has the reason."""
+        data = np.frombuffer(state, np.uint8)
+        n_read: int = llama_cpp.llama_state_seq_set_data(
+            self._context, _pointer(data.ctypes.data), len(data), sequence_id
+        )
+        return n_read == len(data)
+
+    def _read_native_end(
+        self, sequence_id: int, n_cells: int, position: int, shape: AttentionLayout
+    ) -> NDArray[np.uint8]:
+        """The state of the last tokens, from a position on; needs one pool of cells.
+
+        llama.cpp leaves out the id of each cell, for the scratch id is none of the context's: the
+        records are written anew, and everything behind them is where it belongs.
+
+        Raises:
+            StateError: llama.cpp gave none.
+        """
+        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, position, -1)
+        try:
+            buffer = self._read_native(SCRATCH, spare_bytes=4 * n_cells)
+        finally:
+            self._remove(SCRATCH)
+        fixed = HEADER.size + 2 * COUNT.size
+        short = buffer[4 * n_cells + fixed :][: 4 * n_cells * (shape.record_ints - 1)]
+        given = short.view("<i4").reshape(n_cells, -1).copy()
+        buffer[:fixed] = buffer[4 * n_cells :][:fixed].copy()
+        HEADER.pack_into(buffer.data, 0, MAGIC, 0)
+        records = buffer[fixed:][: 4 * n_cells * shape.record_ints].view("<i4")
+        records = records.reshape(n_cells, -1)
+        records[:, :-1] = given
+        records[:, 1] = 1
+        records[:, -1] = 0
+        return buffer
+
+    def _append_native(self, sequence_id: int, state: State) -> bool:
+        """Put a stretch behind what a sequence holds; needs one pool of cells."""
+        is_taken = self._write_native(SCRATCH, state)
+        if is_taken:
+            llama_cpp.llama_memory_seq_cp(self._memory, SCRATCH, sequence_id, -1, -1)
+        self._remove(SCRATCH)
+        return is_taken
+
+    def _remove(self, sequence_id: int, start: int = -1, end: int = -1) -> None:
+        """Drop the cells of positions `start` to `end`; all of them by default."""
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, start, end)
+
+
+def _pointer(address: int) -> object:
+    return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
 
 
 def _follow(positions: Integers, n_tokens: int, n_swa: int) -> bool:

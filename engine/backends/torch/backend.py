@@ -53,8 +53,8 @@ from engine.errors import (
 )
 from engine.events import BufferSize
 from engine.memory.hardware import thread_counts
-from engine.memory.torch_backend import cache_kind, kept_bytes
-from engine.memory.torch_caches import CacheSpan, read_bytes
+from engine.memory.torch_backend import cache_kind, cache_span, kept_bytes
+from engine.memory.torch_caches import read_bytes
 from engine.model.architecture import Model, read_model
 
 Role = Literal["target", "draft"]
@@ -100,12 +100,10 @@ class TorchBackend(BaseBackend):
         self._compile = configuration.compile
         self.notes: tuple[str, ...] = ()
         self._kind = cache_kind(configuration, TYPE_NAMES[self._dtype])
-        self.shares_cells = (
-            self._kind.is_paged and configuration.kv_unified and configuration.n_slots > 1
-        )
+        span = cache_span(configuration, TYPE_NAMES[self._dtype])
+        self.shares_cells, self.n_ctx = span.is_shared, span.n_ctx
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
         self.n_sequences = configuration.n_slots
-        self.n_ctx = configuration.n_ctx // (1 if self.shares_cells else configuration.n_slots)
         self.n_batch = configuration.n_batch_of_kvchat
         self.n_rows = n_rows or (configuration.n_rows if role == "target" else 1)
         self.n_ctx_train = shape.n_ctx_train
@@ -123,7 +121,8 @@ class TorchBackend(BaseBackend):
         self._caches: list[list[LayerCache]] = []
         self._tables: list[BlockTable | None] = []
         self.can_slice = False
-        self.read_bytes = 0
+        attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
+        self.read_bytes = read_bytes(self._kind, attention, span)
         """Of one layer's entries while attention reads them."""
         self.set_threads(max(self.n_threads))
         self._text: LoadedModel | None = None if like is None else like._text
@@ -310,9 +309,6 @@ class TorchBackend(BaseBackend):
             device=self._device,
             keeps_windows=configuration.swa_full,
         )
-        attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
-        span = CacheSpan(self.n_ctx, TYPE_NAMES[self._dtype])
-        self.read_bytes = read_bytes(self._kind, attention, span)
         try:
             self._check_fits(model, configuration, n_free, has_weights=loaded is not None)
             self._make_caches(configuration, shape, room)

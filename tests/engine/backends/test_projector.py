@@ -14,9 +14,8 @@ from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.slot_file import write_slot_file
-from engine.backends.llama_cpp.state_edit import number, place
+from engine.backends.llama_cpp.state_edit import to_positions, to_token_indices
 from engine.backends.llama_cpp.state_format import find_shape, read_parts
-from engine.backends.llama_cpp.states import NativeStates
 from engine.configuration import (
     Configuration,
     ControllerName,
@@ -179,7 +178,7 @@ def test_cells_that_lie_in_another_order_are_numbered_as_the_line_goes(
     tokens = line_of(backend, f"a {picture.reference} b")
     sequence = backend.open()
     sequence.prefill(tokens)
-    state = NativeStates(backend.native).read(sequence.id)
+    state = backend.states._read_native(sequence.id)
     shape = find_shape(state.data)
     assert shape is not None
     (part,) = read_parts(state.data, shape)
@@ -188,11 +187,11 @@ def test_cells_that_lie_in_another_order_are_numbered_as_the_line_goes(
     given = bytes(state)
     positions = sequence._positions(tokens)
     assert positions is not None
-    number(state, shape, positions[:-1], 0)
+    to_token_indices(state, shape, positions[:-1], 0)
     assert np.array_equal(part.records[:, 0], order)
-    assert bytes(place(state.data, shape, positions[:-1])) == given
+    assert bytes(to_positions(state.data, shape, positions[:-1])) == given
     with pytest.raises(StateError, match="other positions"):
-        number(state, shape, positions[1:], 0)
+        to_token_indices(state, shape, positions[1:], 0)
     backend.close()
 
 

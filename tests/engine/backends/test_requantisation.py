@@ -13,8 +13,8 @@ from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.elements import convert, rotated
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog
 from engine.backends.llama_cpp.requantisation import Rotations, rotations
-from engine.backends.llama_cpp.state_format import AttentionShape, State, find_shape, read_parts
-from engine.configuration import KVTypeName
+from engine.backends.llama_cpp.state_format import AttentionLayout, State, find_shape, read_parts
+from engine.configuration import KVTypeName, KVTypes
 from engine.errors import StateError
 from engine.model.ggml_types import GGML_TYPES, TYPES_BY_NAME
 from tests.engine.backends.opened import N_BATCH, Opened
@@ -106,7 +106,7 @@ def test_exact_keys_and_values_come_out_to_the_bit_as_llama_cpp_writes_them(
 ) -> None:
     exact = opened.state(name, "f32", "f32")
     native = opened.state(name, into, into)
-    made = opened(name, into, into).requantise(exact, "f32", "f32")
+    made = opened(name, into, into).requantise(exact, KVTypes("f32", "f32"))
     assert len(made) == len(native)
     part = FIRST_LAYERS[name]  # what later layers store hangs on what they read of this one
     for index in (0, n_layers(native, part)):
@@ -122,7 +122,7 @@ def test_what_was_quantised_comes_back_turned_and_with_its_loss_only(
 ) -> None:
     exact = opened.state(name, "f32", "f32")
     native = opened.state(name, from_type, from_type)
-    made = opened(name, "f32", "f32").requantise(native, from_type, from_type)
+    made = opened(name, "f32", "f32").requantise(native, KVTypes(from_type, from_type))
     part = FIRST_LAYERS[name]
     for index in (0, n_layers(native, part)):
         known = floats(exact, part, index)
@@ -138,8 +138,8 @@ def test_keys_and_values_are_converted_apart_and_every_layer_is(
     opened: OpenedTypes, name: str, k: KVTypeName, v: KVTypeName
 ) -> None:
     exact = opened.state(name, "f32", "f32", 300)
-    made = opened(name, k, v).requantise(exact, "f32", "f32")
-    back = opened(name, "f32", "f32").requantise(made, k, v)
+    made = opened(name, k, v).requantise(exact, KVTypes("f32", "f32"))
+    back = opened(name, "f32", "f32").requantise(made, KVTypes(k, v))
     shape = find_shape(back)
     assert shape is not None
     for part, of in enumerate(shape):
@@ -160,28 +160,28 @@ def test_a_requantised_state_is_taken_and_goes_on_as_well_as_a_native_one(
         return np.stack([sequence.decode(LINE[100 + k]).logits[0].copy() for k in range(6)])
 
     exact, native = opened.state(name, "f16", "f16"), opened.state(name, "q8_0", "q8_0")
-    made = opened(name, "q8_0", "q8_0").requantise(exact, "f16", "f16")
+    made = opened(name, "q8_0", "q8_0").requantise(exact, KVTypes("f16", "f16"))
     expected = rows(exact, "f16")
     usual = error(rows(native, "q8_0"), expected)
     assert error(rows(made, "q8_0"), expected) < 2 * usual
     monkeypatch.setattr(requantisation, "rotations", lambda caches, **_: [Rotations(0, 0)] * 2)
-    unturned = opened(name, "q8_0", "q8_0").requantise(exact, "f16", "f16")
+    unturned = opened(name, "q8_0", "q8_0").requantise(exact, KVTypes("f16", "f16"))
     assert error(rows(unturned, "q8_0"), expected) > 3 * usual
 
 
 def test_states_of_the_same_types_are_given_back_as_they_are(opened: OpenedTypes) -> None:
     state = opened.state("llama", "q8_0", "q4_0")
-    assert opened("llama", "q8_0", "q4_0").requantise(state, "q8_0", "q4_0") is state
+    assert opened("llama", "q8_0", "q4_0").requantise(state, KVTypes("q8_0", "q4_0")) is state
 
 
 def test_a_hybrid_model_keeps_its_recurrent_state_and_converts_its_attention(
     opened: OpenedTypes,
 ) -> None:
     state = opened.state("jamba", "f16", "f16")
-    made = opened("jamba", "q8_0", "q8_0").requantise(state, "f16", "f16")
+    made = opened("jamba", "q8_0", "q8_0").requantise(state, KVTypes("f16", "f16"))
     shape = find_shape(made)
     assert shape is not None
-    kinds = [isinstance(part, AttentionShape) for part in shape]
+    kinds = [isinstance(part, AttentionLayout) for part in shape]
     assert kinds == [True, False]
     assert tensor(made, 0, 0)[0] == "q8_0"
     for index in range(len(shape[1].tensors)):
@@ -190,13 +190,13 @@ def test_a_hybrid_model_keeps_its_recurrent_state_and_converts_its_attention(
 
 def test_a_recurrent_state_has_no_cache_types_and_stays_as_it_is(opened: OpenedTypes) -> None:
     state = opened.state("mamba", "f16", "f16")
-    assert opened("mamba", "f16", "f16").requantise(state, "q8_0", "q8_0") is state
+    assert opened("mamba", "f16", "f16").requantise(state, KVTypes("q8_0", "q8_0")) is state
 
 
 def test_a_latent_cache_is_refused_with_the_reason(opened: OpenedTypes) -> None:
     state = opened.state("deepseek2", "f16", "f16")
     with pytest.raises(StateError, match=r"latent row .*\(MLA\)"):
-        opened("deepseek2", "f16", "f16").requantise(state, "q8_0", "q8_0")
+        opened("deepseek2", "f16", "f16").requantise(state, KVTypes("q8_0", "q8_0"))
 
 
 def test_transposed_values_are_converted_among_floats_and_refused_quantised(
@@ -206,14 +206,14 @@ def test_transposed_values_are_converted_among_floats_and_refused_quantised(
     sequence.prefill(LINE[:40])
     state = bytes(sequence.save())
     exact = opened("llama", "f32", "f32", flash_attention="off")
-    made = exact.requantise(state, "f16", "f16")
+    made = exact.requantise(state, KVTypes("f16", "f16"))
     assert np.array_equal(floats(made, 0, 1), floats(state, 0, 1))
     assert exact.open().tokens == []
     other = exact.open()
     other.load(LINE[:40], [made])
     assert list(other.tokens) == LINE[:40]
     with pytest.raises(StateError, match="transposed without flash attention"):
-        exact.requantise(state, "f16", "q8_0")
+        exact.requantise(state, KVTypes("f16", "q8_0"))
 
 
 @pytest.mark.parametrize("damage", [lambda s: s[:-1], lambda s: s[:40], lambda s: b"\0" * len(s)])
@@ -223,7 +223,7 @@ def test_a_damaged_state_is_refused_and_nothing_is_read_beyond_it(
     assert callable(damage)
     state = damage(opened.state("llama", "f16", "f16"))
     with pytest.raises(StateError):
-        opened("llama", "q8_0", "q8_0").requantise(state, "f16", "f16")
+        opened("llama", "q8_0", "q8_0").requantise(state, KVTypes("f16", "f16"))
 
 
 @pytest.mark.parametrize("size", [64, 128, 256])
@@ -266,7 +266,7 @@ def test_nothing_is_turned_where_llama_cpp_is_told_so(
     exact = opened.state("llama", "f32", "f32")
     native = opened.state("llama", "q8_0", "q8_0")
     backend = opened("llama", "f32", "f32")
-    made = backend.requantise(native, "q8_0", "q8_0")
+    made = backend.requantise(native, KVTypes("q8_0", "q8_0"))
     assert error(floats(made, 0, 0), floats(exact, 0, 0)) < ERRORS["q8_0"]
     assert backend.state_format != usual  # such states never meet turned ones
 
@@ -284,7 +284,7 @@ def test_real_models_first_layers_come_out_to_the_bit(
     try:
         exact = opened.state(name, "f32", "f32", 64)
         native = opened.state(name, into, into, 64)
-        made = opened(name, into, into).requantise(exact, "f32", "f32")
+        made = opened(name, into, into).requantise(exact, KVTypes("f32", "f32"))
         for index in (0, n_layers(native, part)):
             assert np.array_equal(tensor(made, part, index)[1], tensor(native, part, index)[1])
     finally:

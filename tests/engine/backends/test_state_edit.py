@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.llama_cpp.state_edit import first_position, join, stretch
-from engine.backends.llama_cpp.state_format import AttentionShape, find_shape
+from engine.backends.llama_cpp.state_edit import cell_range, first_position, join
+from engine.backends.llama_cpp.state_format import AttentionLayout, find_shape
 from engine.errors import StateError
 
 MAGIC = struct.pack("<Ii", 0xAF143CD8, 0)
@@ -40,11 +40,11 @@ def rows(positions: np.ndarray, tensor: int, n: int) -> np.ndarray:
     return (positions[:, None] * 1000 + tensor * 10 + np.arange(n)).astype(np.uint16)
 
 
-def shape_of(state: bytes) -> AttentionShape:
+def shape_of(state: bytes) -> AttentionLayout:
     found = find_shape(state)
     assert found is not None
     (shape,) = found
-    assert isinstance(shape, AttentionShape)
+    assert isinstance(shape, AttentionLayout)
     return shape
 
 
@@ -59,9 +59,9 @@ def test_any_cuts_of_a_state_join_to_its_bytes(
     whole = made(list(range(sum(lengths))), is_transposed=is_transposed, n_streams=n_streams)
     shape = shape_of(whole)
     ends = np.cumsum([0, *lengths]).tolist()
-    parts = [join(shape, [stretch(whole, shape, start, end)]) for start, end in pairwise(ends)]
+    parts = [join(shape, [cell_range(whole, shape, start, end)]) for start, end in pairwise(ends)]
     assert [first_position(part, shape) for part in parts] == ends[:-1]
-    pieces = [stretch(part, shape, start) for part, start in zip(parts, ends, strict=False)]
+    pieces = [cell_range(part, shape, start) for part, start in zip(parts, ends, strict=False)]
     assert bytes(join(shape, pieces)) == whole
 
 
@@ -71,7 +71,7 @@ def test_cells_in_any_order_are_cut_in_the_order_of_their_tokens(
 ) -> None:
     mixed = made(positions, is_transposed=is_transposed)
     shape = shape_of(mixed)
-    pieces = [stretch(mixed, shape, 0, at), stretch(mixed, shape, at)]
+    pieces = [cell_range(mixed, shape, 0, at), cell_range(mixed, shape, at)]
     assert bytes(join(shape, pieces)) == made(list(range(12)), is_transposed=is_transposed)
 
 
@@ -79,7 +79,7 @@ def test_tokens_twice_or_missing_are_refused() -> None:
     for positions in ([0, 1, 1, 3], [0, 1, 3, 5], [2, 2, 2, 2]):
         state = made(positions)
         with pytest.raises(StateError, match="twice, or lacks"):
-            stretch(state, shape_of(state), min(positions))
+            cell_range(state, shape_of(state), min(positions))
 
 
 def test_a_stretch_that_the_state_does_not_hold_is_refused() -> None:
@@ -87,7 +87,7 @@ def test_a_stretch_that_the_state_does_not_hold_is_refused() -> None:
     shape = shape_of(state)
     for start, end in ((4, 7), (5, 10), (7, 7), (9, None), (0, None)):
         with pytest.raises(StateError, match="holds tokens 5 to 9"):
-            stretch(state, shape, start, end)
+            cell_range(state, shape, start, end)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 7))
@@ -100,7 +100,7 @@ def test_a_flipped_bit_outside_the_numbers_of_tensors_is_never_taken_for_a_token
     flipped = bytearray(state)
     flipped[at] ^= 1 << bit
     try:
-        piece = stretch(bytes(flipped), shape, 0, 8)
+        piece = cell_range(bytes(flipped), shape, 0, 8)
     except StateError:
         return
     again = bytes(join(shape, [piece]))

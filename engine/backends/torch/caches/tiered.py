@@ -1,7 +1,7 @@
-"""Caches of a model's layers on the device, in main memory or on disk: there when they are needed.
+"""Caches of a model's layers on the device, in RAM or on disk: there when they are needed.
 
 A forward pass asks for one layer after the other, over and over. So the layer needed last is that
-asked for just now, and it is the first to leave; the next ones are fetched ahead.
+asked for just now, and it is the first to leave; the next one is read from disk meanwhile.
 """
 
 import zlib
@@ -25,7 +25,7 @@ class Tier(StrEnum):
 
     DEVICE = "device"
     HOST = "host"
-    """As saved bytes in main memory."""
+    """As saved bytes in RAM."""
     DISK = "disk"
 
 
@@ -50,12 +50,13 @@ class TieredCache(KVCache):
     ) -> None:
         self._make, self._folder, self._before = make, folder, before
         self._cache: KVCache | None = make()
-        self._saved: bytes | None = None
-        """None while it is elsewhere; empty where there are no tokens."""
-        self._lock = RLock()
+        self._saved = b""
+        """While it is in RAM; empty where there are no tokens."""
         self._file: IO[bytes] | None = None
-        self._length = 0
+        """While it is on disk."""
         self._checksum = 0
+        self._length = 0
+        self._lock = RLock()
         self.device_bytes = held_bytes([self._cache])
         """What it takes on the device when it is there."""
 
@@ -63,16 +64,16 @@ class TieredCache(KVCache):
     def tier(self) -> Tier:
         if self._cache is not None:
             return Tier.DEVICE
-        return Tier.DISK if self._saved is None else Tier.HOST
+        return Tier.HOST if self._file is None else Tier.DISK
 
     @property
     def length(self) -> int:
-        return self._cache.length if self._cache is not None else self._length
+        return self._length if self._cache is None else self._cache.length
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device and in main memory; nothing of it is counted on disk."""
-        return len(self._saved or b"") if self._cache is None else held_bytes([self._cache])
+        """Bytes on the device and in RAM; nothing of it is counted on disk."""
+        return len(self._saved) if self._cache is None else held_bytes([self._cache])
 
     def tensors(self) -> Iterable[Tensor]:
         return () if self._cache is None else self._cache.tensors()
@@ -89,36 +90,33 @@ class TieredCache(KVCache):
     def crop(self, length: int) -> None:
         with self._lock:
             if length == 0 and self._cache is None:
-                self._drop()
+                self._put_away(b"", None)
+                self._length = 0
                 return
         self._here().crop(length)
 
     def held(self) -> Mapping[str, Tensor]:
         with self._lock:
             if self._cache is None and self._length:
-                return read_tensors(self._read() if self._saved is None else self._saved)[0]
+                return read_tensors(self._bytes())[0]
             return (self._cache or self._make()).held()
 
     def hold(self, found: Mapping[str, Tensor], length: int) -> None:
         self._here().hold(found, length)
 
     def demote(self) -> None:
-        """One tier down: device, main memory, disk.
+        """One tier down: device, RAM, disk.
 
         Raises:
-            CacheStoreError: the file cannot be written; the cache stays in main memory.
+            CacheStoreError: the file cannot be written; the cache stays in RAM.
         """
         with self._lock:
             if self._cache is not None:
                 self._length, self._saved = self._cache.length, self._cache.save()
                 self._cache = None
             elif self._saved:
-                try:
-                    self._file = _written(self._folder, self._saved)
-                except OSError as error:
-                    raise CacheStoreError(f"{self._folder} cannot be written: {error}") from error
                 self._checksum = zlib.crc32(self._saved)
-                self._saved = None
+                self._put_away(b"", _written(self._folder, self._saved))
 
     def promote(self) -> None:
         """One tier up.
@@ -128,33 +126,30 @@ class TieredCache(KVCache):
             StateError: it is not what was written.
         """
         with self._lock:
-            if self.tier is Tier.DISK:
-                self.read_ahead()
-            elif self._saved is not None:
+            if self._file is not None:
+                self._put_away(self._bytes(), None)
+            elif self._cache is None:
                 saved, cache = self._saved, self._make()
-                self._saved, self._cache = None, cache
+                self._saved, self._cache = b"", cache
                 if saved:
                     cache.load(saved)
 
     def read_ahead(self) -> None:
-        """Bring it from disk into main memory; nothing where it is not on disk any more.
+        """Bring it from disk into RAM; nothing where it is not on disk any more.
 
         Raises:
             CacheStoreError: the file cannot be read.
             StateError: it is not what was written.
         """
         with self._lock:
-            if self.tier is not Tier.DISK or self._file is None:
-                return
-            saved = self._read()
-            self._file.close()
-            self._file, self._saved = None, saved
+            if self.tier is Tier.DISK:
+                self.promote()
 
     def close(self) -> None:
         """Forget what is held."""
         with self._lock:
-            self._drop()
-            self._cache = None
+            self._put_away(b"", None)
+            self._cache, self._length = None, 0
 
     def _here(self) -> KVCache:
         if self._cache is None:
@@ -163,8 +158,10 @@ class TieredCache(KVCache):
             self.promote()
         return self._cache
 
-    def _read(self) -> bytes:
-        assert self._file is not None
+    def _bytes(self) -> bytes:
+        """What it was saved as."""
+        if self._file is None:
+            return self._saved
         try:
             self._file.seek(0)
             saved = self._file.read()
@@ -176,40 +173,41 @@ class TieredCache(KVCache):
             )
         return saved
 
-    def _drop(self) -> None:
+    def _put_away(self, saved: bytes, file: IO[bytes] | None) -> None:
+        """Lie in RAM or in a file, in place of the file that there was."""
         if self._file is not None:
             self._file.close()
-        self._file = None
-        self._saved = b""
-        self._length = 0
+        self._saved, self._file = saved, file
 
 
 def _written(folder: Path, saved: bytes) -> IO[bytes]:
     """An open file without a name: it ends with the process, however that ends."""
-    file = TemporaryFile(dir=folder)  # noqa: SIM115  the cache closes it
     try:
-        file.write(saved)
-        file.flush()
-    except OSError:
-        file.close()
-        raise
+        file = TemporaryFile(dir=folder)  # noqa: SIM115  the cache closes it
+        try:
+            file.write(saved)
+            file.flush()
+        except OSError:
+            file.close()
+            raise
+    except OSError as error:
+        raise CacheStoreError(f"{folder} cannot be written: {error}") from error
     return file
 
 
 class TierManager:
-    """The caches of a model's layers within budgets of the device and of main memory.
+    """The caches of a model's layers within budgets of the device and of RAM.
 
     Layers are asked for in order. Room on the device is made by the layer whose turn comes last,
     which is the one just computed (Belady 1966, whose rule needs to know what comes: here it is
-    known); main memory gives way to disk by the same rule. Layers whose turn is next are read from
-    disk by a thread meanwhile.
+    known); RAM gives way to disk by the same rule. The layer whose turn is next is read from disk
+    by a thread meanwhile.
 
     Args:
         makes: Makes each layer's empty cache.
         folder: Where files without names are made, which nothing outlives.
         device_bytes: Most bytes of caches on the device; one cache always has its place.
-        host_bytes: Most bytes of saved caches in main memory.
-        n_ahead: Layers that are read ahead from disk.
+        host_bytes: Most bytes of saved caches in RAM.
     """
 
     def __init__(
@@ -219,11 +217,10 @@ class TierManager:
         *,
         device_bytes: int,
         host_bytes: int,
-        n_ahead: int = 1,
     ) -> None:
-        self._device_bytes, self._host_bytes, self._n_ahead = device_bytes, host_bytes, n_ahead
+        self._device_bytes, self._host_bytes = device_bytes, host_bytes
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kvchat-layers")
-        self._reading: list[Future[None]] = []
+        self._reading: Future[None] | None = None
         self.caches: list[TieredCache] = []
         """Of the layers, in order."""
         for index, make in enumerate(makes):
@@ -238,7 +235,6 @@ class TierManager:
     def close(self) -> None:
         """Forget all that is held, files too; closing twice is harmless."""
         self._pool.shutdown()
-        self._reading.clear()
         for each in self.caches:
             each.close()
 
@@ -246,16 +242,14 @@ class TierManager:
         self._wait()
         index = self.caches.index(wanted)
         self._shrink(index, wanted.device_bytes)
-        n_layers = len(self.caches)
-        for step in range(1, self._n_ahead + 1):
-            following = self.caches[(index + step) % n_layers]
-            if following is not wanted and following.tier is Tier.DISK:
-                self._reading.append(self._pool.submit(following.read_ahead))
+        following = self.caches[(index + 1) % len(self.caches)]
+        if following is not wanted and following.tier is Tier.DISK:
+            self._reading = self._pool.submit(following.read_ahead)
 
     def _wait(self) -> None:
-        reading, self._reading = self._reading, []
-        for each in reading:
-            each.result()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.result()
 
     def _shrink(self, index: int, n_wanted: int) -> None:
         """Demote until so many bytes more fit on the device while a layer is asked for."""
@@ -263,10 +257,9 @@ class TierManager:
         self._demote(Tier.HOST, index, self._host_bytes)
 
     def _demote(self, tier: Tier, index: int, budget: int) -> None:
-        """The one asked for stays where it is, or is about to leave main memory."""
-        asked = self.caches[index]
-        by_turn = sorted(self.caches, key=lambda each: self._turn(each, index), reverse=True)
-        held = [each for each in by_turn if each.tier is tier and each is not asked]
+        """The one asked for stays where it is, or is about to leave RAM."""
+        asked, others = self.caches[index], [*self.caches[index + 1 :], *self.caches[:index]]
+        held = [each for each in reversed(others) if each.tier is tier]  # whose turn is last first
         n_held = sum(each.nbytes for each in held)
         if asked.tier is tier is Tier.DEVICE:
             n_held += asked.nbytes
@@ -275,7 +268,3 @@ class TierManager:
                 return
             n_held -= each.nbytes
             each.demote()
-
-    def _turn(self, cache: TieredCache, index: int) -> int:
-        """Layers until it is asked for."""
-        return (self.caches.index(cache) - index) % len(self.caches)
