@@ -61,6 +61,6 @@ def test_calibrating_keeps_what_the_log_says_about_the_card(
     assert run([*arguments, "--calibrate"]) == 0
     assert "RTX 3090: 300 MiB beyond buffers" in capsys.readouterr().err
     kept = json.loads((tmp_path / "calibration.json").read_text())
-    assert kept["RTX 3090"]["overhead_bytes"] == 300 * 1024**2
+    assert kept["cards"]["RTX 3090"]["overhead_bytes"] == 300 * 1024**2
     assert run([*arguments[:2], "--calibrate"]) != 0
     assert "--log" in capsys.readouterr().err
