@@ -52,7 +52,7 @@ from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
 from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
-from engine.model.addresses import kept_server
+from engine.servers import kept_server
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from engine.configuration import (
     SamplingSettings,
 )
 from engine.errors import ModelFileError, PresetError
-from engine.model.addresses import kept_server, shown_origin
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
+from engine.servers import kept_server, shown_origin
 
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings

@@ -10,8 +10,8 @@ from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.events import Event, Finished
-from engine.model.addresses import KEY_VARIABLE
 from engine.requests import Cancellation, GenerationRequest, Message
+from engine.servers import KEY_VARIABLE
 
 TRIAL_TOKENS = 8
 TRIAL = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=TRIAL_TOKENS, seed=1)

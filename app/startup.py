@@ -22,11 +22,11 @@ from app.opening import (
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import IncompatiblePairError, ModelFileError
-from engine.model.addresses import kept_server
 from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import install_starter
+from engine.servers import kept_server
 
 if TYPE_CHECKING:
     from engine.planning.models import FitContext

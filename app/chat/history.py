@@ -23,7 +23,7 @@ from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
 from engine.configuration import SamplingSettings
 from engine.files import FileLock
-from engine.model.addresses import model_title
+from engine.model.ollama import model_title
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60

@@ -36,7 +36,7 @@ from engine.events import (
     Waiting,
     WorkerStopped,
 )
-from engine.model.addresses import model_title
+from engine.model.ollama import model_title
 
 BIN_S = 0.5
 """Time that one column of a history stands for, in seconds."""

@@ -26,7 +26,7 @@ from engine.events import (
     PromptReady,
     TokensCommitted,
 )
-from engine.model.addresses import model_title
+from engine.model.ollama import model_title
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 

@@ -24,7 +24,7 @@ from app.chat_files.jsonl import (
 )
 from app.format import local_time
 from app.store.records import ChatTree, StoredMessage
-from engine.model.addresses import model_title
+from engine.model.ollama import model_title
 
 MARK = "<!-- kvchat:"
 END = " -->"

@@ -20,7 +20,7 @@ from app.cli.options import Count, json_option
 from app.sanitize import one_line
 from engine.errors import CacheStoreError, EngineError
 from engine.memory.units import MIB
-from engine.model.addresses import model_title
+from engine.model.ollama import model_title
 from engine.validation import nearest
 
 if TYPE_CHECKING:

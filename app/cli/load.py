@@ -13,7 +13,7 @@ from app import format as fmt
 from app.cli.console import note, note_waiting, print_json, say
 from app.cli.options import Count, Number, joined
 from app.cli.run_reply import EXIT_CANCELLED
-from engine.model.addresses import LOOPBACK, origin_of, parse_server
+from engine.servers import LOOPBACK, origin_of, parse_server
 
 if TYPE_CHECKING:
     from engine.backends.server.facts import ServerFacts

@@ -158,7 +158,7 @@ def _gpus(text: str) -> "tuple[TypedGpu, ...]":
 
 
 def _server(text: str) -> str:
-    from engine.model.addresses import parse_server
+    from engine.servers import parse_server
 
     return parse_server(text)
 

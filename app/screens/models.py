@@ -21,10 +21,10 @@ from app.threads import call_if_open, close_with
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
 from engine.errors import EngineError
-from engine.model.addresses import kept_server, model_title, shown_origin
 from engine.model.architecture import Model
 from engine.model.hub import file_repository, parse_repository
 from engine.model.library import LibraryScan, ModelEntry
+from engine.model.ollama import model_title
 from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
     FitContext,
@@ -35,6 +35,7 @@ from engine.planning.models import (
     ranked,
 )
 from engine.planning.pairs import DraftAdvisor
+from engine.servers import kept_server, shown_origin
 
 HEIGHTS = [(0, "-low"), (26, "-tall")]
 TABS = ("on this machine", "catalogue")

@@ -27,9 +27,8 @@ from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
-from engine.model.addresses import model_title
 from engine.model.library import LibraryScan
-from engine.model.ollama import model_name
+from engine.model.ollama import model_name, model_title
 from engine.planning.planner import Plan
 from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset

@@ -1,4 +1,4 @@
-"""Addresses of models elsewhere, `hf:` names among them, and of servers; who gets which key."""
+"""Addresses of models elsewhere, `hf:` names among them, and the hub's token."""
 
 import os
 import re
@@ -6,15 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from engine.errors import ModelFileError, ServerError
+from engine.errors import ModelFileError
 from engine.files import read_text
-from engine.model.ollama import model_name
+from engine.servers import origin_of
 
-KEY_VARIABLE = "KVCHAT_SERVER_KEY"
-KEYRING_SERVICE = "kvchat"
-"""What the keyring files keys under; the user name there is the server's origin."""
-MOST_KEY = 4096
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HF_PREFIX = "hf:"
 HF_ENDPOINT = "https://huggingface.co"
 HF_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
@@ -120,107 +115,6 @@ def hub_token() -> str | None:
     except (OSError, UnicodeDecodeError):
         return None  # no login: public files are read without one
     return _checked_token(token, str(path)) if token else None
-
-
-def parse_server(text: str) -> str:
-    """The address of a server as everything else takes it: scheme, host, port, path; no end slash.
-
-    A missing scheme is http, and the `/v1` that other programs want is left out.
-
-    Raises:
-        ServerError: it is no address, or holds what must not be kept.
-    """
-    spelled = text.strip()
-    if "://" not in spelled:
-        spelled = f"http://{spelled}"
-    try:
-        parts = urlsplit(spelled)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ServerError(f"{text!r} is no address of a server: {error}") from error
-    if parts.scheme not in ("http", "https") or not host or not spelled.isprintable():
-        raise ServerError(f"{text!r} is no address of a server: write it as http://host:8080")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ServerError(
-            f"the address of {host} has a user name, `?` or `#` in it, which would be kept with "
-            f"chats and presets: write http://{host}:{port or 8080}, and give the key in "
-            f"{KEY_VARIABLE}"
-        )
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
-
-
-def kept_server(address: str) -> tuple[str, str | None] | None:
-    """The server and the model that a chat was made with; None where that is a file.
-
-    It is what `Configuration.address` wrote.
-    """
-    if not address.startswith(("http://", "https://")):
-        return None
-    url, _, model = address.partition("#")
-    return url, model or None
-
-
-def model_title(address: str) -> str:
-    """The model of a kept address as it is shown: its name at the server, or what its file is."""
-    kept = kept_server(address)
-    if kept is None:
-        return model_name(Path(address))
-    url, model = kept
-    return Path(model).name.removesuffix(".gguf") if model else shown_origin(url)
-
-
-def origin_of(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port: whom a key or a token is for."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        port = -1  # no number: nobody's
-    return parts.scheme.lower(), (parts.hostname or "").lower(), port
-
-
-def shown_origin(url: str) -> str:
-    """The host with its port, as it is shown."""
-    return urlsplit(url).netloc.rpartition("@")[2]
-
-
-def goes_unencrypted(url: str) -> bool:
-    """Whether what is sent can be read on the way."""
-    scheme, host, _ = origin_of(url)
-    return scheme == "http" and host not in LOOPBACK
-
-
-def key_of(url: str) -> str | None:
-    """The key of a server: of the environment, else of the keyring where there is one, else none.
-
-    It is never written anywhere by kvchat.
-
-    Raises:
-        ServerError: it has characters that no request can carry.
-    """
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    source = KEY_VARIABLE
-    if not key:
-        key, source = _of_keyring(url), "the keyring"
-    if not key:
-        return None
-    if not key.isascii() or not key.isprintable() or " " in key or len(key) > MOST_KEY:
-        raise ServerError(f"the key of {source} has characters that no key has: set it again")
-    return key
-
-
-def _of_keyring(url: str) -> str:
-    try:
-        import keyring
-        from keyring.errors import KeyringError
-    except ImportError:
-        return ""  # without the package there is the environment
-    scheme, host, port = origin_of(url)
-    try:
-        return (keyring.get_password(KEYRING_SERVICE, f"{scheme}://{host}:{port}") or "").strip()
-    except KeyringError:
-        return ""  # a locked or missing keyring is one without a key
 
 
 def _of_hub_name(name: str) -> RemoteAddress:

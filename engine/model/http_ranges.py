@@ -12,7 +12,8 @@ import httpx
 
 from engine.clock import in_time
 from engine.errors import ModelFileError
-from engine.model.addresses import RemoteAddress, hub_token, origin_of
+from engine.model.addresses import RemoteAddress, hub_token
+from engine.servers import origin_of
 
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d+)-(?P<end>\d+)/(?P<total>\d+)$")
 TIMEOUT_S = 20.0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.files import read_bytes
 from engine.parsing import parse_json
+from engine.servers import kept_server, shown_origin
 
 MANIFESTS, BLOBS = "manifests", "blobs"
 MANIFEST_BYTES = 1 << 20
@@ -58,6 +59,15 @@ def model_name(path: Path) -> str:
         period = int(time.monotonic() / NAMES_S)
         return _names_of(path.parent.parent, period).get(path.name, path.name)
     return path.stem
+
+
+def model_title(address: str) -> str:
+    """The model of a kept address as it is shown: its name at the server, or what its file is."""
+    kept = kept_server(address)
+    if kept is None:
+        return model_name(Path(address))
+    url, model = kept
+    return Path(model).name.removesuffix(".gguf") if model else shown_origin(url)
 
 
 @lru_cache(maxsize=8)

@@ -19,8 +19,8 @@ from engine.configuration import (
 from engine.errors import PresetFileError, ServerError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
-from engine.model.addresses import parse_server
 from engine.parsing import parse_toml
+from engine.servers import parse_server
 from engine.validation import faults_of
 
 MOST_GIB = MOST_BYTES / GIB

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from engine.background import start_thread
 from engine.errors import ServerError
-from engine.model.addresses import KEY_VARIABLE, LOOPBACK
 from engine.process.watchdog import describe_exit, start
+from engine.servers import KEY_VARIABLE, LOOPBACK
 
 PROGRAM = "llama-server"
 PATH_VARIABLE = "LLAMA_SERVER"

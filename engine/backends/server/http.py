@@ -18,9 +18,9 @@ from engine.backends.server.event_stream import (
 from engine.backends.server.patience import Connection, Patience, Report
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import ContextFullError, EngineError, ServerError
-from engine.model.addresses import KEY_VARIABLE, LOOPBACK, key_of, origin_of, shown_origin
 from engine.parsing import parse_json
 from engine.requests import Cancellation
+from engine.servers import KEY_VARIABLE, LOOPBACK, key_of, origin_of, shown_origin
 
 MAX_BODY = 1 << 23
 """Most bytes of an answer that is no stream."""

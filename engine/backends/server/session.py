@@ -36,8 +36,9 @@ from engine.events import (
     Waiting,
 )
 from engine.images import ImageError, images_in, parts_of
-from engine.model.addresses import goes_unencrypted, model_title
+from engine.model.ollama import model_title
 from engine.requests import Cancellation, GenerationRequest
+from engine.servers import goes_unencrypted
 
 LOOK_S = 0.7
 """How often a server's counters are asked for: figures of it are right within a second."""

@@ -12,7 +12,7 @@ import pytest
 
 from app.cli.main import run
 from engine.backends.server import many_users
-from engine.model.addresses import KEY_VARIABLE
+from engine.servers import KEY_VARIABLE
 from tests.hostile_language_server import LanguageServer, serving
 from tests.waiting import wait_until
 

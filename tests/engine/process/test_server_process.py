@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ServerError
-from engine.model.addresses import KEY_VARIABLE
 from engine.process import server_process
 from engine.process.server_process import (
     LAST_BYTES,
@@ -20,6 +19,7 @@ from engine.process.server_process import (
     is_exposed,
 )
 from engine.process.watchdog import start
+from engine.servers import KEY_VARIABLE
 from tests.hostile_language_server import serving
 from tests.waiting import wait_until
 

@@ -31,8 +31,8 @@ from engine.events import (
     TokensCommitted,
     Waiting,
 )
-from engine.model.addresses import KEY_VARIABLE, key_of, parse_server
 from engine.requests import Cancellation, GenerationRequest, Message
+from engine.servers import KEY_VARIABLE, key_of, parse_server
 from tests.hostile_language_server import (
     DRIPS,
     Kind,

@@ -8,8 +8,8 @@ from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, ServerError
 from engine.events import Finished, FinishReason
-from engine.model.addresses import KEY_VARIABLE
 from engine.requests import Cancellation, GenerationRequest, Message
+from engine.servers import KEY_VARIABLE
 from tests.recorded_server import replaying
 
 ASKED = GenerationRequest(messages=(Message("user", "Name three colours."),), max_tokens=24, seed=1)
