@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app import __version__, paths
 from app.config import Settings
-from engine.backends import installed_build
+from engine.builds import installed_build
 from engine.cache.namespace import FileHashes
 from engine.configuration import Configuration
 from engine.events import Finished, FinishReason, Loaded

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.backends import TORCH_MISSING, installed_build
+from engine.backends import TORCH_MISSING
 from engine.backends.base import Backend, Vocabulary
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
+from engine.builds import installed_build
 from engine.cache.namespace import adapters_in_words
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, ModelLoadError, PresetError

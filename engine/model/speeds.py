@@ -1,15 +1,13 @@
 """How fast models run on this machine, as tune, benchmarks and chats measured it."""
 
 import hashlib
-import os
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from engine.backends import installed_build
+from engine.builds import installed_build, machine
 from engine.files import NewestEntries
 
 VERSION = 2
@@ -52,16 +50,6 @@ Kept = tuple[ModelSpeed, ...]
 """The speed of a model; none of one that was met and not measured."""
 
 
-def machine() -> tuple[object, ...]:
-    """What tells this machine from others."""
-    return platform.node(), platform.machine(), os.cpu_count()
-
-
-def machine_facts() -> tuple[object, ...]:
-    """What a time depends on beside model and settings: the machine, and llama.cpp's build."""
-    return *machine(), installed_build()
-
-
 class Speeds:
     """Speeds by model in a small file of JSON, for this machine and the installed build.
 
@@ -102,5 +90,7 @@ class Speeds:
 
 
 def _key(identity: str, by: str) -> str:
-    facts = repr((VERSION, machine_facts(), identity, *([by] if by != "tune" else [])))
+    facts = repr(
+        (VERSION, *machine(), installed_build(), identity, *([by] if by != "tune" else []))
+    )
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()

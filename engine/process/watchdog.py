@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from engine.backends import installed_build
+from engine.builds import installed_build
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.files import read_record, write_record
 from engine.speculation.predictors.base import Busy, DisabledPredictor

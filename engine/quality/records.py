@@ -181,7 +181,7 @@ class Subject:
     texts_digest: Digest
     """Of the tokens of all texts and questions."""
     build: Name
-    """`engine.backends.installed_build`."""
+    """`engine.builds.installed_build`."""
     device: Name
     """Processor, and GPUs that hold layers."""
     n_threads: Count

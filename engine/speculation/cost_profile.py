@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
-from engine.backends import installed_build
+from engine.builds import installed_build, machine
 from engine.configuration import Configuration, TensorOverride
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
-from engine.model.speeds import machine
 from engine.speculation.costs import CostProfile
 
 VERSION = 3

@@ -18,9 +18,9 @@ from app.opening import ModelRequest, open_model
 from app.planning import keep_report
 from app.quality.measure import USUAL, _again, laboratory_request
 from app.startup import Services, prepare
-from engine.backends import installed_build
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
+from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.memory.hardware import this_processor

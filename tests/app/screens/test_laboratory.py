@@ -20,7 +20,7 @@ from app.screens.planner import PlannerScreen
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
-from engine.backends import installed_build
+from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, WorkerError
 from engine.load_laboratory import LaboratoryRequest

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 import engine.process.client
-from engine.backends import installed_build
 from engine.background import ThreadFault
+from engine.builds import installed_build
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import FALLBACK_NOTE, WorkerClient
