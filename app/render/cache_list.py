@@ -11,7 +11,7 @@ from app.render.cache import TIERS, note_lines, tier_bar, tier_label
 from app.render.charts import GraphSymbols
 from app.render.lines import LABEL_WIDTH, Line, Run, clipped, field, padded
 from app.sanitize import visible
-from engine.cache.namespace import CacheTypes
+from engine.cache.namespace import parse_kv_types
 from engine.cache.report import CacheEntry, CacheNote, TierName
 
 Titles = Mapping[str, str]
@@ -202,10 +202,10 @@ def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> l
 
 def _origin(entry: CacheEntry, width: int) -> list[Line]:
     """The cache types that a state comes from, where it was requantised."""
-    types = CacheTypes.read(entry.origin)
+    types = parse_kv_types(entry.origin)
     if types is None:
         return []
-    return field("made", (Run(f"requantised from {types.title}"),), width)
+    return field("made", (Run(f"requantised from {types}"),), width)
 
 
 def chat_detail(

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast, get_args
 
-from engine.configuration import Adapter, Configuration, KVTypeName
-from engine.errors import ModelFileError
+from engine.configuration import Adapter, Configuration, KVTypes
+from engine.errors import ModelFileError, PresetError
 from engine.files import NewestEntries, open_file
 from engine.model.ggml_types import TYPES_BY_NAME
 from engine.model.gguf import GgufFile, read_gguf
@@ -30,7 +29,6 @@ STATE_FORMAT = "format"
 ADAPTERS = "LoRA hashes"
 K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
 """The fields of a namespace that say how keys and values lie in a cache."""
-TYPE_NAMES: tuple[KVTypeName, ...] = get_args(KVTypeName)
 
 Stamp = tuple[int, int, int, int, int]
 """Device, number on it, bytes, and times of change of content and of entry in ns."""
@@ -121,54 +119,32 @@ class Namespace:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class CacheTypes:
-    """The types of cached keys and values."""
-
-    k: KVTypeName
-    v: KVTypeName
-
-    @property
-    def spelled(self) -> str:
-        """As a snapshot's file has them: `q8_0/q4_0`."""
-        return f"{self.k}/{self.v}"
-
-    @property
-    def title(self) -> str:
-        """As they are read: `q8_0`, or `K q8_0, V q4_0`."""
-        return self.k if self.k == self.v else f"K {self.k}, V {self.v}"
-
-    @property
-    def bits(self) -> float:
-        """Bits of a key's and a value's element together."""
-        return TYPES_BY_NAME[self.k].bits + TYPES_BY_NAME[self.v].bits
-
-    def coarsest(self, other: "CacheTypes") -> "CacheTypes":
-        """What remains of states that went through both: the shorter of each two types."""
-        return CacheTypes(_coarser(self.k, other.k), _coarser(self.v, other.v))
-
-    def loses(self, into: "CacheTypes") -> bool:
-        """Whether states of these types are worse than those that `into` computes."""
-        return self.coarsest(into) != into
-
-    @classmethod
-    def read(cls, spelled: str) -> "CacheTypes | None":
-        """What `spelled` gave; None of anything else."""
-        names = spelled.split("/")
-        if len(names) != 2 or not all(name in TYPE_NAMES for name in names):
-            return None
-        k, v = cast(list[KVTypeName], names)
-        return cls(k, v)
-
-    @classmethod
-    def of(cls, namespace: Namespace) -> "CacheTypes | None":
-        """Those of a namespace; None where it was written by something else."""
-        fields = dict(namespace.fields)
-        return cls.read(f"{fields.get(K_TYPE)}/{fields.get(V_TYPE)}")
+def kv_types(namespace: Namespace) -> KVTypes | None:
+    """The cache types of a namespace; None where it has none of llama.cpp's."""
+    fields = dict(namespace.fields)
+    return parse_kv_types(f"{fields.get(K_TYPE)}/{fields.get(V_TYPE)}")
 
 
-def _coarser(first: KVTypeName, second: KVTypeName) -> KVTypeName:
-    return min(first, second, key=lambda name: TYPES_BY_NAME[name].bits)
+def parse_kv_types(text: str) -> KVTypes | None:
+    """The cache types that a text names; None of anything else."""
+    try:
+        return KVTypes.parse(text)
+    except PresetError:
+        return None
+
+
+def coarsest(first: KVTypes, second: KVTypes) -> KVTypes:
+    """What remains of states that went through both: the shorter of each two types."""
+    return KVTypes(min(first.k, second.k, key=_bits), min(first.v, second.v, key=_bits))
+
+
+def bits_of(types: KVTypes) -> float:
+    """Bits of a key's and a value's element together."""
+    return _bits(types.k) + _bits(types.v)
+
+
+def _bits(name: str) -> float:
+    return TYPES_BY_NAME[name].bits
 
 
 def differ_in_types_only(first: Namespace, second: Namespace) -> bool:

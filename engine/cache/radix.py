@@ -42,8 +42,8 @@ class StoredState:
     used_at: float = 0.0
     """Seconds since the epoch."""
     origin: str = ""
-    """The cache types that it was requantised from, as `CacheTypes.spelled`; empty where its tokens
-    were computed in the types of its namespace."""
+    """The cache types that it was requantised from, as `KVTypes` are written; empty where they
+    are those of its namespace."""
 
 
 def state_key(namespace: str, start: int, line: str) -> str:

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from engine.backends.base import Backend
 from engine.cache.catalog import Payload, part_of
-from engine.cache.namespace import CacheTypes, Namespace, differ_in_types_only
+from engine.cache.namespace import (
+    Namespace,
+    bits_of,
+    coarsest,
+    differ_in_types_only,
+    kv_types,
+    parse_kv_types,
+)
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import TOKEN_BYTES, StoredState, n_tokens_shared, pack
 from engine.cache.snapshot_store import SnapshotStore
@@ -25,9 +32,9 @@ from engine.errors import CacheStoreError, StateError
 class Requantised:
     """What was converted of one line."""
 
-    origin: CacheTypes
+    origin: KVTypes
     """The coarsest types that it went through."""
-    into: CacheTypes
+    into: KVTypes
     n_tokens: int
     elapsed_s: float
 
@@ -35,19 +42,19 @@ class Requantised:
     def sentence(self) -> str:
         """What was done and what it costs, for the user."""
         said = (
-            f"{self.n_tokens:,} tokens were requantised from {self.origin.title} to "
-            f"{self.into.title} in {1000 * self.elapsed_s:.0f} ms instead of being read again"
+            f"{self.n_tokens:,} tokens were requantised from {self.origin} to "
+            f"{self.into} in {1000 * self.elapsed_s:.0f} ms instead of being read again"
         )
-        if self.origin.loses(self.into):
-            return f"{said}. What {self.origin.title} lost of them stays lost."
-        return f"{said}. They are as precise as {self.into.title} is."
+        if coarsest(self.origin, self.into) != self.into:
+            return f"{said}. What {self.origin} lost of them stays lost."
+        return f"{said}. They are as precise as {self.into} is."
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The states of one other type that make up the start of a line."""
 
-    types: CacheTypes
+    types: KVTypes
     states: Sequence[StoredState]
     n_tokens: int
 
@@ -62,8 +69,8 @@ class OtherTypes:
         self._store = store
         self._namespace = namespace
         self._backend = backend
-        self._into = CacheTypes.of(namespace)
-        self._known: list[tuple[CacheTypes, list[StoredState]]] | None = None
+        self._into = kv_types(namespace)
+        self._known: list[tuple[KVTypes, list[StoredState]]] | None = None
         self._lock = threading.Lock()
         self._has_complained = False
 
@@ -103,14 +110,14 @@ class OtherTypes:
             _Found(types, *self._held([each for each in states if owner in each.owners], line))
             for types, states in self._known
         ]
-        return max(found, key=lambda each: (each.n_tokens, each.types.bits), default=None)
+        return max(found, key=lambda each: (each.n_tokens, bits_of(each.types)), default=None)
 
-    def _listed(self) -> list[tuple[CacheTypes, list[StoredState]]]:
+    def _listed(self) -> list[tuple[KVTypes, list[StoredState]]]:
         """The states of each other type, the start of a line before its end."""
         return [
             (types, sorted(self._store.states(each.key), key=lambda state: state.end))
             for each in self._store.namespaces()
-            if (types := CacheTypes.of(each)) and differ_in_types_only(each, self._namespace)
+            if (types := kv_types(each)) and differ_in_types_only(each, self._namespace)
         ]
 
     def _held(self, states: Sequence[StoredState], line: bytes) -> tuple[list[StoredState], int]:
@@ -142,27 +149,26 @@ class OtherTypes:
                 end = min(state.end, found.n_tokens)
                 if end <= n_own:
                     continue
-                before = CacheTypes.read(state.origin)
-                origin = found.types if before is None else found.types.coarsest(before)
+                before = parse_kv_types(state.origin)
+                origin = found.types if before is None else coarsest(found.types, before)
                 if not tiers.put(
                     tokens[:end],
                     state.start,
                     self._converted(found.types, state, end),
                     recompute_s=state.recompute_s * (end - state.start) / (state.end - state.start),
                     owner=owner,
-                    origin=origin.spelled,
+                    origin=str(origin),
                 ):
                     break
-                worst = worst.coarsest(origin)
+                worst = coarsest(worst, origin)
                 n_done += end - max(state.start, n_own)
         if not n_done:
             return None
         return Requantised(worst, self._into, n_done, watch.total())
 
-    def _converted(self, types: CacheTypes, state: StoredState, end: int) -> Payload:
+    def _converted(self, types: KVTypes, state: StoredState, end: int) -> Payload:
         """A state up to a token of its line, in the types of the context."""
-        given = KVTypes(types.k, types.v)
-        payload = self._backend.requantise(self._store.read(state), given)
+        payload = self._backend.requantise(self._store.read(state), types)
         span = (state.start, state.end)
         return part_of(payload, span, (state.start, end), self._backend.split_state)
 

@@ -12,7 +12,7 @@ from torture.kills import aim_in_worker
 from torture.plan import Journal, Plan, plan_of_environment
 
 N_FLIPPED = 64
-"""Bytes of a state that are turned over, spread over all of it."""
+"""Bytes of a state that are changed, spread over all of it."""
 SOON_S = 0.7
 DEAD_PID = 2**22 + 1
 """More than any process of Linux has for a number."""
@@ -84,11 +84,11 @@ def _be_another_build() -> None:
 
 
 def _flipped(state: bytes | memoryview) -> bytes:
-    """Turn bytes in the back half over, where keys and values lie."""
+    """Change bytes in the back half, where keys and values lie, into others that are numbers."""
     changed = bytearray(state)
     half = len(changed) // 2
     for index in range(half, len(changed), max(1, half // N_FLIPPED)):
-        changed[index] ^= 0x55
+        changed[index] ^= 0x11
     return bytes(changed)
 
 

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.namespace import CacheTypes, Namespace, differ_in_types_only
+from engine.cache.namespace import (
+    Namespace,
+    coarsest,
+    differ_in_types_only,
+    kv_types,
+    parse_kv_types,
+)
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall, Recalled
 from engine.cache.report import CacheReport, CacheSettings
 from engine.cache.requantised import OtherTypes, Requantised
 from engine.cache.snapshot_store import SnapshotStore
-from engine.configuration import KVTypeName
+from engine.configuration import KVTypeName, KVTypes
 from engine.testing import FakeBackend
 
 SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
@@ -94,7 +100,7 @@ def test_a_chat_in_another_type_is_converted_and_not_computed(
     assert life.backend.n_decoded == 0
     assert recalled.requantised is not None
     assert (recalled.requantised.origin, recalled.requantised.n_tokens) == (
-        CacheTypes("f16", "f16"),
+        KVTypes("f16", "f16"),
         60,
     )
     assert list(recalled.sequence.tokens) == LINE[:60]
@@ -116,7 +122,7 @@ def test_only_what_the_own_types_lack_is_converted(folder: SnapshotStore) -> Non
     assert recalled.requantised is not None
     assert recalled.requantised.n_tokens == 40
     origins = {(entry.start, entry.n_tokens): entry.origin for entry in life.end().entries}
-    assert origins == {(0, 50): "", (50, 90): "q4_0/q4_0"}
+    assert origins == {(0, 50): "", (50, 90): "q4_0"}
 
 
 def test_another_chat_is_not_given_what_a_coarse_type_lost(folder: SnapshotStore) -> None:
@@ -150,7 +156,7 @@ def test_of_several_types_with_as_much_the_most_precise_is_taken(folder: Snapsho
     life = live(folder, "q8_0")
     recalled = life.say(LINE[:60])
     assert recalled.requantised is not None
-    assert recalled.requantised.origin == CacheTypes("q4_0", "q4_0")
+    assert recalled.requantised.origin == KVTypes("q4_0", "q4_0")
     assert "What q4_0 lost of them stays lost." in recalled.requantised.sentence
 
 
@@ -158,9 +164,9 @@ def test_the_origin_outlives_the_engine(folder: SnapshotStore) -> None:
     kept(folder, "q4_0", LINE[:60])
     kept(folder, "f16", LINE[:60])
     (entry,) = live(folder, "f16").tiers.report().entries
-    assert entry.origin == "q4_0/q4_0"
+    assert entry.origin == "q4_0"
     (written,) = folder.states(namespace("f16", "f16").key)
-    assert written.origin == "q4_0/q4_0"
+    assert written.origin == "q4_0"
     folder.read(written)
 
 
@@ -170,7 +176,7 @@ def test_the_price_is_a_line_of_the_log(folder: SnapshotStore) -> None:
     life.say(LINE[:60])
     notes = [note.text for note in life.end().notes]
     assert len(notes) == 1
-    assert notes[0].startswith("60 tokens were requantised from f16 to K q8_0, V q4_0 in ")
+    assert notes[0].startswith("60 tokens were requantised from f16 to q8_0/q4_0 in ")
 
 
 def test_a_layout_that_forbids_it_is_said_once_and_the_chat_is_read_again(
@@ -195,16 +201,13 @@ def test_a_state_that_is_gone_from_disk_is_computed(folder: SnapshotStore) -> No
     assert "is read again" in note.text
 
 
-def test_types_are_spelled_read_and_compared() -> None:
-    types = CacheTypes("q8_0", "q4_0")
-    assert (types.spelled, types.title) == ("q8_0/q4_0", "K q8_0, V q4_0")
-    assert CacheTypes.read("q8_0/q4_0") == types
-    for wrong in ("", "q8_0", "q8_0/q9_9", "a/b", "q8_0/q4_0/f16", "\x1b[2J/f16"):
-        assert CacheTypes.read(wrong) is None
-    assert types.coarsest(CacheTypes("q4_0", "f16")) == CacheTypes("q4_0", "q4_0")
-    assert types.loses(CacheTypes("f16", "q4_0"))
-    assert not CacheTypes("f16", "f16").loses(types)
-    assert not types.loses(types)
+def test_types_are_read_and_compared() -> None:
+    types = KVTypes("q8_0", "q4_0")
+    assert parse_kv_types("q8_0/q4_0") == kv_types(namespace("q8_0", "q4_0")) == types
+    for wrong in ("", "q8_0/q9_9", "a/b", "q8_0/q4_0/f16", "\x1b[2J/f16"):
+        assert parse_kv_types(wrong) is None
+    assert kv_types(Namespace("none", "m", ())) is None
+    assert coarsest(types, KVTypes("q4_0", "f16")) == KVTypes("q4_0", "q4_0")
 
 
 def test_only_namespaces_of_other_types_are_alike() -> None:
@@ -223,7 +226,7 @@ def test_only_namespaces_of_other_types_are_alike() -> None:
 
 
 def test_a_gain_is_told_without_a_loss() -> None:
-    done = Requantised(CacheTypes("f16", "f16"), CacheTypes("q8_0", "q8_0"), 1234, 0.0456)
+    done = Requantised(KVTypes("f16", "f16"), KVTypes("q8_0", "q8_0"), 1234, 0.0456)
     assert done.sentence == (
         "1,234 tokens were requantised from f16 to q8_0 in 46 ms instead of being read again. "
         "They are as precise as q8_0 is."
