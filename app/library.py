@@ -24,9 +24,10 @@ from engine.model.hub import (
 from engine.model.ollama import BLOBS, model_name
 from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, choose, fit_context, hub_options
-from engine.planning.planner import Planner, Setup, Verdict
+from engine.planning.planner import Planner, Setup
 from engine.planning.request import Progress, take_model
 from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.verdict import Verdict
 
 MOST_FAVOURITES = 500
 HF_BLOBS = "blobs"

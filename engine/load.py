@@ -17,8 +17,9 @@ from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.model.gguf import read_gguf
 from engine.model.identity import ModelKind, kind_of
+from engine.planning.draft_advice import check_draft
 from engine.speculation.costs import CostProfile
-from engine.speculation.pairs import check_draft, check_is_no_head
+from engine.speculation.pairs import check_is_no_head
 from engine.speculation.predictors.base import DisabledPredictor
 
 

@@ -1,5 +1,6 @@
 """`kvchat fit`: the best configuration of a model for a goal, on a machine that is here or not."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -75,31 +76,32 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from app.planning import user_planner
     from engine.configuration import KVTypes
     from engine.planning.cache_types import AUTO
-    from engine.planning.fit import FitRequest, fit
+    from engine.planning.fit import fit
     from engine.planning.goals import Goal, Limits, Offload
-    from engine.planning.planner import DEFAULT_MARGIN_BYTES
+    from engine.planning.planner import DEFAULT_MARGIN_BYTES, Setup
+    from engine.planning.request import usual_configuration
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     is_open = kv is None or str(kv).strip().lower() == AUTO
-    pairs = None if is_open else tuple(map(KVTypes.parse, str(kv).split(",")))
-    request = FitRequest(
-        model,
-        Goal(str(options["goal"])),
-        machine_of(options),
-        "kvchat" if options["target"] == "kvchat" else "llama-server",
-        None if draft is None else str(draft),
-        n_slots=whole(options["n_slots"]) or 1,
-        margin_bytes=margin if isinstance(margin, int) else DEFAULT_MARGIN_BYTES,
-        limits=Limits(
-            min_n_ctx=whole(options["min_context"]),
-            max_n_ctx=whole(options["max_context"]),
-            pairs=pairs,
-            cache_bytes=whole(options["kv_budget"]),
-            offload=Offload(str(options["offload"])),
-        ),
+    limits = Limits(
+        min_n_ctx=whole(options["min_context"]),
+        max_n_ctx=whole(options["max_context"]),
+        pairs=None if is_open else tuple(map(KVTypes.parse, str(kv).split(","))),
+        cache_bytes=whole(options["kv_budget"]),
+        offload=Offload(str(options["offload"])),
     )
+    planner = user_planner()
     with SlowReading() as reading:
-        return fit(request, user_planner(), progress=reading.header)
+        start = usual_configuration(
+            model, None if draft is None else str(draft), planner, progress=reading.header
+        )
+        setup = Setup(
+            replace(start, n_slots=whole(options["n_slots"]) or 1),
+            "kvchat" if options["target"] == "kvchat" else "llama-server",
+            machine_of(options),
+            margin if isinstance(margin, int) else DEFAULT_MARGIN_BYTES,
+        )
+        return fit(setup, Goal(str(options["goal"])), planner, limits)
 
 
 def _print_export(fit: "FitResult", format_name: str) -> None:

@@ -14,11 +14,11 @@ from app.cli.options import json_option
 from app.console import console, plain_table
 from app.format import nbytes
 from app.sanitize import one_line
+from engine.planning.draft_advice import Advice, Worth
 from engine.planning.pairs import DraftOption, DraftOptions, server_options
-from engine.speculation.pairs import Advice, Worth
 
 if TYPE_CHECKING:
-    from engine.speculation.pairs import MachineKind
+    from engine.planning.draft_advice import MachineKind
 
 
 @click.command(name="pairs")

@@ -61,11 +61,11 @@ def print_plan(plan: Plan, planner: Planner) -> None:
 def print_fit(fit: FitResult) -> None:
     """Print a found configuration, why it was found, its devices, and how to start it."""
     width, symbols, plan = _width(), symbols_for(sys.stdout.encoding), fit.plan
-    programs = holders() if fit.request.machine.has_own_gpus else []
+    programs = holders() if plan.setup.machine.has_own_gpus else []
     _print_sections(
         machine_lines(fit, width),
         [heading_line(plan, width)],
-        configuration_lines(fit.found.configuration, fit.model, width),
+        configuration_lines(fit.found.configuration, plan.model, width),
         goal_lines(fit.found, width),
         plan_lines(plan, width, symbols),
         warning_section(plan, width),

@@ -14,8 +14,9 @@ from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed
 from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
-from engine.planning.planner import Plan, Verdict, warnings_of
+from engine.planning.planner import Plan, warnings_of
 from engine.planning.speed import SpeedBound
+from engine.planning.verdict import Verdict
 from engine.planning.workers import seconds_of, traffic
 from engine.policy.choice import Basis
 from engine.policy.known import Standing

@@ -12,7 +12,8 @@ from app.sanitize import one_line, visible
 from engine.planning.comparison import ComparedDevice, ComparedTerm, Comparison
 from engine.planning.knob import Knob
 from engine.planning.knobs import NO_GPU
-from engine.planning.planner import Facts, Setup, Verdict
+from engine.planning.planner import Facts, Setup
+from engine.planning.verdict import Verdict
 from engine.planning.what_if import Arrows, Effect
 
 LABEL_WIDTH = 14

@@ -13,8 +13,9 @@ from engine.model.ollama import model_name
 from engine.planning.explain import configuration_rows
 from engine.planning.fit import FitResult
 from engine.planning.models import ModelOption
-from engine.planning.planner import Plan, Verdict
+from engine.planning.planner import Plan
 from engine.planning.search import SearchResult
+from engine.planning.verdict import Verdict
 from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
 
@@ -99,17 +100,26 @@ def machine_lines(fit: FitResult, width: int) -> list[Line]:
             text = Run(one_line(each.refusal), "muted")
             lines += hanging((VERDICT_SIGNS[Verdict.NO], Run(" "), *start), (text,), width)
             continue
-        rows = dict(configuration_rows(each.found.configuration, fit.model))
+        rows = dict(configuration_rows(each.found.configuration, fit.plan.model))
         said = f"{rows['context']}, {rows['cache']}, {rows['layers']}"
         lines.append(clipped((VERDICT_SIGNS[Verdict.FITS], Run(" "), *start, Run(said)), width))
     return lines
 
 
 def goal_lines(found: SearchResult, width: int) -> list[Line]:
-    """The reasons of a found configuration, and its alternatives."""
+    """A table of what was taken at each knob and the tokens that it gains; alternatives."""
     lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
-    for step in found.steps:
-        lines += _item("›", step.text, width)  # noqa: RUF001  a sign of its own
+    rows = [("", "taken", "tokens", "instead of")]
+    for each in found.knobs:
+        is_best, gained = each.taken == each.best, each.gained_tokens
+        tokens = "" if is_best or gained is None else f"{gained:+,}"
+        rows.append((each.knob, each.taken, tokens, "" if is_best else each.best))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for number, (name, taken, tokens, best) in enumerate(rows):
+        start = Run(f"{name:<{widths[0]}}  ", "muted")
+        middle = f"{taken:<{widths[1]}}  {tokens:>{widths[2]}}  "
+        runs = (start, Run(middle, "" if number else "muted"), Run(best, "muted"))
+        lines.append(clipped(runs, width))
     if found.alternatives:
         lines.append((Run("or", "muted"),))
     for alternative in found.alternatives:

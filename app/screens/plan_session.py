@@ -19,12 +19,12 @@ from engine.memory.cards import find_card
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.planning.comparison import compare
-from engine.planning.fit import FoundSetup
 from engine.planning.knobs import with_matched_types
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Facts, Plan, Planner, Setup
 from engine.planning.request import PLACED, PlanRequest, setup_of, suited
 from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.search import SearchResult
 from engine.planning.what_if import Effect, effects, ranked
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
@@ -50,7 +50,7 @@ class PlanSession:
     """The last one that llama.cpp did not refuse."""
     pinned: Plan | None = None
     """Plan A, which the one that is shown is compared with."""
-    searched: FoundSetup | None = None
+    searched: tuple[Setup, SearchResult] | None = None
     """What was found last, shown while the knobs stay."""
     left_setup: Setup | None = None
     """What was planned when the planner was left before."""
@@ -174,9 +174,10 @@ class PlanSession:
             return comparison_lines(compare(self.pinned, plan), width, symbols)
         advice = advice_line(self.effects, plan.verdict)
         lines = plan_lines(plan, width, symbols, loaded=self._loaded(plan), advice=advice)
-        if self.searched is None or self.searched.setup != plan.setup:
+        setup, found = self.searched or (None, None)
+        if found is None or setup != plan.setup:
             return lines
-        return [*goal_lines(self.searched.found, width), EMPTY, *lines]
+        return [*goal_lines(found, width), EMPTY, *lines]
 
     def side_lines(self, plan: Plan, width: int) -> list[Line]:
         """The changes worth a thought, the warnings, and the arguments."""

@@ -39,7 +39,7 @@ from engine.memory.estimate import with_n_ctx
 from engine.model.library import ModelEntry
 from engine.model.ollama import model_name
 from engine.planning.comparison import cost_table
-from engine.planning.fit import FoundSetup, search_setup
+from engine.planning.fit import search_setup
 from engine.planning.goals import Goal
 from engine.planning.knob import Chooser
 from engine.planning.knobs import with_machine
@@ -47,6 +47,7 @@ from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.search import SearchResult
 from engine.planning.space import with_taken_pair
 from engine.planning.what_if import arrows
 
@@ -470,11 +471,12 @@ class PlannerScreen(Screen[Configuration | None]):
             search = partial(search_setup, setup, goal, self.planner)
             in_thread(self, "search", search, partial(self._take_found, setup))
 
-    def _take_found(self, asked: Setup, searched: FoundSetup) -> None:
+    def _take_found(self, asked: Setup, found: SearchResult) -> None:
         # The knobs may have been turned while it searched.
         if self.setup is asked:
-            self.session.searched = searched
-            self.change(searched.setup)
+            setup = asked.with_configuration(found.configuration)
+            self.session.searched = setup, found
+            self.change(setup)
 
     def action_quality(self) -> None:
         from app.screens.laboratory import LaboratoryScreen

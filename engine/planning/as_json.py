@@ -3,13 +3,13 @@
 from dataclasses import asdict
 
 from engine.configuration import Configuration
-from engine.memory.estimate import Estimate
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.planning.comparison import Cell, CostTable, cost_table
 from engine.planning.fit import FitResult
 from engine.planning.models import ModelOption
-from engine.planning.planner import Plan, Planner, Verdict, warnings_of
+from engine.planning.planner import Plan, Planner, warnings_of
 from engine.planning.speed import SpeedBound
+from engine.planning.verdict import Verdict, device_verdict
 from engine.planning.what_if import Effect, what_ifs
 from engine.planning.workers import traffic
 from engine.policy.known import Standing
@@ -35,7 +35,7 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "speed": None if plan.speed is None else asdict(plan.speed),
         **_bound(plan.bound),
         "quality": _quality(plan.quality),
-        "devices": [_device(plan, device) for device in plan.estimate.devices],
+        "devices": [_device(each, plan.setup.margin_bytes) for each in plan.estimate.devices],
         "table": _table(table),
         "what_ifs": list(map(_effect, effects)),
         "warnings": list(warnings_of(plan)),
@@ -74,8 +74,10 @@ def _bound(bound: SpeedBound | None) -> dict[str, object]:
     return {"speed_bound": found, "speed_unknown": ""}
 
 
-def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
+def _device(device: DeviceEstimate, margin_bytes: int) -> dict[str, object]:
     terms = {f"{kind}_bytes": device.term(kind) for kind in TermKind}
+    verdict = device_verdict(device, margin_bytes)
+    sizes = ("total_bytes", "shared_bytes", "mapped_bytes", "reclaimable_bytes", "left_bytes")
     return {
         "name": device.device.name,
         "kind": device.device.kind,
@@ -85,13 +87,9 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
         "source": {name: str(term.source) for name, term in terms.items()},
         "range": {name: list(term.range) for name, term in terms.items()},
         "note": {name: term.note for name, term in terms.items() if term.note},
-        "total_bytes": device.total_bytes,
-        "shared_bytes": device.shared_bytes,
-        "mapped_bytes": device.mapped_bytes,
-        "reclaimable_bytes": device.reclaimable_bytes,
-        "left_bytes": device.left_bytes,
-        "fits": plan.device_verdict(device) is Verdict.FITS,
-        "verdict": str(plan.device_verdict(device)),
+        **{name: getattr(device, name) for name in sizes},
+        "fits": verdict is Verdict.FITS,
+        "verdict": str(verdict),
     }
 
 
@@ -134,26 +132,18 @@ def _effect(effect: Effect) -> dict[str, object]:
 
 def fit_json(fit: FitResult) -> dict[str, object]:
     """A found configuration as what `json.dumps` takes; sizes are bytes."""
-    found, plan = fit.found, fit.plan
+    found, plan, margin = fit.found, fit.plan, fit.plan.setup.margin_bytes
     return {
-        "model": str(fit.model.file.path),
-        "architecture": fit.model.file.architecture,
+        "model": str(plan.model.file.path),
+        "architecture": plan.model.file.architecture,
         "goal": str(found.goal),
         "target": found.estimate.target,
-        "margin_bytes": fit.request.margin_bytes,
+        "margin_bytes": margin,
         "configuration": _configuration(found.configuration),
         **_bound(plan.bound),
         "quality": _quality(found.quality),
-        "devices": _devices(found.estimate),
-        "steps": [
-            {
-                "knob": step.knob,
-                "text": step.text,
-                "gained_tokens": step.gained_tokens,
-                "freed_bytes": step.freed_bytes,
-            }
-            for step in found.steps
-        ],
+        "devices": [_device(each, margin) for each in found.estimate.devices],
+        "steps": [asdict(each) for each in found.knobs],
         "alternatives": [
             {
                 "label": other.label,
@@ -169,9 +159,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "machines": [
             {
                 "title": each.title,
-                "configuration": None
-                if each.found is None
-                else _configuration(each.found.configuration),
+                "configuration": each.found and _configuration(each.found.configuration),
                 "refusal": each.refusal,
             }
             for each in fit.machines
@@ -190,38 +178,15 @@ def _workers(plan: Plan) -> dict[str, object] | None:
     return {"commands": commands, "net_gbps": machine.net_gbps, "token_s": token_s, **asdict(sent)}
 
 
-def _configuration(configuration: Configuration) -> dict[str, object]:
-    draft = configuration.draft
+CONFIGURED = (
+    "n_ctx", "type_k", "type_v", "flash_attention", "n_gpu_layers", "n_cpu_moe", "n_batch",
+    "n_ubatch", "n_slots",
+)  # fmt: skip
+
+
+def _configuration(now: Configuration) -> dict[str, object]:
     return {
-        "n_ctx": configuration.n_ctx,
-        "type_k": configuration.type_k,
-        "type_v": configuration.type_v,
-        "flash_attention": configuration.flash_attention,
-        "n_gpu_layers": configuration.n_gpu_layers,
-        "n_cpu_moe": configuration.n_cpu_moe,
-        "tensor_split": list(configuration.tensor_split),
-        "n_batch": configuration.n_batch,
-        "n_ubatch": configuration.n_ubatch,
-        "n_slots": configuration.n_slots,
-        "draft": None if draft is None else str(draft.model_path),
+        **{name: getattr(now, name) for name in CONFIGURED},
+        "tensor_split": list(now.tensor_split),
+        "draft": None if now.draft is None else str(now.draft.model_path),
     }
-
-
-def _devices(estimate: Estimate) -> list[dict[str, object]]:
-    return [
-        {
-            "name": device.device.name,
-            "kind": device.device.kind,
-            "total_memory_bytes": device.device.total_bytes,
-            "free_memory_bytes": device.device.free_bytes,
-            "total_bytes": device.total_bytes,
-            "mapped_bytes": device.mapped_bytes,
-            "reclaimable_bytes": device.reclaimable_bytes,
-            "left_bytes": device.left_bytes,
-            "terms": {
-                str(kind): {"bytes": term.nbytes, "source": str(term.source)}
-                for kind, term in device.terms.items()
-            },
-        }
-        for device in estimate.devices
-    ]

@@ -10,7 +10,8 @@ from engine.memory.kv_cache import KV_TYPES, PAD, is_whole
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
-from engine.planning.space import bisect, with_pair
+from engine.planning.placements import bisect
+from engine.planning.space import with_pair
 from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose
 from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS
@@ -121,10 +122,9 @@ def within_budget(
         n_ctx = min(steps * PAD, configuration.n_ctx)
         return cache_bytes(model, with_n_ctx(configuration, n_ctx), devices, target) > budget
 
-    beyond = bisect(1, -(-configuration.n_ctx // PAD), is_over)
-    if beyond is None:
-        return configuration
-    return with_n_ctx(configuration, max(1, beyond - 1) * PAD)
+    most = -(-configuration.n_ctx // PAD)
+    steps = bisect(1, most + 1, is_over) - 1
+    return configuration if steps == most else with_n_ctx(configuration, max(1, steps) * PAD)
 
 
 def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:

@@ -11,7 +11,8 @@ from engine.memory.kv_cache import with_types
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.model.ollama import model_name
 from engine.planning.knobs import KNOBS
-from engine.planning.planner import Plan, Setup, Verdict, verdict_of
+from engine.planning.planner import Plan, Setup
+from engine.planning.verdict import Verdict, verdict_of
 from engine.policy.known import Standing
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")

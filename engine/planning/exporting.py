@@ -3,7 +3,8 @@
 from typing import get_args
 
 from engine.configuration import Configuration
-from engine.planning.planner import Plan, Verdict, warnings_of
+from engine.planning.planner import Plan, warnings_of
+from engine.planning.verdict import Verdict
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
 from engine.presets.programs.formats import FORMATS

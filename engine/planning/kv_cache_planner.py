@@ -1,12 +1,11 @@
 """One model, one machine, one configuration to change and to ask: the planner of scripts.
 
-It answers what a configuration costs, finds a better one, tells subscribers what changed, and hands
-over the arguments of llama.cpp and the settings of LM Studio. Nothing is loaded, and there is no
-planner but those that are made. See `docs/manager.md`.
+It says what a configuration costs, finds a better one, tells subscribers what changed, and gives
+the arguments of llama.cpp and the settings of LM Studio. Nothing is loaded. See `docs/manager.md`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,29 +26,21 @@ from engine.planning.fit import search_setup
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.knobs import KNOBS, with_draft
 from engine.planning.placements import Placement, fastest_fitting, laid, placements
-from engine.planning.planner import (
-    DEFAULT_MARGIN_BYTES,
-    Plan,
-    Planner,
-    Setup,
-    Verdict,
-    n_ctx_limit,
-)
+from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.planning.search import SearchResult
-from engine.planning.what_if import what_ifs
+from engine.planning.what_if import recommendation
 from engine.presets.preset import Preset, SamplingRules
 from engine.presets.programs import lm_studio
 from engine.presets.programs.llama_server import arguments
 from engine.validation import explain, nearest
 
 DEFAULT_N_CTX = 4096
-THREADS = ("n_threads", "n_threads_batch")
+NO_MODEL = Path()
 CONFIGURED = {each.name for each in fields(Configuration)} - {"draft"}
 """Fields that take a plain value; a draft model is set with `set_draft`."""
-NO_MODEL = Path()
 SETTINGS = (
     *(each.name for each in KNOBS if each.name in CONFIGURED),
-    *THREADS,
+    *("n_threads", "n_threads_batch"),
 )
 """The fields of `Configuration` that a script changes: what the screen turns, and the threads."""
 LAYERS = ("n_gpu_layers", "n_cpu_moe")
@@ -72,32 +63,44 @@ Subscriber = Callable[[ConfigurationChanged], None]
 class CacheEstimate:
     """What a configuration costs, and what to do about it."""
 
-    kv_bytes: int
-    """Keys and values of all slots, on all devices."""
-    state_bytes: int
-    """Recurrent state, which does not grow with the context."""
+    whole: Estimate
+    """Every term of every device, with its source."""
     bytes_per_token: float
     """Cache that one more token of context takes here."""
-    gpu_bytes: int
-    cpu_bytes: int
     fits: bool
     """Whether every device keeps the margin free."""
     recommendation: str
     """One sentence for the user."""
-    whole: Estimate
-    """Every term of every device, with its source."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of all slots, on all devices."""
+        return _sum(self.whole, TermKind.KV)
+
+    @property
+    def state_bytes(self) -> int:
+        """Recurrent state, which does not grow with the context."""
+        return _sum(self.whole, TermKind.STATE)
+
+    @property
+    def gpu_bytes(self) -> int:
+        return sum(d.total_bytes for d in self.whole.devices if d.device.kind == "gpu")
+
+    @property
+    def cpu_bytes(self) -> int:
+        return self.total_bytes - self.gpu_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Everything that is taken, weights and buffers included."""
-        return self.gpu_bytes + self.cpu_bytes
+        """Everything, weights and buffers included."""
+        return self.whole.total_bytes
 
 
 class KVCachePlanner:
-    """A configuration of one model on one machine; after each change its layers are laid anew.
+    """A configuration of one model on one machine; after each change its layers are placed anew.
 
-    `offload` says how: `none` keeps all layers on the GPUs, `partial` moves to main memory what
-    does not fit (experts first), `full` moves all. Layers that were set by number, or found by
+    `offload` says how: `none` keeps all layers on the GPUs, `partial` moves to RAM what does not
+    fit (experts first), `full` moves all. Layers that were set by number, or found by
     `optimize_for_vram`, stay where they are.
     """
 
@@ -118,12 +121,12 @@ class KVCachePlanner:
             PresetError: a setting is not known or impossible.
         """
         self._planner = Planner(here=of_devices)
-        self._offload: Offload | None = offload
         self._subscribers: list[Subscriber] = []
         self._draft: Path | None = None
-        start = Configuration(
-            model_path=NO_MODEL, n_ctx=DEFAULT_N_CTX, sampling=SamplingRules().settings()
-        )
+        self.offload: Offload | None = offload
+        """How layers are placed; None where their number was set."""
+        sampling = SamplingRules().settings()
+        start = Configuration(model_path=NO_MODEL, n_ctx=DEFAULT_N_CTX, sampling=sampling)
         self._setup = Setup(start, target, margin_bytes=margin_bytes)
         if model is not None:
             self.set_model(model)
@@ -146,13 +149,8 @@ class KVCachePlanner:
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration of now."""
+        """The current configuration."""
         return self._setup.configuration
-
-    @property
-    def offload(self) -> Offload | None:
-        """How layers are laid; None where their number was set."""
-        return self._offload
 
     def set_model(
         self, model: str | Path | Model, quantization: str = DEFAULT_QUANTIZATION
@@ -165,8 +163,7 @@ class KVCachePlanner:
         found = _model(model, quantization)
         if self._draft is not None:
             check_headers(found.file, self._planner.model(self._draft).file)
-        path = self._planner.add(found)
-        self._take(self._settled(replace(self.configuration, model_path=path), self._offload))
+        self._take(self._setup.changed(model_path=self._planner.add(found)), self.offload)
 
     def set_draft(
         self, model: str | Path | Model | None, quantization: str = DEFAULT_QUANTIZATION
@@ -183,8 +180,7 @@ class KVCachePlanner:
             check_headers(self.model.file, draft.file)
             path = self._planner.add(draft)
         self._draft = path
-        changed = with_draft(self._setup, path).configuration
-        self._take(self._settled(changed, self._offload))
+        self._take(with_draft(self._setup, path), self.offload)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call a function at each change from now on, until what is returned is called."""
@@ -202,15 +198,11 @@ class KVCachePlanner:
         Raises:
             PresetError: a name is not known or a value impossible; each is named.
         """
-        values, offload = _checked(settings)
-        if offload is None and not set(LAYERS) & set(values):
-            offload = self._offload
-        changed = self._setup.changed(**values).configuration
-        changed = with_n_ctx(changed, changed.n_ctx)  # a draft's context goes along
-        if changed.model_path != NO_MODEL:
-            changed = self._settled(changed, offload)
-        self._offload = offload
-        self._take(changed)
+        changed, offload = self._changed(settings)
+        if offload is None and not set(LAYERS) & set(settings):
+            offload = self.offload
+        self._take(changed, offload)
+        self.offload = offload
         return self.configuration
 
     def estimate(self, n_ctx: int | None = None, n_slots: int | None = None) -> CacheEstimate:
@@ -222,30 +214,20 @@ class KVCachePlanner:
         asked = {"n_ctx": n_ctx, "n_slots": n_slots}
         plan = self._plan({name: value for name, value in asked.items() if value is not None})
         whole, now = plan.estimate, plan.setup.configuration
-        kv_bytes = _sum(whole, TermKind.KV)
-        step = PAD * (1 if now.kv_unified else now.n_slots)
-        more = self._planner.estimator(plan.setup)(with_n_ctx(now, now.n_ctx + step))
+        longer = with_n_ctx(now, now.n_ctx + PAD * (1 if now.kv_unified else now.n_slots))
+        more = self._planner.estimator(plan.setup)(longer)
+        added = _sum(more, TermKind.KV) - _sum(whole, TermKind.KV)
         return CacheEstimate(
-            kv_bytes=kv_bytes,
-            state_bytes=_sum(whole, TermKind.STATE),
-            bytes_per_token=(_sum(more, TermKind.KV) - kv_bytes) / (more.n_ctx - whole.n_ctx),
-            gpu_bytes=sum(d.total_bytes for d in whole.devices if d.device.kind == "gpu"),
-            cpu_bytes=sum(d.total_bytes for d in whole.devices if d.device.kind == "cpu"),
-            fits=plan.fits,
-            recommendation=recommendation(plan, self._planner),
-            whole=whole,
+            whole,
+            added / (more.n_ctx - whole.n_ctx),
+            plan.fits,
+            recommendation(plan, self._planner),
         )
 
     def optimize_for_vram(
-        self,
-        *vram_bytes: int,
-        goal: Goal = Goal.BALANCED,
-        limits: Limits | None = None,
+        self, *vram_bytes: int, goal: Goal = Goal.BALANCED, limits: Limits | None = None
     ) -> SearchResult:
         """Take the best configuration for GPUs of these sizes (none: those of the planner).
-
-        The weights are those of the model that is set; the found configuration is the planner's
-        from then on, and subscribers get it.
 
         Raises:
             DoesNotFitError: nothing that the limits allow fits; the configuration stays.
@@ -259,9 +241,9 @@ class KVCachePlanner:
             planner = Planner(here=(*gpus, cpu))
             planner.take_headers(self._planner)
         setup = self._setup if self._draft is None else with_draft(self._setup, self._draft)
-        found = search_setup(setup, goal, planner, limits).found
-        self._planner, self._offload = planner, None
-        self._take(found.configuration)
+        found = search_setup(setup, goal, planner, limits)
+        self._planner, self.offload = planner, None
+        self._take(setup.with_configuration(found.configuration), None)
         return found
 
     def format_config(self) -> str:
@@ -285,55 +267,63 @@ class KVCachePlanner:
         return lm_studio.render(export_request(self._plan({}))).text
 
     def _plan(self, changes: Mapping[str, object]) -> Plan:
-        values, _ = _checked(changes)
         assert self.model
-        changed = self._setup.changed(**values).configuration
-        changed = with_n_ctx(changed, changed.n_ctx)
-        settled = self._settled(changed, self._offload)
-        return self._planner.plan(self._setup.with_configuration(settled))
+        return self._planner.plan(self._placed(self._changed(changes)[0], self.offload))
 
-    def _take(self, after: Configuration) -> None:
-        before, self._setup = self.configuration, self._setup.with_configuration(after)
+    def _take(self, changed: Setup, offload: Offload | None) -> None:
+        """Make a setup the current one, with its layers placed, and tell subscribers."""
+        before = self.configuration
+        if changed.configuration.model_path != NO_MODEL:
+            changed = self._placed(changed, offload)
+        self._setup, after = changed, changed.configuration
         names = dict.fromkeys((*SETTINGS, *(each.name for each in fields(Configuration))))
-        changed = tuple(n for n in names if getattr(before, n) != getattr(after, n))
-        if changed:
-            for subscriber in tuple(self._subscribers):
-                subscriber(ConfigurationChanged(before, after, changed))
+        differing = tuple(n for n in names if getattr(before, n) != getattr(after, n))
+        for subscriber in tuple(self._subscribers) if differing else ():
+            subscriber(ConfigurationChanged(before, after, differing))
 
-    def _settled(self, configuration: Configuration, offload: Offload | None) -> Configuration:
-        """The configuration with its layers laid as `offload` says.
+    def _placed(self, setup: Setup, offload: Offload | None) -> Setup:
+        """The setup with its layers where `offload` has them.
 
         Raises:
             PresetError: llama.cpp would refuse the configuration.
         """
-        setup = self._setup.with_configuration(configuration)
-        cost = self._planner.estimator(setup)
+        now, cost = setup.configuration, self._planner.estimator(setup)
         if offload is None:
-            return cost(configuration).configuration
-        model = self._planner.model(configuration.model_path)
+            cost(now)
+            return setup
+        model = self._planner.model(now.model_path)
         ladder = placements(model, self._planner.devices_of(setup), offload)
-        found = fastest_fitting(configuration, ladder, cost, setup.margin_bytes)
-        return found or laid(configuration, ladder[0] if len(ladder) == 1 else Placement(0))
+        found = fastest_fitting(now, ladder, cost, setup.margin_bytes)
+        none_fits = ladder[0] if len(ladder) == 1 else Placement(0)
+        return setup.with_configuration(found or laid(now, none_fits))
 
+    def _changed(self, settings: Mapping[str, object]) -> tuple[Setup, Offload | None]:
+        """The setup with other settings, by the rules of presets, and how layers are placed.
 
-def recommendation(plan: Plan, planner: Planner) -> str:
-    """Whether a plan fits, and what would make it fit or its context larger, in a sentence."""
-    if not plan.fits:
-        effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
-        labels = [effect.label for effect in effects if effect.verdict is Verdict.FITS]
-        *others, last = labels or [""]
-        ways = f"{', '.join(others)} or {last}" if others else last
-        remedy = f"It fits with {ways}" if labels else "Choose a smaller quantisation or model"
-        return f"It does not fit: {' and '.join(plan.shortages)}. {remedy}."
-    limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
-    largest = plan.max_n_ctx or n_ctx
-    if n_ctx > limit:
-        return f"It fits, but the model was trained on {limit:,} tokens: scale RoPE, or lower n_ctx"
-    if largest >= limit:
-        return f"It fits, and so would all {limit:,} tokens that the model was trained on."
-    if largest > n_ctx:
-        return f"It fits; up to {largest:,} tokens of context would."
-    return "It fits, and no more context would."
+        Raises:
+            PresetError: a name is not known or a value impossible; every fault is named.
+        """
+        known, offload = (*SETTINGS, "offload"), settings.get("offload")
+        values = {name: value for name, value in settings.items() if name in SETTINGS}
+        faults = [_unknown(name, known) for name in settings if name not in known]
+        if offload is not None and offload not in set(Offload):
+            faults.append(f"offload is {str(offload)!r}: it is one of {', '.join(Offload)}")
+        faults += [
+            f"{name} is 'auto': name a type, or let optimize_for_vram choose"
+            for name in ("type_k", "type_v")
+            if values.get(name) == "auto"
+        ]
+        plain = {k: "all" if k in LAYERS and v == -1 else v for k, v in values.items()}
+        try:
+            rules = Preset.model_validate({"name": "planner", **plain})
+        except ValidationError as error:
+            faults += (f"{'.'.join(where)}{fault}" for where, fault in explain(error, Preset))
+        if faults:
+            raise PresetError("; ".join(faults))
+        found = {name: getattr(rules, name) for name in values}
+        changed = self._setup.changed(**{k: -1 if v == "all" else v for k, v in found.items()})
+        now = with_n_ctx(changed.configuration, changed.configuration.n_ctx)
+        return changed.with_configuration(now), None if offload is None else Offload(str(offload))
 
 
 def _model(model: str | Path | Model, quantization: str) -> Model:
@@ -348,41 +338,7 @@ def _sum(estimate: Estimate, kind: TermKind) -> int:
     return sum(device.term(kind).nbytes for device in estimate.devices)
 
 
-# --- settings, checked by the rules of presets ---
-
-
-def _checked(settings: Mapping[str, object]) -> tuple[dict[str, object], Offload | None]:
-    """Settings as fields of a configuration, and how layers are laid; `all` is every layer.
-
-    Raises:
-        PresetError: a name is not known or a value impossible; every fault is named.
-    """
-    values = {name: value for name, value in settings.items() if name in SETTINGS}
-    faults = [_unknown(name) for name in settings if name not in (*SETTINGS, "offload")]
-    offload = settings.get("offload")
-    if offload is not None and offload not in set(Offload):
-        faults.append(f"offload is {str(offload)!r}: it is one of {', '.join(Offload)}")
-    faults += [
-        f"{name} is 'auto': name a type, or let optimize_for_vram choose"
-        for name in ("type_k", "type_v")
-        if values.get(name) == "auto"
-    ]
-    plain = {k: "all" if k in LAYERS and v == -1 else v for k, v in values.items()}
-    try:
-        rules = Preset.model_validate({"name": "planner", **plain})
-    except ValidationError as error:
-        faults += (f"{'.'.join(where)}{fault}" for where, fault in explain(error, Preset))
-    if faults:
-        raise PresetError("; ".join(faults))
-    found = {name: getattr(rules, name) for name in values}
-    return (
-        {name: -1 if value == "all" else value for name, value in found.items()},
-        None if offload is None else Offload(str(offload)),
-    )
-
-
-def _unknown(name: str) -> str:
-    known = [*SETTINGS, "offload"]
+def _unknown(name: str, known: tuple[str, ...]) -> str:
     near = nearest(name, known)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     return f"{name} is no setting: {hint}"

@@ -18,9 +18,10 @@ from engine.model.library import ModelEntry
 from engine.model.speeds import ModelSpeed
 from engine.planning.goals import Offload
 from engine.planning.placements import fastest_fitting, placements
-from engine.planning.planner import Planner, Setup, Verdict, n_ctx_limit, verdict_of
+from engine.planning.planner import Planner, Setup, n_ctx_limit
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
+from engine.planning.verdict import Verdict, verdict_of
 
 LEAST_TPS = 5.0
 """Tokens per second below which a reply is slower than a person reads it."""

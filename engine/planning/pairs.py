@@ -21,8 +21,8 @@ from engine.model.library import ModelEntry
 from engine.model.ollama import model_name
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
+from engine.planning.draft_advice import Advice, MachineKind, Worth, should_use_speculation
 from engine.presets.programs.llama_server_drafts import draft_words
-from engine.speculation.pairs import Advice, MachineKind, Worth, should_use_speculation
 
 RECURRENT = (
     "the target is a recurrent model: its state cannot go back behind a refuted token, so nothing "

@@ -1,14 +1,16 @@
 """Where the layers of a model may lie, from the fastest to the smallest on the GPU."""
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import log2
+from typing import NamedTuple
 
 from engine.configuration import Configuration
-from engine.memory.estimate import Estimator
+from engine.memory.estimate import Estimate, Estimator
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 from engine.model.gguf import GgufFile, cached_by_header
@@ -62,38 +64,84 @@ def laid(configuration: Configuration, placement: Placement) -> Configuration:
     )
 
 
+class Room(NamedTuple):
+    """The bytes that an estimate leaves beyond the margin, negative where some are short."""
+
+    gpus: int
+    """On the GPU that has least."""
+    cpu: int
+    together: int
+    """On the GPUs if layers could be shared at will: none of a faster placement has more."""
+
+    @property
+    def least(self) -> int:
+        return min(self.gpus, self.cpu)
+
+
+REFUSED = Room(-1 << 62, -1 << 62, -1 << 62)
+LYING = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
+"""What moves with the layers."""
+
+
+def room_of(estimate: Estimate, margin_bytes: int) -> Room:
+    """What an estimate leaves beyond a margin; a device that holds nothing is not short."""
+    left: dict[str, int] = {"gpu": 1 << 62, "cpu": 1 << 62}
+    gpus = [each for each in estimate.devices if each.device.kind == "gpu"]
+    for each in estimate.devices:
+        if each.total_bytes:
+            kind = each.device.kind
+            left[kind] = min(left[kind], each.left_bytes - margin_bytes)
+    lying = sum(each.term(kind).nbytes for each in gpus for kind in LYING)
+    free = sum(max(0, each.device.free_bytes - margin_bytes) for each in gpus)
+    return Room(left["gpu"], left["cpu"], free - lying if len(gpus) > 1 else left["gpu"])
+
+
+def first_fitting(room: Callable[[int], Room], first: int, last: int) -> int | None:
+    """The fastest of some placements that fits, None where none does.
+
+    Each placement leaves less on the GPUs than the one before, so they are bisected for the first
+    that the GPUs together hold. From there on they are tried in turn: the borders between several
+    GPUs move, and one can get a layer more. The first layer that leaves can cost a GPU more in
+    buffers than it frees, and frees RAM where GPUs no longer work in a pipeline: the first
+    placement is tried alone.
+    """
+    if room(first).least >= 0:
+        return first
+    low = bisect(first, last + 1, lambda index: room(index).together >= 0)
+    for index in range(low, last + 1):
+        found = room(index)
+        if found.least >= 0:
+            return index
+        if found.cpu < 0 and index > first:
+            return None  # RAM only fills further
+    return None
+
+
 def fastest_fitting(
     configuration: Configuration,
-    ladder: Iterable[Placement],
+    ladder: Sequence[Placement],
     cost: Estimator,
     margin_bytes: int,
 ) -> Configuration | None:
     """The configuration at the first of some placements that fits, None where none does.
 
-    Each placement leaves less on the GPUs than the one before, so they are bisected for the first
-    that the GPUs together hold; from there on they are tried in turn, until main memory is full.
-    The first layer that leaves can cost a GPU more in buffers than it frees, and lets go of main
-    memory where GPUs no longer work in a pipeline: the first placement is tried alone.
-
     Raises:
         PresetError: llama.cpp would refuse the configuration.
     """
     found = [laid(configuration, placement) for placement in ladder]
-    if found and cost(found[0]).fits(margin_bytes):
-        return found[0]
+    index = first_fitting(cache(lambda n: room_of(cost(found[n]), margin_bytes)), 0, len(found) - 1)
+    return None if index is None else found[index]
 
-    def free_of_gpus(each: Configuration) -> list[int]:
-        """What each GPU that holds something leaves beyond the margin."""
-        used = (d for d in cost(each).devices if d.device.kind == "gpu" and d.total_bytes)
-        return [device.left_bytes - margin_bytes for device in used]
 
-    low = bisect_left(found, 1, lo=1, key=lambda each: int(sum(free_of_gpus(each)) >= 0))
-    for each in found[low:]:
-        if cost(each).fits(margin_bytes):
-            return each
-        if all(free >= 0 for free in free_of_gpus(each)):
-            return None  # main memory only fills further
-    return None
+def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The first number from low on where something holds that stays true; at most high."""
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def placement_text(placement: Placement, model: Model) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,13 +14,15 @@ from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Target
-from engine.memory.units import MIB, format_bytes
+from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, check_adapter, kind_of
 from engine.model.speeds import ModelSpeed
+from engine.planning.draft_advice import objection
 from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
+from engine.planning.verdict import Verdict, device_verdict, shortages, verdict_of
 from engine.policy.known import Known, Standing
 from engine.presets.programs.llama_server import arguments, command_line
 
@@ -48,17 +49,6 @@ class Setup:
         """The same with other values of the configuration, by their names."""
         now: Configuration = replace(self.configuration, **values)  # type: ignore[arg-type]  # by name
         return replace(self, configuration=now)
-
-
-class Verdict(StrEnum):
-    """Whether a plan fits, the best answer first."""
-
-    FITS = "fits"
-    """Every device keeps the margin free."""
-    TIGHT = "tight"
-    """It goes into the free memory, and less than the margin stays."""
-    NO = "no"
-    """A device lacks memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +100,7 @@ class Plan:
     @property
     def shortages(self) -> tuple[str, ...]:
         """What each device lacks that makes the verdict, in words; empty where the plan fits."""
-        verdict = self.verdict
-        if verdict is Verdict.FITS:
-            return ()
-        short = [d for d in self.used_devices if self.device_verdict(d) is verdict]
-        return tuple(self._shortage(device) for device in short)
-
-    def _shortage(self, device: DeviceEstimate) -> str:
-        name, left = device.device.name, device.left_bytes
-        if left < 0:
-            return f"{name} lacks {format_bytes(-left)}"
-        margin = format_bytes(self.setup.margin_bytes)
-        return f"{name} keeps {format_bytes(left)} of {margin} that stay free"
+        return shortages(self.estimate, self.setup.margin_bytes)
 
     @property
     def is_limited_by_training(self) -> bool:
@@ -139,19 +118,6 @@ class Plan:
     def command_line(self) -> str:
         """The command of llama-server, quoted for a shell."""
         return command_line(self.setup.configuration)
-
-
-def device_verdict(device: DeviceEstimate, margin_bytes: int) -> Verdict:
-    """Whether one device fits; one that holds nothing always does."""
-    if not device.total_bytes or device.left_bytes >= margin_bytes:
-        return Verdict.FITS
-    return Verdict.TIGHT if device.left_bytes >= 0 else Verdict.NO
-
-
-def verdict_of(estimate: Estimate, margin_bytes: int) -> Verdict:
-    """The worst answer among the devices."""
-    found = [device_verdict(device, margin_bytes) for device in estimate.devices]
-    return max(found, key=list(Verdict).index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +189,12 @@ class Planner:
         limit = n_ctx_limit(model, setup)
         largest = max_n_ctx(now, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes)
         draft = None if now.draft is None else self.model(now.draft.model_path)
-        return self.rated(Plan(setup, model, cost(now), largest, draft), setup.machine)
-
-    def rated(self, plan: Plan, machine: PlannedMachine) -> Plan:
-        """A plan with what was measured of its model, and how fast it can run on a machine."""
-        path, is_here = plan.model.file.path, plan.setup.target == "kvchat" and machine.is_here
+        found, path, machine = cost(now), model.file.path, setup.machine
+        is_here = setup.target == "kvchat" and machine.is_here
         speed = self._speed_of(path) if is_here else None
-        bound = speed_bound(plan.model, plan.estimate, self.bandwidths(machine), speed)
-        return replace(plan, known=self.known(path, machine), speed=speed, bound=bound)
+        bound = speed_bound(model, found, self.bandwidths(machine), speed)
+        known = self.known(path, machine)
+        return Plan(setup, model, found, largest, draft, known, speed, bound)
 
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
         """How fast the memory of a machine's devices is read.
@@ -402,8 +366,6 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         found = tuple(each.device for each in plan.estimate.devices)
         own.append(slots_text(plan.model.architecture, setup.configuration, found))
     if plan.draft is not None:
-        from engine.speculation.pairs import objection  # most plans have no draft
-
         on_gpu = any(each.device.kind == "gpu" for each in plan.used_devices)
         doubt = objection(plan.model.file, plan.draft.file, "gpu" if on_gpu else "cpu")
         own += [] if doubt is None else [doubt]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.errors import ModelFileError, PresetError
 from engine.memory.estimate import DoesNotFitError, with_n_ctx
+from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.addresses import is_remote
@@ -22,7 +23,7 @@ from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, Machine, resolve
 from engine.planning.workers import with_workers
 from engine.policy.known import Known
 from engine.presets.library import preset_of
-from engine.presets.preset import Preset
+from engine.presets.preset import Preset, SamplingRules
 
 Progress = Callable[[str, int], None]
 """Takes the name of a remote file and how many bytes of its header have come."""
@@ -174,6 +175,24 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
         return find_model(name, planner.sources.folders())
     except UnknownNameError as unknown:
         return planner.add(_of_catalog(name, unknown))
+
+
+def usual_configuration(
+    model: str, draft: str | None, planner: Planner, progress: Progress | None = None
+) -> Configuration:
+    """The configuration that a search starts from: a model, and one that may draft for it.
+
+    Raises:
+        ModelFileError: a model is not there or cannot be read.
+    """
+    path = take_model(model, planner, progress)
+    drafts = None if draft is None else take_model(draft, planner, progress)
+    return Configuration(
+        path,
+        n_ctx=PAD,
+        draft=None if drafts is None else DraftConfiguration(drafts, PAD),
+        sampling=SamplingRules().settings(),
+    )
 
 
 def _remote(name: str, planner: Planner, progress: Progress | None) -> Model:

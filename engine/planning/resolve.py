@@ -45,6 +45,7 @@ from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import fastest_fitting, placements
 from engine.planning.search import SearchResult, search
 from engine.planning.space import with_pair
+from engine.planning.verdict import shortages
 from engine.policy.choice import Choice
 from engine.policy.known import Known
 from engine.presets.preset import Preset
@@ -337,17 +338,11 @@ def _with_context(
 
 
 def _does_not_fit(configuration: Configuration, model: Model, cost: Estimator, margin: int) -> str:
-    least = cost(with_n_ctx(configuration, LEAST_N_CTX))
-    short = [d for d in least.devices if d.total_bytes and d.left_bytes < margin]
-    where = "; ".join(
-        f"{d.device.name} needs {format_bytes(d.total_bytes)} and has "
-        f"{format_bytes(d.device.free_bytes)} free"
-        for d in short
-    )
+    short = shortages(cost(with_n_ctx(configuration, LEAST_N_CTX)), margin)
     return (
         f"{model_name(model.file.path)} does not fit even with a context of {LEAST_N_CTX} "
-        f"tokens and {format_bytes(margin)} kept free: {where}. Choose a smaller quantisation, "
-        "fewer layers on the GPU, or a smaller margin"
+        f"tokens and {format_bytes(margin)} kept free: {'; '.join(short)}. Choose a smaller "
+        "quantisation, fewer layers on the GPU, or a smaller margin"
     )
 
 
@@ -368,19 +363,18 @@ def settled_by_goal(
         PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
     """
     _check(rules)
-    beside = _companions(rules, draft)
     of_machine = _devices(rules, devices)
-    goal = Goal(rules.goal or Goal.BALANCED)
+    goal, margin = Goal(rules.goal or Goal.BALANCED), round(rules.margin_gib * GIB)
+    cost = estimator(model, of_machine, target=target, companions=_companions(rules, draft))
 
     def found(least: int | None) -> SearchResult:
         return search(
             model,
             of_machine,
             goal,
-            target=target,
-            margin_bytes=round(rules.margin_gib * GIB),
+            margin_bytes=margin,
+            cost=cost,
             draft=draft,
-            companions=beside,
             base=start,
             limits=_limits(rules, least, known, has_draft=draft is not None),
             known=known,
@@ -397,8 +391,7 @@ def settled_by_goal(
     chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
     if goal is not Goal.SPEED:
         return chosen
-    cost = estimator(model, of_machine, target=target, companions=beside)
-    return with_quicker_attention(chosen, model, of_machine, cost, round(rules.margin_gib * GIB))
+    return with_quicker_attention(chosen, model, of_machine, cost, margin)
 
 
 def _check(rules: Preset) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from engine.configuration import Configuration, DraftConfiguration, KVTypes
 from engine.errors import HardwareError, PresetError
 from engine.memory.cuda_kernels import has_cuda_kernel
-from engine.memory.estimate import Companions, DoesNotFitError, Estimate, estimator
+from engine.memory.estimate import DoesNotFitError, Estimate, Estimator, estimator
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, is_whole
 from engine.memory.terms import Target
@@ -14,7 +14,14 @@ from engine.model.architecture import Model
 from engine.model.ollama import model_name
 from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import budgeted
-from engine.planning.explain import Alternative, Step, alternatives, n_tokens, split_step, steps_to
+from engine.planning.explain import (
+    Alternative,
+    ChosenKnob,
+    alternatives,
+    chosen_knobs,
+    chosen_split,
+    n_tokens,
+)
 from engine.planning.goals import (
     BALANCED_N_CTX,
     MICRO_BATCHES,
@@ -24,8 +31,9 @@ from engine.planning.goals import (
     Offload,
 )
 from engine.planning.placements import placements
-from engine.planning.solve import Choice, best_shared
+from engine.planning.solve import best_shared
 from engine.planning.space import Space
+from engine.planning.verdict import shortages
 from engine.policy.known import Known, Standing
 from engine.policy.pairs import FAST_PAIRS, WHOLE
 
@@ -37,12 +45,10 @@ class SearchResult:
     goal: Goal
     configuration: Configuration
     estimate: Estimate
-    steps: tuple[Step, ...]
-    """What was chosen at each knob and what it buys, in the order of choosing."""
+    knobs: tuple[ChosenKnob, ...]
+    """What was taken at each knob and what that buys."""
     alternatives: tuple[Alternative, ...]
     """What else fits, each better in something."""
-    warnings: tuple[str, ...]
-    """What the user should know before loading it."""
     quality: Standing
     """What is known of the cache types' quality on this model, and from where."""
 
@@ -52,21 +58,22 @@ def search(
     devices: tuple[Device, ...],
     goal: Goal,
     *,
-    target: Target,
+    target: Target = "kvchat",
     margin_bytes: int,
+    cost: Estimator | None = None,
     draft: Model | None = None,
-    companions: Companions | None = None,
     base: Configuration | None = None,
     limits: Limits | None = None,
     known: Known | None = None,
 ) -> SearchResult:
     """The best configuration of a model for a goal that fits the free memory of each device.
 
-    It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
-    `draft`, a model that could draft for this one. Everything else stays as in `base`, whose other
-    files are `companions`. Contexts end at what the model was trained on unless `limits` say
-    otherwise. Where cache kinds of the model were measured, as `known` says, only those that keep
-    the gates are chosen among, and their figures weigh them; else the order for all models does.
+    It chooses context, cache types, layers and experts in RAM, micro-batch and the use of `draft`,
+    a model that could draft for this one. Everything else stays as in `base`. `cost` knows the
+    other files that `base` names, and is needed where there are some. Contexts end at what the
+    model was trained on unless `limits` say otherwise. Where cache kinds of the model were
+    measured, as `known` says, only those that keep the gates are chosen among, and their figures
+    weigh them; else the order for all models does.
 
     Raises:
         DoesNotFitError: nothing that the limits allow fits; says what is short on which device.
@@ -82,7 +89,7 @@ def search(
     pairs = _pairs(model, start, devices, limits, known)
     if goal is Goal.SPEED and limits.pairs is None:
         pairs = known.quickest_first(pairs)
-    cost = estimator(model, devices, target=target, draft=draft, companions=companions)
+    cost = cost or estimator(model, devices, target=target, draft=draft)
     space = Space(
         start,
         budgeted(cost, limits.cache_bytes),
@@ -92,26 +99,22 @@ def search(
         drafts=_drafts(draft, limits),
         margin_bytes=margin_bytes,
         n_ctx_range=_n_ctx_range(model, goal, limits, start.n_slots),
-        n_slots=start.n_slots,
         pair_costs=known.costs(pairs),
     )
     shared, best = best_shared(space, model, goal, limits.offload)
     if best is None:
         raise nothing_fits(space, model, limits)
-    split = () if shared is space else (split_step(space, shared, best),)
-    steps = (*split, *steps_to(shared, model, goal, best))
-    return _result(shared, model, goal, best, steps, known)
-
-
-def _result(
-    space: Space, model: Model, goal: Goal, best: Choice, steps: tuple[Step, ...], known: Known
-) -> SearchResult:
-    """The best choice with its estimate, what else fits, and what is known of its cache."""
-    estimate = space.estimate(*best)
+    estimate = shared.estimate(*best)
     chosen = estimate.configuration
-    standing = known.standing(chosen.kv_types)
-    others = alternatives(space, model, best)
-    return SearchResult(goal, chosen, estimate, steps, others, estimate.warnings, standing)
+    split = () if shared is space else (chosen_split(space, shared, best),)
+    return SearchResult(
+        goal,
+        chosen,
+        estimate,
+        (*split, *chosen_knobs(shared, model, best)),
+        alternatives(shared, model, best),
+        known.standing(chosen.kv_types),
+    )
 
 
 def _check(devices: tuple[Device, ...], margin_bytes: int) -> None:
@@ -182,11 +185,10 @@ def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
 
     Where llama.cpp would refuse every choice, the error is its reason.
     """
-    last = len(space.placements) - 1
     refusal: PresetError | None = None
     for knobs in reversed(space.choices()):  # the smallest come last
         try:
-            estimate = space.estimate(replace(knobs, placement=last), space.least)
+            estimate = space.estimate(replace(knobs, placement=space.last), space.least)
         except PresetError as error:
             refusal = refusal or error
         else:
@@ -196,18 +198,11 @@ def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
 
 
 def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) -> str:
-    short = [d for d in estimate.devices if d.total_bytes and d.left_bytes < space.margin_bytes]
-    held = [(d.device.name, d.total_bytes + d.shared_bytes, d.device.free_bytes) for d in short]
-    where = "; ".join(
-        f"{name} would hold {format_bytes(total)} and has {format_bytes(free)} free"
-        for name, total, free in held
-    )
-    now = estimate.configuration
-    pair = str(now.kv_types)
-    least = f"{n_tokens(space.tokens(space.least))} of {pair} cache"
+    now, margin = estimate.configuration, space.margin_bytes
     return (
-        f"{model_name(model.file.path)} does not fit with {least} and "
-        f"{format_bytes(space.margin_bytes)} kept free on each device: {where}. {_advice(limits)}"
+        f"{model_name(model.file.path)} does not fit with {n_tokens(space.tokens(space.least))} of "
+        f"{now.kv_types} cache and {format_bytes(margin)} kept free on each device: "
+        f"{'; '.join(shortages(estimate, margin))}. {_advice(limits)}"
     )
 
 

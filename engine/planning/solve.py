@@ -1,15 +1,13 @@
-"""The best choice of a space for a goal, without trying them all.
-
-A goal orders choices knob by knob; costs grow with the context, with the micro-batch and with what
-lies on a GPU, so each knob is bisected where an order allows it. The result is that of trying
-everything, which the tests do on small spaces.
+"""The best choice of a space for a goal, and the even split of layers among GPUs.
 
 llama.cpp shares layers by free memory. But the last GPU also has the output layer, and each its own
-buffers: one is full while another has room, which shares in whole layers take up.
+buffers: one is full while another has room, which shares in whole layers use.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
 
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate
@@ -19,34 +17,70 @@ from engine.memory.terms import TermKind
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Offload
-from engine.planning.space import Knobs, Rank, Space, bisect, cost_of, last_as_fast, rank
-
-Choice = tuple[Knobs, int]
-"""A choice and its context in steps of 256 tokens."""
+from engine.planning.space import Knobs, Point, Rank, Space, last_as_fast, rank
 
 Places = tuple[int, int]
 """The first and the last placement that may be taken."""
 
+Value = Callable[[Point], Rank]
 
-def best_choice(space: Space, goal: Goal, offload: Offload) -> Choice | None:
+
+def best_choice(space: Space, goal: Goal, offload: Offload) -> Point | None:
     """The best choice for a goal, None where nothing fits."""
 
-    def value(choice: Choice) -> Rank:
-        return rank(space, goal, *choice)
+    def value(point: Point) -> Rank:
+        return rank(space, goal, *point)
 
+    choices = space.choices()
     match goal:
         case Goal.CONTEXT:
-            choices = space.choices()
             return _farthest(space, choices, _places(space, choices, offload), value)
         case Goal.QUALITY:
             return _finest(space, offload, value)
         case Goal.SPEED:
             return _fastest(space, value)
         case Goal.BALANCED:
-            return _balanced(space)
+            return best_point(space, choices, (0, space.last), value)
 
 
-def _finest(space: Space, offload: Offload, value: Callable[[Choice], Rank]) -> Choice | None:
+def best_point(space: Space, choices: list[Knobs], places: Places, value: Value) -> Point | None:
+    """The choice, at a placement, of the greatest value with its largest context.
+
+    Best-first: of the placements from `first` to `last` none is faster than `first`, and none has
+    more context than the GPUs allow at `last`, so that the value of both together bounds theirs.
+    What comes first with its own value is the best. The first placement stands alone: the first
+    layer that leaves can cost a GPU more than it frees.
+    """
+    numbers = count()
+    queue: list[tuple[Rank, int, int, Point, int]] = []
+
+    def add(first: Knobs, last: int, steps: int, stage: int) -> None:
+        """Queue placements: 0 by a guessed bound, 1 by what the GPUs allow, 2 by what fits."""
+        bound = tuple(-each for each in value((first, steps)))
+        heappush(queue, (bound, -stage, next(numbers), (first, steps), last))
+
+    for knobs in choices:
+        add(replace(knobs, placement=places[0]), places[0], space.most, 0)
+        if places[0] < places[1]:
+            add(replace(knobs, placement=places[0] + 1), places[1], space.most, 0)
+    while queue:
+        _, stage, _, (first, steps), last = heappop(queue)
+        if stage == -2:
+            return first, steps
+        if stage == 0:
+            allowed = space.reach(replace(first, placement=last))
+            if allowed is not None:
+                add(first, last, min(allowed, steps), 1)
+        elif first.placement < last:
+            middle = (first.placement + last) // 2
+            add(replace(first, placement=middle + 1), last, steps, 1)
+            add(first, middle, steps, 0)
+        elif (largest := space.largest(first)) is not None:
+            add(first, last, largest, 2)
+    return None
+
+
+def _finest(space: Space, offload: Offload, value: Value) -> Point | None:
     """The best choice with the first pair of cache types that fits, and the first batch."""
     for pair in range(len(space.pairs)):
         of_pair = [knobs for knobs in space.choices() if knobs.pair == pair]
@@ -59,7 +93,7 @@ def _finest(space: Space, offload: Offload, value: Callable[[Choice], Rank]) -> 
     return None
 
 
-def _fastest(space: Space, value: Callable[[Choice], Rank]) -> Choice | None:
+def _fastest(space: Space, value: Value) -> Point | None:
     """The best choice of the fastest placements, the context counting last."""
     places = _places(space, space.choices(), Offload.PARTIAL)
     if places is None:
@@ -73,103 +107,33 @@ def _fastest(space: Space, value: Callable[[Choice], Rank]) -> Choice | None:
 
 
 def _places(space: Space, choices: list[Knobs], offload: Offload) -> Places | None:
-    """The placements that may be taken: all, or those about as fast as the fastest that fits.
-
-    Once one is known, another choice matters only where it fits a faster placement.
-    """
-    everywhere = (0, len(space.placements) - 1)
+    """The placements that may be taken: all, or those about as fast as the fastest that fits."""
     if offload is Offload.ANY:
-        return everywhere
-    first: int | None = None
+        return 0, space.last
+    first = space.last + 1
     for knobs in reversed(choices):  # the smallest come last
-        if first is None:
-            first = space.first_fitting(knobs, space.least, everywhere)
-        elif first:
-            faster = space.first_fitting(knobs, space.least, (0, first - 1))
-            first = first if faster is None else faster
-    if first is None:
-        return None
-    return first, last_as_fast(space, first)
+        found = space.first_fitting(knobs, space.least, (0, first - 1)) if first else None
+        first = first if found is None else found
+    return None if first > space.last else (first, last_as_fast(space, first))
 
 
 def _farthest(
-    space: Space,
-    choices: list[Knobs],
-    places: Places | None,
-    value: Callable[[Choice], Rank],
-) -> Choice | None:
+    space: Space, choices: list[Knobs], places: Places | None, value: Value
+) -> Point | None:
     """The best of the choices at the largest context that any of them reaches at the placements.
 
     At that context a finer cache may lie a little farther down than the places, as long as it is
     hardly slower than the fastest that reaches it.
     """
-    if places is None:
+    best = places and best_point(space, choices, places, lambda point: (point[1],))
+    if not places or best is None:
         return None
-    reached = space.least - 1
-    for knobs in reversed(choices):
-        reached = max(reached, _reach(space, knobs, places, reached + 1))
-    if reached < space.least:
-        return None
-    fitting = {knobs: _place_for(space, knobs, reached, places) for knobs in choices}
-    found = {knobs: index for knobs, index in fitting.items() if index is not None}
-    last = last_as_fast(space, min(found.values()))
-    return max(
-        ((replace(k, placement=index), reached) for k, index in found.items() if index <= last),
-        key=value,
-    )
-
-
-def _place_for(space: Space, knobs: Knobs, steps: int, places: Places) -> int | None:
-    """The fastest placement at which a context fits: one of the places, else a slower one."""
-    found = space.first_fitting(knobs, steps, places)
-    end = len(space.placements) - 1
-    if found is None and places[1] < end:
-        found = space.first_fitting(knobs, steps, (places[1] + 1, end))
-    return found
-
-
-def _reach(space: Space, knobs: Knobs, places: Places, low: int) -> int:
-    """The largest context of a choice at any placement, 0 where it is under `low`."""
-
-    def is_too_much(steps: int) -> bool:
-        return space.first_fitting(knobs, steps, places) is None
-
-    if low > space.most or is_too_much(low):
-        return 0
-    beyond = bisect(low, space.most, is_too_much)
-    return space.most if beyond is None else beyond - 1
-
-
-def _balanced(space: Space) -> Choice | None:
-    """The choice of the best score, by bounds: what cannot win is not looked at.
-
-    Among placements from `first` to `last` none has more context than the GPUs allow at `last`, and
-    none is faster than `first`.
-    """
-    best: Choice | None = None
-    best_rank: Rank = (float("-inf"),)
-    for choice in sorted(space.choices(), key=lambda knobs: cost_of(space, knobs)):
-        ranges = [(0, len(space.placements) - 1)]
-        while ranges:
-            first, last = ranges.pop()
-            knobs = replace(choice, placement=first)
-            if _balance(space, (knobs, space.most)) < best_rank:
-                continue
-            steps = space.reach(replace(choice, placement=last))
-            if steps is None or _balance(space, (knobs, steps)) < best_rank:
-                continue
-            if first < last:
-                middle = (first + last) // 2
-                ranges += [(middle + 1, last), (first, middle)]  # the faster half is next
-                continue
-            steps = space.largest(knobs)
-            if steps is not None and _balance(space, (knobs, steps)) > best_rank:
-                best, best_rank = (knobs, steps), _balance(space, (knobs, steps))
-    return best
-
-
-def _balance(space: Space, choice: Choice) -> Rank:
-    return rank(space, Goal.BALANCED, *choice)
+    steps, found = best[1], []
+    for knobs in choices:
+        index = space.first_fitting(knobs, steps, (places[0], space.last))
+        found += [] if index is None else [replace(knobs, placement=index)]
+    last = last_as_fast(space, min(knobs.placement for knobs in found))
+    return max(((knobs, steps) for knobs in found if knobs.placement <= last), key=value)
 
 
 MAX_ROUNDS = 4
@@ -178,20 +142,20 @@ MAX_ROUNDS = 4
 
 def best_shared(
     space: Space, model: Model, goal: Goal, offload: Offload
-) -> tuple[Space, Choice | None]:
+) -> tuple[Space, Point | None]:
     """The best choice of a goal and its space: with llama.cpp's split, or with an even one."""
     best = best_choice(space, goal, offload)
     split = None if space.base.tensor_split else _split_for(space, model, best)
     if split is None:
         return space, best
-    shared = space.with_base(replace(space.base, tensor_split=split))
+    shared = replace(space, base=replace(space.base, tensor_split=split))
     other = best_choice(shared, goal, offload)
     if other is None or (best is not None and not _is_better(space, goal, offload, other, best)):
         return space, best
     return shared, other
 
 
-def _is_better(space: Space, goal: Goal, offload: Offload, other: Choice, best: Choice) -> bool:
+def _is_better(space: Space, goal: Goal, offload: Offload, other: Point, best: Point) -> bool:
     """Whether a choice is better for its goal: clearly faster placements come first."""
     by_speed = goal is not Goal.BALANCED and offload is not Offload.ANY
     by_speed = by_speed and (goal is not Goal.QUALITY or other[0].pair == best[0].pair)
@@ -203,7 +167,7 @@ def _is_better(space: Space, goal: Goal, offload: Offload, other: Choice, best: 
     return rank(space, goal, *other) > rank(space, goal, *best)
 
 
-def _split_for(space: Space, model: Model, best: Choice | None) -> tuple[float, ...] | None:
+def _split_for(space: Space, model: Model, best: Point | None) -> tuple[float, ...] | None:
     """The even split at a choice, or, where none fits, at the smallest one."""
     knobs, steps = best or (space.choices()[-1], space.least)
     split: tuple[float, ...] | None = None

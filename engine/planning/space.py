@@ -1,30 +1,16 @@
 """The configurations of a search, what each costs, and which of two is better for a goal."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log2
-from typing import NamedTuple
 
 from engine.configuration import Configuration, KVTypes, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.memory.kv_cache import PAD, is_quantized, with_types
-from engine.memory.terms import TermKind
 from engine.planning.goals import Goal
-from engine.planning.placements import Placement
+from engine.planning.placements import REFUSED, Placement, Room, first_fitting, laid, room_of
 from engine.policy.pairs import guessed_cost
-
-
-class Room(NamedTuple):
-    """Where a choice leaves the margin free."""
-
-    on_gpus: bool
-    on_cpu: bool
-    maybe_on_gpus: bool
-    """Whether the GPUs may hold it at this placement or a faster one; never wrongly False."""
-
-
-NOWHERE = Room(on_gpus=False, on_cpu=False, maybe_on_gpus=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,53 +23,49 @@ class Knobs:
     with_draft: bool
 
 
-class Space:
-    """All choices, with the cost of each that was asked for.
+Point = tuple[Knobs, int]
+"""A choice and its context in steps of 256 tokens."""
 
-    Every cost is computed once. What llama.cpp refuses fits nowhere.
-    Contexts count in steps of 256 tokens, from `least` to `most`.
+Rank = tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Space:
+    """All choices of a search, and what each costs.
+
+    Every cost is computed once. What llama.cpp refuses fits nowhere. Contexts count in steps of
+    256 tokens, from `least` to `most`.
     """
 
-    def __init__(
-        self,
-        base: Configuration,
-        cost: Estimator,
-        *,
-        placements: tuple[Placement, ...],
-        pairs: tuple[KVTypes, ...],
-        micro_batches: tuple[int, ...],
-        drafts: tuple[bool, ...],
-        margin_bytes: int,
-        n_ctx_range: tuple[int, int],
-        n_slots: int = 1,
-        pair_costs: tuple[float, ...] | None = None,
-    ) -> None:
-        """Take the choices of each knob; the costs of pairs are guessed where none are given."""
-        self.base, self.cost = base, cost
-        self.placements, self.pairs, self.drafts = placements, pairs, drafts
-        self.micro_batches, self.margin_bytes = micro_batches, margin_bytes
-        self.n_slots = n_slots
-        self.pair_costs = pair_costs or tuple(map(guessed_cost, pairs))
-        least, self.limit = n_ctx_range
-        self.least = -(-least // PAD)
-        self.most = max(self.least, -(-self.limit // PAD))
-        self._known: dict[tuple[Knobs, int], Room] = {}
-        self._reach: dict[Knobs, int | None] = {}
+    base: Configuration
+    """What every choice keeps."""
+    cost: Estimator
+    placements: tuple[Placement, ...]
+    pairs: tuple[KVTypes, ...]
+    micro_batches: tuple[int, ...]
+    drafts: tuple[bool, ...]
+    margin_bytes: int
+    n_ctx_range: tuple[int, int]
+    """The least and the most tokens, of all slots together."""
+    pair_costs: tuple[float, ...] = ()
+    """What each pair costs the balanced goal; guessed where it is left out."""
+    _rooms: dict[Point, Room] = field(default_factory=dict, init=False, repr=False)
 
-    def with_base(self, base: Configuration) -> "Space":
-        """The same choices around another configuration."""
-        return Space(
-            base,
-            self.cost,
-            placements=self.placements,
-            pairs=self.pairs,
-            micro_batches=self.micro_batches,
-            drafts=self.drafts,
-            margin_bytes=self.margin_bytes,
-            n_ctx_range=(self.least * PAD, self.limit),
-            n_slots=self.n_slots,
-            pair_costs=self.pair_costs,
-        )
+    def __post_init__(self) -> None:
+        self.pair_costs = self.pair_costs or tuple(map(guessed_cost, self.pairs))
+
+    @property
+    def least(self) -> int:
+        return -(-self.n_ctx_range[0] // PAD)
+
+    @property
+    def most(self) -> int:
+        return max(self.least, -(-self.n_ctx_range[1] // PAD))
+
+    @property
+    def last(self) -> int:
+        """The slowest placement."""
+        return len(self.placements) - 1
 
     def choices(self) -> list[Knobs]:
         """Every choice but those of placement, the best of each knob first."""
@@ -96,14 +78,11 @@ class Space:
 
     def configuration(self, knobs: Knobs, steps: int) -> Configuration:
         """The configuration of a choice at a context of `steps` times 256 tokens."""
-        placement = self.placements[knobs.placement]
         base = self.base
         chosen = replace(
-            with_pair(base, self.pairs[knobs.pair]),
+            laid(with_pair(base, self.pairs[knobs.pair]), self.placements[knobs.placement]),
             n_batch=max(base.n_batch, knobs.n_ubatch),
             n_ubatch=knobs.n_ubatch,
-            n_gpu_layers=placement.n_gpu_layers,
-            n_cpu_moe=placement.n_cpu_moe,
         )
         if base.draft is not None:
             drafting = PredictorName.DRAFT if knobs.with_draft else PredictorName.SUFFIX
@@ -118,7 +97,7 @@ class Space:
 
     def tokens(self, steps: int) -> int:
         """The context of a number of steps: training need not be a whole number of them."""
-        return min(steps * PAD, self.limit)
+        return min(steps * PAD, self.n_ctx_range[1])
 
     def estimate(self, knobs: Knobs, steps: int) -> Estimate:
         """What a choice costs.
@@ -128,82 +107,54 @@ class Space:
         """
         return self.cost(self.configuration(knobs, steps))
 
-    def fits(self, knobs: Knobs, steps: int) -> bool:
-        """Whether every device keeps the margin free."""
-        room = self._room(knobs, steps)
-        return room.on_gpus and room.on_cpu
-
-    def _room(self, knobs: Knobs, steps: int) -> Room:
+    def room(self, knobs: Knobs, steps: int) -> Room:
+        """What a choice leaves beyond the margin."""
         key = (knobs, steps)
-        if key not in self._known:
+        if key not in self._rooms:
             try:
-                self._known[key] = self._room_of(self.estimate(knobs, steps))
+                self._rooms[key] = room_of(self.estimate(knobs, steps), self.margin_bytes)
             except PresetError:
-                self._known[key] = NOWHERE
-        return self._known[key]
-
-    def _room_of(self, estimate: Estimate) -> Room:
-        margin = self.margin_bytes
-        gpus = [device for device in estimate.devices if device.device.kind == "gpu"]
-        cpus = [device for device in estimate.devices if device.device.kind == "cpu"]
-        on_gpus, on_cpu = (
-            all(device.left_bytes >= margin for device in some if device.total_bytes)
-            for some in (gpus, cpus)
-        )
-        lying = sum(device.term(kind).nbytes for device in gpus for kind in LYING)
-        free = sum(max(0, device.device.free_bytes - margin) for device in gpus)
-        return Room(on_gpus, on_cpu, lying <= free if len(gpus) > 1 else on_gpus)
+                self._rooms[key] = REFUSED
+        return self._rooms[key]
 
     def first_fitting(self, knobs: Knobs, steps: int, places: tuple[int, int]) -> int | None:
-        """The fastest of the placements at which a context fits, None where none does.
+        """The fastest of the placements at which a context fits, None where none does."""
 
-        Each placement leaves less on a GPU than the one before, so they are bisected. With several
-        GPUs each leaves less on all of them together only: the borders between them move, and one
-        card can get a layer more. From where all would hold it the placements are tried in turn.
-        The first layer that leaves can cost a GPU more in buffers than it frees, and frees main
-        memory where GPUs no longer work in a pipeline: the first is tried alone.
-        """
-        first, last = places
+        def room(index: int) -> Room:
+            return self.room(replace(knobs, placement=index), steps)
 
-        def at(index: int) -> Knobs:
-            return replace(knobs, placement=index)
-
-        if self.fits(at(first), steps):
-            return first
-        low = bisect(first, last, lambda index: self._may_fit_gpus(at(index), steps))
-        for index in range(last + 1 if low is None else low, last + 1):
-            room = self._room(at(index), steps)
-            if room.on_gpus and room.on_cpu:
-                return index
-            if not room.on_cpu and index > first:
-                return None  # main memory only fills further
-        return None
-
-    def _may_fit_gpus(self, knobs: Knobs, steps: int) -> bool:
-        return self._room(knobs, steps).maybe_on_gpus
+        return first_fitting(room, *places)
 
     def largest(self, knobs: Knobs) -> int | None:
         """The largest context of a choice in steps, None where the least does not fit."""
-        return self._last_where(knobs, self.fits)
+        return last_within(lambda steps: self.room(knobs, steps).least, self.least, self.most)
 
     def reach(self, knobs: Knobs) -> int | None:
-        """The largest context that the GPUs may allow at a placement or a faster one.
-
-        None where the least does not fit.
-        """
-        if knobs not in self._reach:
-            self._reach[knobs] = self._last_where(knobs, self._may_fit_gpus)
-        return self._reach[knobs]
-
-    def _last_where(self, knobs: Knobs, holds: Callable[[Knobs, int], bool]) -> int | None:
-        if not holds(knobs, self.least):
-            return None
-        beyond = bisect(self.least, self.most, lambda n: not holds(knobs, n))
-        return self.most if beyond is None else beyond - 1
+        """The largest context that the GPUs may allow at a placement or a faster one."""
+        return last_within(lambda steps: self.room(knobs, steps).together, self.least, self.most)
 
 
-LYING = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
-"""What moves with the layers."""
+def last_within(left: Callable[[int], int], low: int, high: int) -> int | None:
+    """The last number at which nothing is short, None where the first is short already.
+
+    What is left falls as the number grows, nearly evenly: so the next number to try is where a
+    straight line ends, and the middle where that hardly helped.
+    """
+    if left(low) < 0:
+        return None
+    if left(high) >= 0:
+        return high
+
+    def narrowed(tried: int) -> tuple[int, int]:
+        middle = min(max(tried, low + 1), high - 1)
+        return (middle, high) if left(middle) >= 0 else (low, middle)
+
+    while high - low > 1:
+        span = high - low
+        low, high = narrowed(low + span * left(low) // (left(low) - left(high)))
+        if 2 * (high - low) > span:
+            low, high = narrowed((low + high) // 2)
+    return low
 
 
 def with_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
@@ -217,38 +168,23 @@ def with_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
 def with_taken_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
     """The configuration with a pair that the user took, such as the one that was measured.
 
-    Where flash attention is off it goes along if packed values need it: whoever takes a pair wants
-    it to run. A search leaves it off, and does without such pairs.
+    Where flash attention is off it is turned on if packed values need it. A search leaves it off,
+    and does without such pairs.
     """
     if configuration.flash_attention == "off" and is_quantized(pair.v):
         configuration = replace(configuration, flash_attention="auto")
     return with_pair(configuration, pair)
 
 
-def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
-    """The first number from low to high where something holds that stays true from there."""
-    if not holds(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
 DRAFT_GAIN = 0.5
 """What a draft model gains the balanced goal, in doublings: 1.4 times the speed."""
 
 SMALL_BATCH_COST = 0.25
-"""What halving the micro-batch costs the balanced goal: slower prompts, the same replies."""
+"""What halving the ubatch costs the balanced goal: slower prompts, the same replies."""
 
 SPEED_TOLERANCE = 0.5
-"""Halvings of the speed that do not count: a layer more or less in main memory is no reason to give
-up most of the context, or a finer cache."""
-
-Rank = tuple[float, ...]
+"""Halvings of the speed that do not count: a layer more or less in RAM is no reason to give up most
+of the context, or a finer cache."""
 
 
 def rank(space: Space, goal: Goal, knobs: Knobs, steps: int) -> Rank:
@@ -275,10 +211,7 @@ def last_as_fast(space: Space, first: int) -> int:
     if not fastest:
         return first
     last = first
-    while (
-        last + 1 < len(space.placements)
-        and space.placements[last + 1].slowness <= fastest + SPEED_TOLERANCE
-    ):
+    while last < space.last and space.placements[last + 1].slowness <= fastest + SPEED_TOLERANCE:
         last += 1
     return last
 

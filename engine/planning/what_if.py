@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
@@ -9,9 +10,12 @@ from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.memory.kv_cache import is_quantized, kv_type
 from engine.planning.knob import Knob
 from engine.planning.knobs import with_matched_types
-from engine.planning.planner import Facts, Plan, Planner, Setup, Verdict, n_ctx_limit, verdict_of
+from engine.planning.placements import bisect, room_of
+from engine.planning.planner import Facts, Plan, Planner, Setup, n_ctx_limit
+from engine.planning.verdict import Verdict, verdict_of
 
 MAX_EFFECTS = 6
+LayersName = Literal["n_gpu_layers", "n_cpu_moe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,26 @@ def what_ifs(plan: Plan, planner: Planner, facts: Facts) -> tuple[Effect, ...]:
     return ranked([effect for effect in effects(plan, planner, facts) if effect], plan)
 
 
+def recommendation(plan: Plan, planner: Planner) -> str:
+    """Whether a plan fits, and what would make it fit or its context larger, in a sentence."""
+    if not plan.fits:
+        effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
+        labels = [effect.label for effect in effects if effect.verdict is Verdict.FITS]
+        *others, last = labels or [""]
+        ways = f"{', '.join(others)} or {last}" if others else last
+        remedy = f"It fits with {ways}" if labels else "Choose a smaller quantisation or model"
+        return f"It does not fit: {' and '.join(plan.shortages)}. {remedy}."
+    limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
+    largest = plan.max_n_ctx or n_ctx
+    if n_ctx > limit:
+        return f"It fits, but the model was trained on {limit:,} tokens: scale RoPE, or lower n_ctx"
+    if largest >= limit:
+        return f"It fits, and so would all {limit:,} tokens that the model was trained on."
+    if largest > n_ctx:
+        return f"It fits; up to {largest:,} tokens of context would."
+    return "It fits, and no more context would."
+
+
 Change = Callable[[Configuration], Configuration | None]
 Label = Callable[[Configuration], str]
 
@@ -118,8 +142,8 @@ def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label
         return
     cost = planner.estimator(plan.setup)
     if facts.model.architecture.is_moe:
-        yield _experts_label, lambda c: _fewest_cpu_experts(c, plan, cost, facts)
-    yield _layers_label, lambda c: _most_layers(c, plan, cost, facts)
+        yield _experts_label, lambda c: _most_on_gpus(c, plan, cost, "n_cpu_moe")
+    yield _layers_label, lambda c: _most_on_gpus(c, plan, cost, "n_gpu_layers")
     yield lambda _: "KV cache in main memory", lambda c: replace(c, offload_kqv=False)
 
 
@@ -186,52 +210,25 @@ def _no_draft(configuration: Configuration) -> Configuration | None:
     return None if configuration.draft is None else replace(configuration, draft=None)
 
 
-def _most_layers(
-    configuration: Configuration, plan: Plan, cost: Estimator, facts: Facts
+def _most_on_gpus(
+    configuration: Configuration, plan: Plan, cost: Estimator, name: LayersName
 ) -> Configuration | None:
-    """The configuration with as many layers on the GPUs as fit there."""
-    n_all = facts.model.architecture.n_layers + 1
+    """The configuration with as many layers, or experts of layers, on the GPUs as fit there."""
+    n_layers = plan.model.architecture.n_layers
+    n_all = n_layers if name == "n_cpu_moe" else n_layers + 1
 
-    def gpus_fit(n_layers: int) -> bool:
-        trial = replace(configuration, n_gpu_layers=n_layers)
-        return _gpus_fit(cost, trial, plan.setup.margin_bytes)
+    def without(n_moved: int) -> Configuration:
+        number = n_moved if name == "n_cpu_moe" else n_all - n_moved
+        setup = plan.setup.with_configuration(configuration)
+        return setup.changed(**{name: -1 if number == n_all else number}).configuration
 
-    most = _last_true(0, n_all, gpus_fit)
-    return replace(configuration, n_gpu_layers=-1 if most == n_all else most)
+    def fits(n_moved: int) -> bool:
+        try:
+            return room_of(cost(without(n_moved)), plan.setup.margin_bytes).gpus >= 0
+        except PresetError:
+            return False
 
-
-def _fewest_cpu_experts(
-    configuration: Configuration, plan: Plan, cost: Estimator, facts: Facts
-) -> Configuration | None:
-    """The configuration with the experts of as few layers as will do in main memory."""
-    n_all = facts.model.architecture.n_layers
-
-    def gpus_fit(n_on_gpu: int) -> bool:
-        trial = replace(configuration, n_cpu_moe=n_all - n_on_gpu)
-        return _gpus_fit(cost, trial, plan.setup.margin_bytes)
-
-    fewest = n_all - _last_true(0, n_all, gpus_fit)
-    return replace(configuration, n_cpu_moe=-1 if fewest == n_all else fewest)
-
-
-def _gpus_fit(cost: Estimator, configuration: Configuration, margin_bytes: int) -> bool:
-    try:
-        devices = cost(configuration).devices
-    except PresetError:
-        return False
-    used = [d for d in devices if d.device.kind == "gpu" and d.total_bytes]
-    return all(device.left_bytes >= margin_bytes for device in used)
-
-
-def _last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last number up to which a condition holds, `low` taken for granted."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return without(bisect(0, n_all, fits))
 
 
 def _pool(new: Estimate, old: Estimate) -> int:

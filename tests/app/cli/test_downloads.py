@@ -15,7 +15,8 @@ from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.hub import DownloadError, RepositoryName
 from engine.planning.models import scaled
-from engine.planning.planner import Planner, Verdict
+from engine.planning.planner import Planner
+from engine.planning.verdict import Verdict
 from tests.drafting_models import drafting_model
 from tests.filled_projectors import filled_projector
 from tests.hub_server import Hub, serving_hub

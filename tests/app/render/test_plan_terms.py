@@ -21,7 +21,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB, MIB
 from engine.planning.knobs import KNOBS
-from engine.planning.planner import Verdict
+from engine.planning.verdict import Verdict
 from engine.planning.what_if import Arrows, Effect, what_ifs
 from tests.engine.planning.models import DENSE, planned
 

@@ -46,7 +46,8 @@ from engine.memory.hardware import Device
 from engine.model.hub import HubModel, HubPart
 from engine.model.library import ModelEntry
 from engine.planning.models import fit_context
-from engine.planning.planner import Planner, Setup, Verdict
+from engine.planning.planner import Planner, Setup
+from engine.planning.verdict import Verdict
 from engine.planning.what_if import Effect
 from tests.app.screens.plan_host import SilentDryRun
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until

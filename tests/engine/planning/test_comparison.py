@@ -8,7 +8,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.planning.comparison import compare
 from engine.planning.machine import PlannedMachine
-from engine.planning.planner import Verdict
+from engine.planning.verdict import Verdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
 
 

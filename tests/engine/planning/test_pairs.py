@@ -10,8 +10,8 @@ from engine.model.catalog import entries, find_entry
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
 from engine.model.tensor_table import token_reads
+from engine.planning.draft_advice import MachineKind, Worth
 from engine.planning.pairs import DraftAdvisor, DraftOptions, entry_of, server_options
-from engine.speculation.pairs import MachineKind, Worth
 from tests.drafting_models import TOKENS, drafting_model
 
 

@@ -14,8 +14,8 @@ from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Offload
 from engine.planning.placements import placements
-from engine.planning.solve import Choice, best_choice
-from engine.planning.space import Knobs, Space, last_as_fast, rank
+from engine.planning.solve import best_choice
+from engine.planning.space import Knobs, Point, Space, last_as_fast, rank
 from engine.policy.pairs import FAST_PAIRS
 from tests.engine.planning.shapes import dense_model, gpu, moe_model
 
@@ -52,7 +52,7 @@ def space_of(model: Model, devices: tuple[Device, ...], draft: Model | None = No
     )
 
 
-def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
+def best_of_all(space: Space, goal: Goal, offload: Offload) -> Point | None:
     """The goals in their own words, over every choice."""
     fitting = [
         (knobs, steps)
@@ -60,7 +60,7 @@ def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
             range(len(space.placements)), range(len(space.pairs)), space.micro_batches, space.drafts
         )
         for steps in range(space.least, space.most + 1)
-        if space.fits(knobs := Knobs(place, pair, n_ubatch, with_draft), steps)
+        if space.room(knobs := Knobs(place, pair, n_ubatch, with_draft), steps).least >= 0
     ]
     if not fitting:
         return None
@@ -78,7 +78,7 @@ def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
     return max(near, key=lambda choice: rank(space, goal, *choice))
 
 
-def as_fast(space: Space, choices: list[Choice]) -> list[Choice]:
+def as_fast(space: Space, choices: list[Point]) -> list[Point]:
     """The choices that are hardly slower than the fastest of them."""
     last = last_as_fast(space, min(knobs.placement for knobs, _ in choices))
     return [choice for choice in choices if choice[0].placement <= last]

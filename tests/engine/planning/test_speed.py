@@ -19,9 +19,10 @@ from engine.model.tensor_table import token_reads
 from engine.planning.as_json import plan_json
 from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, fit_context, ranked, with_verdict
-from engine.planning.planner import Plan, Planner, Setup, Verdict
+from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.resolve import Machine, resolve
 from engine.planning.speed import SpeedBound
+from engine.planning.verdict import Verdict
 
 MAIN, CARD = Bandwidth(5e10, "measured here"), Bandwidth(5e11, "nominal")
 HERE = (Device("GPU", "gpu", 100 * GIB, 100 * GIB), Device("CPU", "cpu", 200 * GIB, 200 * GIB))

@@ -42,9 +42,9 @@ def test_unlike_cards_get_layers_that_fill_them_at_the_same_context(
 def test_what_the_split_buys_is_said(model_32b: Model) -> None:
     result = found(model_32b, (16, 8), Goal.QUALITY)
     n_first, n_second = result.configuration.tensor_split
-    [step] = [step for step in result.steps if step.knob == "split"]
-    assert f"{n_first:g} and {n_second:g} layers" in step.text
-    assert step.gained_tokens is None or step.gained_tokens > 0
+    [split] = [each for each in result.knobs if each.knob == "split"]
+    assert split.taken == f"{n_first:g} : {n_second:g}"
+    assert split.gained_tokens is None or split.gained_tokens > 0
 
 
 @pytest.mark.parametrize(("goal", "sizes"), list(product(Goal, [(16, 8), (24, 24), (6, 6)])))

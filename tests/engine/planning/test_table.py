@@ -3,7 +3,7 @@
 from app.render.lines import plain
 from app.render.plan import cell_run, table_lines
 from engine.planning.comparison import cost_table
-from engine.planning.planner import Verdict
+from engine.planning.verdict import Verdict
 from tests.engine.planning.models import DENSE, planned
 
 

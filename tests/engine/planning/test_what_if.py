@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from engine.planning.knobs import KNOBS, with_matched_types
-from engine.planning.planner import Plan, Planner, Verdict, verdict_of
+from engine.planning.planner import Plan, Planner
+from engine.planning.verdict import Verdict, verdict_of
 from engine.planning.what_if import Effect, _experts_label, _layers_label, arrows, effects, what_ifs
 from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
 

@@ -12,11 +12,11 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
-from engine.planning.fit import FitRequest, fit
+from engine.planning.fit import fit
 from engine.planning.goals import Goal
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
-from engine.planning.planner import Planner
-from engine.planning.request import PlanRequest, setup_of
+from engine.planning.planner import Planner, Setup
+from engine.planning.request import PlanRequest, setup_of, usual_configuration
 from engine.planning.workers import Worker, traffic, with_workers, workers_of
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -132,7 +132,9 @@ def test_fit_takes_the_fewest_machines_that_hold_the_model(model: str, best: str
         asked = replace(
             asked, workers=workers_of(parse_devices("a:2GiB")), vram_bytes=(24 * GIB,), has_gpu=True
         )
-    found = fit(FitRequest(model, Goal.BALANCED, asked), Planner())
+    planner = Planner()
+    setup = Setup(usual_configuration(model, None, planner), "llama-server", asked)
+    found = fit(setup, Goal.BALANCED, planner)
     assert found.machines[0].title == best
     alone = [each.title for each in found.machines]
     assert "here alone" in alone

@@ -9,8 +9,8 @@ from engine.errors import IncompatiblePairError
 from engine.model.architecture import read_model
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
+from engine.planning.draft_advice import check_draft
 from engine.planning.pairs import DraftAdvisor
-from engine.speculation.pairs import check_draft
 from tests.drafting_models import TOKENS, drafting_model
 
 

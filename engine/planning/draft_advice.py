@@ -1,0 +1,234 @@
+"""Whether a draft model pays: the gain to expect of its size."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import accumulate
+from typing import Literal
+
+from engine.configuration import MAX_DRAFT, Configuration
+from engine.errors import IncompatiblePairError, ModelFileError
+from engine.memory.hardware import has_gpu_backend
+from engine.model.gguf import GgufFile, read_gguf
+from engine.model.tensor_table import TokenReads, token_reads
+from engine.model.vocabulary import check_headers
+
+MachineKind = Literal["cpu", "gpu"]
+
+ROW_STEPS: dict[MachineKind, tuple[float, float]] = {"cpu": (0.12, 0.55), "gpu": (0.015, 0.06)}
+"""What a further row of a batch adds to a step beside what it reads, at best and at worst: on
+processors from many cores with wide vectors to two cores, where 2, 3, 4 and 8 rows of a 135M model
+took 1.6, 2.2, 2.8 and 4.5 steps; on GPUs from large models to small ones."""
+DRAFT_SLOWER = 1.5
+DRAFT_OVERHEAD = 0.05
+"""A step of a small model takes longer than its share of bytes: at worst that share half again and
+a twentieth of a target's step (1.5B drafted for by 0.5B took 0.48 steps for 0.33 of the bytes on a
+T4, by flashspec's README)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Costs in steps of the target, as a step of it alone is one."""
+
+    draft: float
+    """One drafted token; 0 where text is only looked up."""
+    batch: tuple[float, ...]
+    """Verifying batches of 1 to `MAX_DRAFT + 1` rows; the first is 1."""
+
+
+CostRange = tuple[StepCosts, StepCosts]
+"""Costs at best and at worst."""
+
+
+def expected_costs(target: TokenReads, draft: TokenReads | None, machine: MachineKind) -> CostRange:
+    """The costs that sizes and the kind of machine let expect; no draft reads text only."""
+    share = 0.0 if draft is None else draft.nbytes() / max(1, target.nbytes())
+    worst_share = 0.0 if draft is None else DRAFT_SLOWER * share + DRAFT_OVERHEAD
+    low, high = ROW_STEPS[machine]
+    return StepCosts(share, _batch(target, low)), StepCosts(worst_share, _batch(target, high))
+
+
+def _batch(target: TokenReads, row_steps: float) -> tuple[float, ...]:
+    one = max(1, target.nbytes())
+    return tuple(
+        target.nbytes(n_rows) / one + row_steps * (n_rows - 1) for n_rows in range(1, MAX_DRAFT + 2)
+    )
+
+
+CEILING_ACCEPTANCE = 0.95
+"""More than any drafter reaches over a text that it does not copy."""
+LEAST_GAIN = 1.05
+"""A gain below this is not worth the memory, nor the days when it turns into a loss."""
+DRAFT_ACCEPTANCE = (0.5, 0.85)
+"""Chat to code, for a smaller model of the same family: reports in llama.cpp's issues 23052 and
+23544 and vLLM's pull request 26504 lie between."""
+READER_ACCEPTANCE = (0.1, 0.9)
+"""Free prose to text that is copied, for what only reads the chat."""
+
+
+class Worth(StrEnum):
+    """What to do with a drafter."""
+
+    USE = "use it"
+    """It gains on every kind of text that is expected."""
+    DEPENDS = "depends on the text"
+    HARDLY = "hardly ever pays"
+    """Only text that it guesses nearly all of gains."""
+    NEVER = "never load it"
+    """Nothing gains, however good the guesses."""
+    MISFIT = "cannot draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Tokens in the time of a plain step at the length that gives most of them."""
+
+    factor: float
+    n_draft: int
+    """0 where no length gains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A verdict, what it rests on, and why."""
+
+    worth: Worth
+    reason: str
+    low: Gain | None = None
+    """With the lowest acceptance and the highest costs that are expected; None for a misfit."""
+    high: Gain | None = None
+    ceiling: Gain | None = None
+    """With `CEILING_ACCEPTANCE` and the lowest costs."""
+
+    @property
+    def n_draft(self) -> int:
+        """The length to begin with, in the middle of what is expected; 0 where none gains."""
+        if self.low is None or self.high is None or not self.high.n_draft:
+            return 0
+        return max(1, round((self.low.n_draft + self.high.n_draft) / 2))
+
+
+def should_use_speculation(
+    target: TokenReads,
+    draft: TokenReads | None,
+    *,
+    machine: MachineKind = "cpu",
+    misfit: str | None = None,
+) -> Advice:
+    """Whether a drafter pays, with the gain to expect and the reason in words.
+
+    Args:
+        target: What a step of the target reads.
+        draft: What a step of the draft model reads; None for what only reads the chat.
+        machine: Where both run.
+        misfit: Why the draft's tokens are not the target's, None where they are.
+    """
+    if misfit is not None:
+        return Advice(Worth.MISFIT, misfit)
+    best, worst = expected_costs(target, draft, machine)
+    low_share, high_share = DRAFT_ACCEPTANCE if draft else READER_ACCEPTANCE
+    low, high = best_gain(low_share, worst), best_gain(high_share, best)
+    ceiling = best_gain(CEILING_ACCEPTANCE, best)
+    worth = _worth(low, high, ceiling)
+    reason = _size(target, draft) + _reason(worth, (best, worst), (low, high, ceiling))
+    return Advice(worth, reason, low, high, ceiling)
+
+
+def best_gain(acceptance: float, costs: StepCosts) -> Gain:
+    """The largest gain over plain steps, and its length; a factor of 1 where none gains.
+
+    A draft of k tokens, each right with the same share if those before it are, commits
+    `1 + a + ... + a^k` tokens (Leviathan et al. 2022, arXiv 2211.17192, equation 1) in the time of
+    k guesses and a batch of k + 1 rows, which costs what it costs and not one step.
+    """
+    shares = accumulate([acceptance] * (len(costs.batch) - 1), lambda share, a: share * a)
+    tokens, best = 1.0, Gain(1.0, 0)
+    for n_draft, (share, batch) in enumerate(zip(shares, costs.batch[1:], strict=True), 1):
+        tokens += share
+        factor = tokens / (n_draft * costs.draft + batch)
+        if factor > best.factor:
+            best = Gain(factor, n_draft)
+    return best
+
+
+def _worth(low: Gain, high: Gain, ceiling: Gain) -> Worth:
+    if ceiling.factor < LEAST_GAIN:
+        return Worth.NEVER
+    if high.factor < LEAST_GAIN:
+        return Worth.HARDLY
+    return Worth.USE if low.factor >= LEAST_GAIN else Worth.DEPENDS
+
+
+def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> str:
+    low, high, ceiling = gains
+    cost = _cost(costs)
+    match worth:
+        case Worth.NEVER:
+            most = f"{ceiling.factor:.2f}x" if ceiling.n_draft else "nothing"
+            return f"{cost}: even {CEILING_ACCEPTANCE:.0%} right guesses gain {most}"
+        case Worth.HARDLY:
+            return (
+                f"{cost}: {high.factor:.2f}x at best on usual text, "
+                f"{ceiling.factor:.2f}x with {CEILING_ACCEPTANCE:.0%} right guesses"
+            )
+        case Worth.DEPENDS:
+            return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x by how often guesses are right"
+        case _:
+            return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x"
+
+
+def _cost(costs: CostRange) -> str:
+    low, high = (each.draft + each.batch[1] - each.batch[0] for each in costs)
+    if f"{low:.2f}" == f"{high:.2f}":
+        return f"a drafted token costs {low:.2f} of a step"
+    return f"a drafted token costs {low:.2f} to {high:.2f} of a step"
+
+
+def _size(target: TokenReads, draft: TokenReads | None) -> str:
+    if draft is None or draft.nbytes() < target.nbytes():
+        return ""
+    times = f"{draft.nbytes() / max(1, target.nbytes()):.1f}"
+    much = "as much" if times == "1.0" else f"{times} times as much"
+    return f"the draft reads {much} a token as its target; "
+
+
+def check_draft(configuration: Configuration) -> str | None:
+    """A warning of a draft that cannot pay, None for one that may or where there is none.
+
+    The words are those of `kvchat pairs`. A file whose header cannot be read is left to llama.cpp.
+
+    Raises:
+        IncompatiblePairError: the headers show that the draft's tokens mean something else.
+    """
+    if configuration.draft is None:
+        return None
+    try:
+        target = read_gguf(configuration.model_path)
+        draft = read_gguf(configuration.draft.model_path)
+        check_headers(target, draft)
+    except ModelFileError:
+        return None
+    on_gpu = configuration.n_gpu_layers != 0 and has_gpu_backend()
+    return _cannot_pay(target, draft, "gpu" if on_gpu else "cpu")
+
+
+@lru_cache(maxsize=64)
+def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
+    """Why a pair is not worth planning for: other tokens, or no gain; None where it may be."""
+    try:
+        check_headers(target, draft)
+    except IncompatiblePairError as error:
+        return str(error)
+    except ModelFileError:
+        return None
+    return _cannot_pay(target, draft, machine)
+
+
+def _cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
+    advice = should_use_speculation(token_reads(target), token_reads(draft), machine=machine)
+    if advice.worth is not Worth.NEVER:
+        return None
+    return (
+        f"{draft.path.name} will not make {target.path.name} faster: {advice.reason}; choose a "
+        "smaller draft (kvchat pairs judges those that are here), or look-up instead"
+    )

@@ -1,0 +1,44 @@
+"""Whether an estimate fits, and what is short on which device."""
+
+from enum import StrEnum
+
+from engine.memory.estimate import Estimate
+from engine.memory.terms import DeviceEstimate
+from engine.memory.units import format_bytes
+
+
+class Verdict(StrEnum):
+    """Whether a plan fits, the best answer first."""
+
+    FITS = "fits"
+    """Every device keeps the margin free."""
+    TIGHT = "tight"
+    """It goes into the free memory, and less than the margin stays."""
+    NO = "no"
+    """A device lacks memory."""
+
+
+def device_verdict(device: DeviceEstimate, margin_bytes: int) -> Verdict:
+    """Whether one device fits; one that holds nothing always does."""
+    if not device.total_bytes or device.left_bytes >= margin_bytes:
+        return Verdict.FITS
+    return Verdict.TIGHT if device.left_bytes >= 0 else Verdict.NO
+
+
+def verdict_of(estimate: Estimate, margin_bytes: int) -> Verdict:
+    """The worst answer among the devices."""
+    found = [device_verdict(device, margin_bytes) for device in estimate.devices]
+    return max(found, key=list(Verdict).index)
+
+
+def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
+    """What each device lacks that makes the verdict, in words; empty where all of it fits."""
+    verdict = verdict_of(estimate, margin_bytes)
+    return tuple(
+        f"{each.device.name} lacks {format_bytes(-each.left_bytes)}"
+        if verdict is Verdict.NO
+        else f"{each.device.name} keeps {format_bytes(each.left_bytes)} of "
+        f"{format_bytes(margin_bytes)} that stay free"
+        for each in estimate.devices
+        if verdict is not Verdict.FITS and device_verdict(each, margin_bytes) is verdict
+    )
