@@ -288,7 +288,7 @@ def configure(
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.planning.cache_types import open_types
-    from engine.planning.resolve import Machine, resolve
+    from engine.planning.resolve import resolve
     from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:
@@ -300,7 +300,7 @@ def configure(
     chosen = _with_request(with_settings(rules, settings), request or ModelRequest())
     known = _known(path, settings) if open_types(chosen) or chosen.goal else None
     model = read_model(path)
-    configuration = resolve(chosen, model, Machine(found), draft=draft_model, known=known)
+    configuration = resolve(chosen, model, found, draft=draft_model, known=known)
     if rules is not None:
         return configuration
     speculation = settings.speculation.speculation()

@@ -32,7 +32,7 @@ from engine.configuration import (
 )
 from engine.memory.hardware import devices
 from engine.model.architecture import Model, read_model
-from engine.planning.resolve import Machine, resolve
+from engine.planning.resolve import resolve
 from engine.presets.library import find_preset, list_presets
 from engine.presets.programs.base import ExportRequest
 from engine.presets.programs.formats import FORMATS
@@ -69,9 +69,9 @@ def main() -> None:
 
 def configurations(model: Model, draft: Path) -> dict[str, Configuration]:
     """Every built-in preset for the model, then what presets leave alone."""
-    machine = Machine(devices(), target="llama-server")
+    machine = devices()
     tried = {
-        entry.name: resolve(find_preset(entry.name, NOWHERE), model, machine)
+        entry.name: resolve(find_preset(entry.name, NOWHERE), model, machine, target="llama-server")
         for entry in list_presets(NOWHERE)
         if entry.problem is None
     }

@@ -74,7 +74,7 @@ from engine.model.library import scan
 from engine.model.ollama import stored_models
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.planning.resolve import Machine, resolve
+from engine.planning.resolve import resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares
 from engine.policy.choice import Wish, choose
 from engine.policy.gates import Gates
@@ -175,7 +175,7 @@ def _preset(data: bytes) -> Iterator[str]:
     preset = read_preset(_file(data, "p.toml"))
     yield preset_toml(preset)
     if preset.goal is None:
-        yield str(resolve(preset, _model(), Machine(DEVICES)))
+        yield str(resolve(preset, _model(), DEVICES))
 
 
 def _settings(data: bytes) -> Iterator[str]:

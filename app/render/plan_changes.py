@@ -9,10 +9,10 @@ from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, width_of
 from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
 from app.sanitize import one_line, visible
-from engine.planning.comparison import ComparedDevice, ComparedTerm, Comparison
+from engine.planning.comparison import ComparedDevice, compared_devices, differences
 from engine.planning.knob import Knob
 from engine.planning.knobs import NO_GPU
-from engine.planning.planner import Facts, Setup
+from engine.planning.planner import Facts, Plan, Setup
 from engine.planning.verdict import Verdict
 from engine.planning.what_if import Arrows, Effect
 
@@ -207,13 +207,12 @@ COLUMN = 10
 """Cells of a size; at 42 cells all four columns have room."""
 
 
-def comparison_lines(comparison: Comparison, width: int, symbols: GraphSymbols) -> list[Line]:
+def comparison_lines(a: Plan, b: Plan, width: int, symbols: GraphSymbols) -> list[Line]:
     """The pinned plan A beside plan B."""
     lines: list[Line] = [_compared("", "A", "B", "change", "muted")]
-    lines += [_verdicts(comparison), _contexts(comparison)]
-    lines += [EMPTY, *_differences(comparison, width)]
-    for device in comparison.devices:
-        if device.terms:
+    lines += [_verdicts(a, b), _contexts(a, b), EMPTY, *_differences(a, b)]
+    for device in compared_devices(a, b):
+        if device.terms():
             lines += [EMPTY, *_device(device, width, symbols)]
     return [clipped(line, width) for line in lines]
 
@@ -225,38 +224,29 @@ def _compared(name: str, a: str, b: str, change: str, style: str = "") -> Line:
     )
 
 
-def _verdicts(comparison: Comparison) -> Line:
-    a, b = comparison.verdicts
-    words = (f"{VERDICT_SIGNS[v].text} {v}" for v in (a, b))
-    cells = [
-        Run(f"{text:>{COLUMN}}", VERDICT_SIGNS[verdict].style)
-        for text, verdict in zip(words, (a, b), strict=True)
-    ]
+def _verdicts(a: Plan, b: Plan) -> Line:
+    signs = [VERDICT_SIGNS[plan.verdict] for plan in (a, b)]
+    words = [f"{sign.text} {plan.verdict}" for sign, plan in zip(signs, (a, b), strict=True)]
+    cells = (Run(f"{w:>{COLUMN}}", sign.style) for w, sign in zip(words, signs, strict=True))
     return (Run(f"{'verdict':<{NAME_WIDTH}}"), *cells)
 
 
-def _contexts(comparison: Comparison) -> Line:
-    a, b = comparison.max_n_ctx
-    change = gain_text((b or 0) - (a or 0)) or "="
-    before, after = ("none" if n is None else fmt.count(n) for n in (a, b))
-    return _compared("largest ctx", before, after, change)
+def _contexts(a: Plan, b: Plan) -> Line:
+    change = gain_text((b.max_n_ctx or 0) - (a.max_n_ctx or 0)) or "="
+    old, new = ("none" if n is None else fmt.count(n) for n in (a.max_n_ctx, b.max_n_ctx))
+    return _compared("largest ctx", old, new, change)
 
 
-def _differences(comparison: Comparison, width: int) -> list[Line]:
-    if not comparison.differences:
-        return [(Run("The plans are the same: turn the knobs.", "muted"),)]
+def _differences(a: Plan, b: Plan) -> list[Line]:
     return [
-        clipped(
-            (
-                Run(f"{difference.label:<{NAME_WIDTH + 2}} ", "muted"),
-                Run(visible(difference.a)),
-                Run(" → ", "accent"),
-                Run(visible(difference.b), "strong"),
-            ),
-            width,
+        (
+            Run(f"{label:<{NAME_WIDTH + 2}} ", "muted"),
+            Run(visible(old)),
+            Run(" → ", "accent"),
+            Run(visible(new), "strong"),
         )
-        for difference in comparison.differences
-    ]
+        for label, old, new in differences(a, b)
+    ] or [(Run("The plans are the same: turn the knobs.", "muted"),)]
 
 
 def _device(device: ComparedDevice, width: int, symbols: GraphSymbols) -> list[Line]:
@@ -264,21 +254,19 @@ def _device(device: ComparedDevice, width: int, symbols: GraphSymbols) -> list[L
     for name, found in (("A", device.a), ("B", device.b)):
         if found is not None and found.total_bytes:
             lines.append((Run(f"{name} ", "strong"), *memory_bar(found, width - 2, symbols)))
-    lines += [_term(term, symbols) for term in device.terms]
-    return [*lines, _term(device.total, symbols)]
+    terms = device.terms()
+    for kind, sizes in terms.items():
+        name = f" {part_name(kind):<{NAME_WIDTH - 2}}"
+        lines.append((mark(kind, symbols), Run(name), *_sizes(*sizes)))
+    total = (sum(old for old, _ in terms.values()), sum(new for _, new in terms.values()))
+    return [*lines, (Run(f"{'total':<{NAME_WIDTH}}", "strong"), *_sizes(*total))]
 
 
-def _term(term: ComparedTerm, symbols: GraphSymbols) -> Line:
-    if term.kind is None:
-        head: Line = (Run(f"{'total':<{NAME_WIDTH}}", "strong"),)
-    else:
-        name = part_name(term.kind)
-        head = (mark(term.kind, symbols), Run(f" {name:<{NAME_WIDTH - 2}}"))
-    delta = term.delta_bytes
+def _sizes(a_bytes: int, b_bytes: int) -> Line:
+    delta = b_bytes - a_bytes
     change = "=" if delta == 0 else delta_text(delta)
     return (
-        *head,
-        Run(f"{fmt.nbytes(term.a_bytes):>{COLUMN}}"),
-        Run(f"{fmt.nbytes(term.b_bytes):>{COLUMN}}", "strong"),
+        Run(f"{fmt.nbytes(a_bytes):>{COLUMN}}"),
+        Run(f"{fmt.nbytes(b_bytes):>{COLUMN}}", "strong"),
         Run(f"{change:>{COLUMN + 1}}", _style(delta)),
     )

@@ -18,7 +18,6 @@ from engine.events import BufferSize
 from engine.memory.cards import find_card
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
-from engine.planning.comparison import compare
 from engine.planning.knobs import with_matched_types
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Facts, Plan, Planner, Setup
@@ -171,7 +170,7 @@ class PlanSession:
     def memory_lines(self, plan: Plan, width: int, symbols: GraphSymbols) -> list[Line]:
         """What the plan costs; while comparing, how it differs from plan A."""
         if self.pinned is not None:
-            return comparison_lines(compare(self.pinned, plan), width, symbols)
+            return comparison_lines(self.pinned, plan, width, symbols)
         advice = advice_line(self.effects, plan.verdict)
         lines = plan_lines(plan, width, symbols, loaded=self._loaded(plan), advice=advice)
         setup, found = self.searched or (None, None)

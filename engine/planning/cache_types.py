@@ -4,13 +4,12 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate, Estimator, cache_bytes, with_n_ctx
+from engine.memory.estimate import Estimate, Estimator, cache_bytes
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import KV_TYPES, PAD, is_whole
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
-from engine.planning.placements import bisect
 from engine.planning.space import with_pair
 from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose
 from engine.policy.known import Known
@@ -104,27 +103,6 @@ def choice_of_types(
     n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
     wish = replace(wanted.wish(n_ctx), counts_rates=known.has_rates)
     return choose(known.report, wish, known.gates, size)
-
-
-def within_budget(
-    configuration: Configuration,
-    budget_bytes: int | None,
-    model: Model,
-    devices: tuple[Device, ...],
-    target: Target,
-) -> Configuration:
-    """The configuration with the largest context, up to its own, whose cache keeps a budget."""
-    if budget_bytes is None:
-        return configuration
-    budget = budget_bytes
-
-    def is_over(steps: int) -> bool:
-        n_ctx = min(steps * PAD, configuration.n_ctx)
-        return cache_bytes(model, with_n_ctx(configuration, n_ctx), devices, target) > budget
-
-    most = -(-configuration.n_ctx // PAD)
-    steps = bisect(1, most + 1, is_over) - 1
-    return configuration if steps == most else with_n_ctx(configuration, max(1, steps) * PAD)
 
 
 def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:

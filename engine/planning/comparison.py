@@ -1,6 +1,5 @@
 """A plan beside others: another plan, and other KV types and contexts."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -21,37 +20,19 @@ STEPS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A knob with another value."""
-
-    label: str
-    a: str
-    b: str
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedTerm:
-    """One part of a device in both plans; `kind` is None for the sum."""
-
-    kind: TermKind | None
-    a_bytes: int
-    b_bytes: int
-
-    @property
-    def delta_bytes(self) -> int:
-        """Bytes that the second plan needs more."""
-        return self.b_bytes - self.a_bytes
+def differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
+    """The label of each knob that differs, and its two values; the models come first."""
+    shown = [("model", model_name(a.model.file.path), model_name(b.model.file.path))]
+    shown += [(knob.label, knob.format(a.setup), knob.format(b.setup)) for knob in KNOBS]
+    return [(label, old, new) for label, old, new in shown if old != new]
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedDevice:
-    """A device in both plans, by its number among the GPUs; None where a plan lacks it."""
+    """A device in two plans, by its number among the GPUs; None where a plan lacks it."""
 
     a: DeviceEstimate | None
     b: DeviceEstimate | None
-    terms: tuple[ComparedTerm, ...]
-    total: ComparedTerm
 
     @property
     def name(self) -> str:
@@ -59,57 +40,23 @@ class ComparedDevice:
         found = (device.device.name for device in (self.a, self.b) if device is not None)
         return " / ".join(dict.fromkeys(found))
 
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The pinned plan A beside plan B."""
-
-    differences: tuple[Difference, ...]
-    devices: tuple[ComparedDevice, ...]
-    verdicts: tuple[Verdict, Verdict]
-    max_n_ctx: tuple[int | None, int | None]
+    def terms(self) -> dict[TermKind, tuple[int, int]]:
+        """The bytes of each part in both plans."""
+        found = {kind: (_nbytes(self.a, kind), _nbytes(self.b, kind)) for kind in TermKind}
+        return {kind: sizes for kind, sizes in found.items() if any(sizes)}
 
 
-def compare(a: Plan, b: Plan) -> Comparison:
-    """The differences of two plans, whose models may differ too."""
-    return Comparison(
-        _differences(a, b),
-        tuple(_device(old, new) for kind in ("gpu", "cpu") for old, new in _pairs(kind, a, b)),
-        (_verdict(a), _verdict(b)),
-        (a.max_n_ctx, b.max_n_ctx),
-    )
+def compared_devices(a: Plan, b: Plan) -> list[ComparedDevice]:
+    """The devices of two plans, GPUs first."""
 
+    def found(plan: Plan, kind: str) -> list[DeviceEstimate]:
+        return [each for each in plan.estimate.devices if each.device.kind == kind]
 
-def _pairs(
-    kind: str, a: Plan, b: Plan
-) -> Iterator[tuple[DeviceEstimate | None, DeviceEstimate | None]]:
-    def found(plan: Plan) -> list[DeviceEstimate]:
-        return [device for device in plan.estimate.devices if device.device.kind == kind]
-
-    return zip_longest(found(a), found(b))
-
-
-def _verdict(plan: Plan) -> Verdict:
-    return plan.verdict
-
-
-def _differences(a: Plan, b: Plan) -> tuple[Difference, ...]:
-    names = (model_name(a.model.file.path), model_name(b.model.file.path))
-    shown = [("model", *names)]
-    shown += [(knob.label, knob.format(a.setup), knob.format(b.setup)) for knob in KNOBS]
-    return tuple(Difference(label, old, new) for label, old, new in shown if old != new)
-
-
-def _device(a: DeviceEstimate | None, b: DeviceEstimate | None) -> ComparedDevice:
-    terms = tuple(
-        ComparedTerm(kind, _nbytes(a, kind), _nbytes(b, kind))
-        for kind in TermKind
-        if _nbytes(a, kind) or _nbytes(b, kind)
-    )
-    total = ComparedTerm(
-        None, sum(term.a_bytes for term in terms), sum(term.b_bytes for term in terms)
-    )
-    return ComparedDevice(a, b, terms, total)
+    return [
+        ComparedDevice(old, new)
+        for kind in ("gpu", "cpu")
+        for old, new in zip_longest(found(a, kind), found(b, kind))
+    ]
 
 
 def _nbytes(device: DeviceEstimate | None, kind: TermKind) -> int:

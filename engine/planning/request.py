@@ -11,6 +11,7 @@ from pathlib import Path
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.errors import ModelFileError, PresetError
 from engine.memory.estimate import DoesNotFitError, with_n_ctx
+from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target
 from engine.memory.units import GIB
@@ -19,7 +20,7 @@ from engine.model.architecture import Model, architecture_of
 from engine.model.library import UnknownNameError, find_model
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
-from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, Machine, resolve
+from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, resolve
 from engine.planning.workers import with_workers
 from engine.policy.known import Known
 from engine.presets.library import preset_of
@@ -72,13 +73,9 @@ def setup_of(
         machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
     target: Target = "llama-server" if machine.workers else request.target
     model, devices = planner.model(model_path), planner.devices(machine)
-    configuration = _resolved(
-        rules,
-        model,
-        Machine(devices, target),
-        None if draft_path is None else planner.model(draft_path),
-        planner.known(model_path, machine),
-    )
+    draft = None if draft_path is None else planner.model(draft_path)
+    known = planner.known(model_path, machine)
+    configuration = _resolved(rules, model, devices, target, draft, known)
     if machine.workers:
         configuration = with_workers(configuration, model, devices)
     return Setup(configuration, target, machine, round(rules.margin_gib * GIB))
@@ -107,9 +104,9 @@ def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()
             "margin_gib": setup.margin_bytes / GIB,
         }
     )
-    machine = Machine(planner.devices_of(setup), setup.target)
+    model, devices = planner.model(now.model_path), planner.devices_of(setup)
     draft = None if now.draft is None else planner.model(now.draft.model_path)
-    found = _resolved(rules, planner.model(now.model_path), machine, draft)
+    found = _resolved(rules, model, devices, setup.target, draft)
     if not kept & PLACED:
         now = replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
     return setup.with_configuration(with_n_ctx(now, found.n_ctx))
@@ -118,16 +115,17 @@ def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()
 def _resolved(
     rules: Preset,
     model: Model,
-    machine: Machine,
+    devices: tuple[Device, ...],
+    target: Target,
     draft: Model | None,
     known: Known | None = None,
 ) -> Configuration:
     """The configuration of rules; where nothing fits, with a small context."""
     try:
-        return resolve(rules, model, machine, draft=draft, known=known)
+        return resolve(rules, model, devices, target=target, draft=draft, known=known)
     except DoesNotFitError:
         least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
-        return resolve(least, model, machine, draft=draft, known=known)
+        return resolve(least, model, devices, target=target, draft=draft, known=known)
 
 
 def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> str:

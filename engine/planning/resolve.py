@@ -24,10 +24,9 @@ from engine.configuration import (
 )
 from engine.errors import PresetError
 from engine.files import is_file
-from engine.memory.estimate import Companions, Estimator, estimator, max_n_ctx, with_n_ctx
-from engine.memory.estimate import DoesNotFitError as DoesNotFitError
+from engine.memory.estimate import Companions, DoesNotFitError, Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import with_types
+from engine.memory.kv_cache import PAD, with_types
 from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
@@ -35,81 +34,29 @@ from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
 from engine.model.ollama import model_name
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import (
-    choice_of_types,
-    open_types,
-    pairs_for,
-    within_budget,
-)
+from engine.planning.cache_types import OpenTypes, budgeted, choice_of_types, open_types, pairs_for
 from engine.planning.goals import Goal, Limits, Offload
-from engine.planning.placements import fastest_fitting, placements
+from engine.planning.placements import fastest_fitting, placements, room_of
 from engine.planning.search import SearchResult, search
-from engine.planning.space import with_pair
-from engine.planning.verdict import shortages
-from engine.policy.choice import Choice
+from engine.planning.space import last_within, with_pair
+from engine.planning.verdict import needs
+from engine.policy.choice import BudgetError
 from engine.policy.known import Known
 from engine.presets.preset import Preset
 
 NO_PROJECTOR = "off"
-TABLE_SHARE = 1 / 32
-"""Most of the main memory that the table of scores may take."""
-
-
-def with_quicker_attention(
-    configuration: Configuration,
-    model: Model,
-    devices: tuple[Device, ...],
-    cost: Estimator,
-    margin_bytes: int,
-) -> Configuration:
-    """Turn `auto` to `off` where that is quicker and its table of scores is small and fits."""
-    if not (_is_open(configuration) and _on_processor(configuration, devices) and _is_dense(model)):
-        return configuration
-    off = replace(configuration, flash_attention="off")
-    try:
-        without, with_table = cost(configuration), cost(off)
-    except PresetError:
-        return configuration  # whoever estimates or loads it is told why
-    room = TABLE_SHARE * sum(device.total_bytes for device in devices if device.kind == "cpu")
-    is_small = with_table.total_bytes - without.total_bytes <= room
-    return off if is_small and with_table.fits(margin_bytes) else configuration
-
-
-def _is_open(configuration: Configuration) -> bool:
-    is_auto = configuration.flash_attention == "auto"
-    return is_auto and configuration.type_k == configuration.type_v == "f16"
-
-
-def _on_processor(configuration: Configuration, devices: tuple[Device, ...]) -> bool:
-    return configuration.n_gpu_layers == 0 or all(device.kind == "cpu" for device in devices)
-
-
-def _is_dense(model: Model) -> bool:
-    """Whether every layer keeps keys and values of all tokens."""
-    architecture = model.architecture
-    is_plain = architecture.has_flash_attention and not architecture.is_recurrent
-    layers = architecture.layers.values()
-    keeps_all = (layer.v_width > 0 and layer.window is None for layer in layers)
-    return is_plain and len(layers) == architecture.n_layers and all(keeps_all)
-
-
 AUTO_N_CTX = 8192
 LEAST_N_CTX = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where a configuration shall run, and in which program."""
-
-    devices: tuple[Device, ...]
-    target: Target = "kvchat"
+TABLE_SHARE = 1 / 32
+"""Most of the RAM that the table of scores may take."""
 
 
 def resolve(
     preset: Preset | None,
     model: Model,
-    machine: Machine,
+    devices: tuple[Device, ...],
     *,
+    target: Target = "kvchat",
     draft: Model | None = None,
     known: Known | None = None,
 ) -> Configuration:
@@ -124,78 +71,177 @@ def resolve(
     (`engine.policy.choice`), at a context of 8192 tokens or the one that is named. Where the model
     does not fit with them, the next ones are tried.
 
-    A preset with a goal leaves all of that to a search (`settled_by_goal`).
+    A preset with a goal leaves all of that to a search, which keeps what the preset fixes.
 
     Raises:
         IncompatiblePairError: the headers show that the draft cannot draft for the model.
         PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
     """
     rules = _with_projector_beside(preset or Preset(name="default"), model)
-    known = known or Known()
     if draft is not None:
         check_headers(model.file, draft.file)
     start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
-    devices, target = machine.devices, machine.target
-    wanted = open_types(rules)
+    used = devices if rules.goal is None else _devices(rules, devices)
+    cost = estimator(model, used, target=target, companions=_companions(rules, draft))
+    margin, known = round(rules.margin_gib * GIB), known or Known()
+    question = _Question(rules, model, used, target, cost, margin, known)
     if rules.goal is not None:
-        return settled_by_goal(rules, start, model, devices, target, draft, known)
-    if wanted is None:
-        return _settled(rules, start, model, machine, draft)
-    usual = with_n_ctx(start, _usual_n_ctx(rules, model))
-    choice = choice_of_types(wanted, usual, model, devices, target, known)
-    found = _first_that_fits(rules, start, model, machine, draft, choice)
-    if rules.n_ctx == "max":
-        return within_budget(found, wanted.budget_bytes, model, devices, target)
-    return found
+        return question.by_goal(start, Goal(rules.goal), draft)
+    wanted = open_types(rules)
+    return question.settled(start) if wanted is None else question.with_types(start, wanted)
 
 
-def _settled(
-    rules: Preset, start: Configuration, model: Model, machine: Machine, draft: Model | None
-) -> Configuration:
-    """The configuration with its layers and its context; its cache types stay."""
-    beside = _companions(rules, draft)
-    cost = estimator(model, machine.devices, target=machine.target, companions=beside)
-    margin = round(rules.margin_gib * GIB)
-    settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
-    return _with_context(rules, settled, model, cost, margin)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """The rules of a preset for a model on a machine."""
 
+    rules: Preset
+    model: Model
+    devices: tuple[Device, ...]
+    target: Target
+    cost: Estimator
+    margin_bytes: int
+    known: Known
 
-def _usual_n_ctx(rules: Preset, model: Model) -> int:
-    """The context that is named, else the usual one: cache types are chosen for it."""
-    if isinstance(rules.n_ctx, int):
-        return rules.n_ctx
-    return min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
+    @property
+    def usual_n_ctx(self) -> int:
+        """The context that is named, else the usual one: types and layers are chosen for it."""
+        if isinstance(self.rules.n_ctx, int):
+            return self.rules.n_ctx
+        return min(self.model.architecture.n_ctx_train, AUTO_N_CTX) * self.rules.n_slots
 
+    def settled(self, start: Configuration, budget_bytes: int | None = None) -> Configuration:
+        """The configuration with its layers and its context; its cache types stay.
 
-def _first_that_fits(
-    rules: Preset,
-    start: Configuration,
-    model: Model,
-    machine: Machine,
-    draft: Model | None,
-    choice: Choice,
-) -> Configuration:
-    """The best types with which the wanted context fits; else those with the longest one."""
-    beside = _companions(rules, draft)
-    cost = estimator(model, machine.devices, target=machine.target, companions=beside)
-    wanted, margin = _usual_n_ctx(rules, model), round(rules.margin_gib * GIB)
-    longest: Configuration | None = None
-    refusal: DoesNotFitError | None = None
-    for candidate in choice.accepted:
-        typed = with_pair(start, candidate.pair)
+        Raises:
+            DoesNotFitError: no context fits.
+        """
+        return self._with_context(self._with_layers(start), budget_bytes)
+
+    def with_types(self, start: Configuration, wanted: OpenTypes) -> Configuration:
+        """The best types with which the wanted context fits; else those with the longest one."""
+        usual = with_n_ctx(start, self.usual_n_ctx)
+        choice = choice_of_types(wanted, usual, self.model, self.devices, self.target, self.known)
+        found: list[Configuration] = []
+        refusal: DoesNotFitError | None = None
+        for candidate in choice.accepted:
+            try:
+                now = self.settled(with_pair(start, candidate.pair), wanted.budget_bytes)
+            except DoesNotFitError as error:
+                refusal = error
+                continue
+            found.append(now)
+            if now.n_ctx >= self.usual_n_ctx and self.cost(now).fits(self.margin_bytes):
+                return now
+        if not found and refusal is not None:
+            raise refusal
+        return max(found, key=lambda each: each.n_ctx)
+
+    def _with_layers(self, now: Configuration) -> Configuration:
+        """The configuration with on the GPUs what fits beside the usual context, or the least."""
+        match self.rules.n_gpu_layers:
+            case "all":
+                return replace(now, n_gpu_layers=-1)
+            case int(n_layers):
+                return replace(now, n_gpu_layers=n_layers)
+        ladder = placements(self.model, self.devices, Offload.PARTIAL)
+        if self.rules.n_cpu_moe != 0:  # the preset says which experts stay in RAM
+            ladder = tuple(
+                replace(each, n_cpu_moe=now.n_cpu_moe) for each in ladder if each.n_cpu_moe <= 0
+            )
+        for n_ctx in (self.usual_n_ctx, min(self.usual_n_ctx, LEAST_N_CTX)):
+            asked = with_n_ctx(now, n_ctx)
+            found = fastest_fitting(asked, ladder, self.cost, self.margin_bytes)
+            if found is not None:
+                return replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
+        return replace(now, n_gpu_layers=0)
+
+    def _with_context(self, now: Configuration, budget_bytes: int | None) -> Configuration:
+        if isinstance(self.rules.n_ctx, int):
+            return with_n_ctx(now, self.rules.n_ctx)
+        trained = self.model.architecture.n_ctx_train
+        per_slot = trained if self.rules.n_ctx == "max" else min(trained, AUTO_N_CTX)
+        limit, cost = per_slot * self.rules.n_slots, budgeted(self.cost, budget_bytes)
+
+        def left(steps: int) -> int:
+            try:
+                return room_of(cost(with_n_ctx(now, steps * PAD)), self.margin_bytes).least
+            except BudgetError:
+                return -1
+
+        steps = last_within(left, 1, max(1, limit // PAD))
+        if steps is None:
+            raise DoesNotFitError(self._does_not_fit(now))
+        return with_n_ctx(now, min(steps * PAD, limit))
+
+    def _does_not_fit(self, now: Configuration) -> str:
+        short = needs(self.cost(with_n_ctx(now, LEAST_N_CTX)), self.margin_bytes)
+        return (
+            f"{model_name(self.model.file.path)} does not fit even with a context of {LEAST_N_CTX} "
+            f"tokens and {format_bytes(self.margin_bytes)} kept free: {short}. Choose a smaller "
+            "quantisation, fewer layers on the GPU, or a smaller margin"
+        )
+
+    def by_goal(self, start: Configuration, goal: Goal, draft: Model | None) -> Configuration:
+        """The best configuration for a goal, with what the preset fixes left as it is.
+
+        A fixed context is taken as it is, also where it does not fit.
+
+        Raises:
+            PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
+        """
+        rules = self.rules
+        _check(rules)
         try:
-            found = _settled(rules, typed, model, machine, draft)
-        except DoesNotFitError as error:
-            refusal = error
-            continue
-        if found.n_ctx >= wanted and cost(found).fits(margin):
-            return found
-        if longest is None or found.n_ctx > longest.n_ctx:
-            longest = found
-    if longest is None:
-        assert refusal is not None
-        raise refusal
-    return longest
+            chosen = self._searched(start, goal, draft, None).configuration
+        except DoesNotFitError:
+            if isinstance(rules.n_ctx, int):
+                return with_n_ctx(start, rules.n_ctx)
+            chosen = self._searched(start, goal, draft, LEAST_N_CTX).configuration
+        if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
+            chosen = with_n_ctx(chosen, rules.n_ctx)
+        chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
+        return self._with_quicker_attention(chosen) if goal is Goal.SPEED else chosen
+
+    def _searched(
+        self, start: Configuration, goal: Goal, draft: Model | None, least: int | None
+    ) -> SearchResult:
+        limits = _limits(self.rules, least, self.known, has_draft=draft is not None)
+        return search(
+            self.model,
+            self.devices,
+            goal,
+            margin_bytes=self.margin_bytes,
+            cost=self.cost,
+            draft=draft,
+            base=start,
+            limits=limits,
+            known=self.known,
+        )
+
+    def _with_quicker_attention(self, now: Configuration) -> Configuration:
+        """Turn `auto` to `off` where that is quicker and its table of scores is small and fits."""
+        is_auto = now.flash_attention == "auto" and now.type_k == now.type_v == "f16"
+        is_on_cpu = now.n_gpu_layers == 0 or all(each.kind == "cpu" for each in self.devices)
+        if not (is_auto and is_on_cpu and _is_dense(self.model)):
+            return now
+        off = replace(now, flash_attention="off")
+        try:
+            without, with_table = self.cost(now), self.cost(off)
+        except PresetError:
+            return now  # whoever estimates or loads it gets the reason
+        room = TABLE_SHARE * sum(each.total_bytes for each in self.devices if each.kind == "cpu")
+        is_small = with_table.total_bytes - without.total_bytes <= room
+        return off if is_small and with_table.fits(self.margin_bytes) else now
+
+
+def _is_dense(model: Model) -> bool:
+    """Whether every layer keeps keys and values of all tokens."""
+    architecture = model.architecture
+    is_plain = architecture.has_flash_attention and not architecture.is_recurrent
+    layers = architecture.layers.values()
+    keeps_all = (layer.v_width > 0 and layer.window is None for layer in layers)
+    return is_plain and len(layers) == architecture.n_layers and all(keeps_all)
 
 
 def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configuration:
@@ -283,117 +329,6 @@ def _draft(rules: Preset, path: Path) -> DraftConfiguration:
     )
 
 
-def _with_gpu_layers(
-    rules: Preset,
-    configuration: Configuration,
-    model: Model,
-    machine: Machine,
-    cost: Estimator,
-    margin: int,
-) -> Configuration:
-    match rules.n_gpu_layers:
-        case "all":
-            return replace(configuration, n_gpu_layers=-1)
-        case "auto":
-            return _with_most_on_gpus(rules, configuration, model, machine, cost, margin)
-        case int(n_layers):
-            return replace(configuration, n_gpu_layers=n_layers)
-
-
-def _with_most_on_gpus(
-    rules: Preset,
-    configuration: Configuration,
-    model: Model,
-    machine: Machine,
-    cost: Estimator,
-    margin: int,
-) -> Configuration:
-    """The configuration with on the GPUs what fits beside the usual context, or the least one."""
-    usual = min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
-    wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else usual
-    ladder = placements(model, machine.devices, Offload.PARTIAL)
-    if rules.n_cpu_moe != 0:  # the preset says which experts stay in main memory
-        n_cpu_moe = configuration.n_cpu_moe
-        ladder = tuple(replace(p, n_cpu_moe=n_cpu_moe) for p in ladder if p.n_cpu_moe <= 0)
-    for n_ctx in (wanted, min(wanted, LEAST_N_CTX)):
-        found = fastest_fitting(with_n_ctx(configuration, n_ctx), ladder, cost, margin)
-        if found is not None:
-            n_gpu_layers, n_cpu_moe = found.n_gpu_layers, found.n_cpu_moe
-            return replace(configuration, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
-    return replace(configuration, n_gpu_layers=0)
-
-
-def _with_context(
-    rules: Preset, configuration: Configuration, model: Model, cost: Estimator, margin: int
-) -> Configuration:
-    if isinstance(rules.n_ctx, int):
-        return with_n_ctx(configuration, rules.n_ctx)
-    trained = model.architecture.n_ctx_train
-    per_slot = trained if rules.n_ctx == "max" else min(trained, AUTO_N_CTX)
-    limit = per_slot * rules.n_slots
-    fitting = max_n_ctx(configuration, cost, n_ctx_limit=limit, margin_bytes=margin)
-    if fitting is None:
-        raise DoesNotFitError(_does_not_fit(configuration, model, cost, margin))
-    return with_n_ctx(configuration, min(fitting, limit))
-
-
-def _does_not_fit(configuration: Configuration, model: Model, cost: Estimator, margin: int) -> str:
-    short = shortages(cost(with_n_ctx(configuration, LEAST_N_CTX)), margin)
-    return (
-        f"{model_name(model.file.path)} does not fit even with a context of {LEAST_N_CTX} "
-        f"tokens and {format_bytes(margin)} kept free: {'; '.join(short)}. Choose a smaller "
-        "quantisation, fewer layers on the GPU, or a smaller margin"
-    )
-
-
-def settled_by_goal(
-    rules: Preset,
-    start: Configuration,
-    model: Model,
-    devices: tuple[Device, ...],
-    target: Target,
-    draft: Model | None,
-    known: Known | None = None,
-) -> Configuration:
-    """The best configuration for a preset's goal, with what the preset fixes left as it is.
-
-    A fixed context is taken as it is, also where it does not fit.
-
-    Raises:
-        PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
-    """
-    _check(rules)
-    of_machine = _devices(rules, devices)
-    goal, margin = Goal(rules.goal or Goal.BALANCED), round(rules.margin_gib * GIB)
-    cost = estimator(model, of_machine, target=target, companions=_companions(rules, draft))
-
-    def found(least: int | None) -> SearchResult:
-        return search(
-            model,
-            of_machine,
-            goal,
-            margin_bytes=margin,
-            cost=cost,
-            draft=draft,
-            base=start,
-            limits=_limits(rules, least, known, has_draft=draft is not None),
-            known=known,
-        )
-
-    try:
-        chosen = found(None).configuration
-    except DoesNotFitError:
-        if isinstance(rules.n_ctx, int):
-            return with_n_ctx(start, rules.n_ctx)
-        chosen = found(LEAST_N_CTX).configuration
-    if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
-        chosen = with_n_ctx(chosen, rules.n_ctx)
-    chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
-    if goal is not Goal.SPEED:
-        return chosen
-    return with_quicker_attention(chosen, model, of_machine, cost, margin)
-
-
 def _check(rules: Preset) -> None:
     fixed = [
         name
@@ -422,7 +357,7 @@ def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
     )
 
 
-def _limits(rules: Preset, least: int | None, known: Known | None, *, has_draft: bool) -> Limits:
+def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) -> Limits:
     said = rules.model_fields_set
     most = None
     if isinstance(rules.n_ctx, int):
@@ -430,7 +365,7 @@ def _limits(rules: Preset, least: int | None, known: Known | None, *, has_draft:
     wanted = open_types(rules)
     pairs: tuple[KVTypes, ...] | None = None
     if wanted is not None:
-        pairs = pairs_for(wanted, known or Known())
+        pairs = pairs_for(wanted, known)
     elif said & {"type_k", "type_v"}:
         pairs = (_pair(rules),)
     return Limits(

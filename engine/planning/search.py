@@ -33,7 +33,7 @@ from engine.planning.goals import (
 from engine.planning.placements import placements
 from engine.planning.solve import best_shared
 from engine.planning.space import Space
-from engine.planning.verdict import shortages
+from engine.planning.verdict import needs
 from engine.policy.known import Known, Standing
 from engine.policy.pairs import FAST_PAIRS, WHOLE
 
@@ -202,7 +202,7 @@ def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) ->
     return (
         f"{model_name(model.file.path)} does not fit with {n_tokens(space.tokens(space.least))} of "
         f"{now.kv_types} cache and {format_bytes(margin)} kept free on each device: "
-        f"{'; '.join(shortages(estimate, margin))}. {_advice(limits)}"
+        f"{needs(estimate, margin)}. {_advice(limits)}"
     )
 
 

@@ -42,3 +42,13 @@ def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
         for each in estimate.devices
         if verdict is not Verdict.FITS and device_verdict(each, margin_bytes) is verdict
     )
+
+
+def needs(estimate: Estimate, margin_bytes: int) -> str:
+    """What each device that keeps less than the margin needs, and what it has."""
+    return "; ".join(
+        f"{each.device.name} needs {format_bytes(each.total_bytes + each.shared_bytes)} and has "
+        f"{format_bytes(each.device.free_bytes)} free"
+        for each in estimate.devices
+        if device_verdict(each, margin_bytes) is not Verdict.FITS
+    )

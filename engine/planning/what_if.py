@@ -1,10 +1,10 @@
 """What one change would do to a plan: memory freed, context gained, fit or not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import Configuration, FlashAttention, KVTypeName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.memory.kv_cache import is_quantized, kv_type
@@ -15,6 +15,8 @@ from engine.planning.planner import Facts, Plan, Planner, Setup, n_ctx_limit
 from engine.planning.verdict import Verdict, verdict_of
 
 MAX_EFFECTS = 6
+LEAST_UBATCH = 128
+PACKED: tuple[KVTypeName, ...] = ("q8_0", "q4_0")
 LayersName = Literal["n_gpu_layers", "n_cpu_moe"]
 
 
@@ -45,7 +47,7 @@ def effect_of(label: str, setup: Setup, plan: Plan, planner: Planner) -> Effect 
         found = planner.plan(setup)
     except PresetError:
         return None
-    delta = _pool(found.estimate, plan.estimate)
+    delta = _delta(found.estimate, plan.estimate)
     gained = (found.max_n_ctx or 0) - (plan.max_n_ctx or 0)
     verdict = verdict_of(found.estimate, setup.margin_bytes)
     return Effect(label, setup, delta, gained, verdict)
@@ -70,15 +72,14 @@ def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | Non
 
     None is a change that was tried and does nothing.
     """
-    for label, change in _changes(plan, planner, facts):
-        configuration = change(plan.setup.configuration)
-        if configuration is None or configuration == plan.setup.configuration:
+    for label, configuration in _changes(plan, planner, facts):
+        if configuration == plan.setup.configuration:
             continue
         types = configuration.kv_types
         if types != plan.types and plan.known.standing(types).is_kept is False:
             continue  # measured on this model, and it loses too much
         setup = plan.setup.with_configuration(configuration)
-        effect = effect_of(label(configuration), setup, plan, planner)
+        effect = effect_of(label, setup, plan, planner)
         yield effect if effect is not None and _matters(effect, plan) else None
 
 
@@ -121,106 +122,71 @@ def recommendation(plan: Plan, planner: Planner) -> str:
     return "It fits, and no more context would."
 
 
-Change = Callable[[Configuration], Configuration | None]
-Label = Callable[[Configuration], str]
-
-
-def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label, Change]]:
+def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[str, Configuration]]:
     """The changes to try, those that cost the least quality or speed first."""
-    yield lambda c: f"context {c.n_ctx:,}", lambda c: _largest_context(c, plan)
-    yield lambda _: "q8_0 K and V", lambda c: _kv(c, "q8_0")
-    yield lambda _: "q4_0 K and V", lambda c: _kv(c, "q4_0")
-    yield lambda _: "q8_0 V", _v_only
-    yield lambda _: "f16 K and V", _back_to_f16
-    yield lambda _: "flash attention on", _flash
-    yield lambda c: f"ubatch {c.n_ubatch}", _smaller_ubatch
-    yield lambda _: "sliding window", lambda c: replace(c, swa_full=False)
-    yield lambda _: "slots share cells", _unified
-    yield lambda _: "one slot", lambda c: replace(c, n_slots=1)
-    yield lambda _: "no draft model", _no_draft
+    now = plan.setup.configuration
+    if plan.max_n_ctx is not None:
+        n_ctx = min(plan.max_n_ctx, n_ctx_limit(plan.model, plan.setup))
+        yield f"context {n_ctx:,}", with_n_ctx(now, n_ctx)
+    yield from _other_types(now)
+    if now.n_ubatch > LEAST_UBATCH:
+        yield f"ubatch {now.n_ubatch // 2}", replace(now, n_ubatch=now.n_ubatch // 2)
+    yield "sliding window", replace(now, swa_full=False)
+    if now.n_slots > 1:
+        yield "slots share cells", replace(now, kv_unified=True)
+        yield "one slot", replace(now, n_slots=1)
+    yield "no draft model", replace(now, draft=None)
     if not facts.gpus:
         return
     cost = planner.estimator(plan.setup)
     if facts.model.architecture.is_moe:
-        yield _experts_label, lambda c: _most_on_gpus(c, plan, cost, "n_cpu_moe")
-    yield _layers_label, lambda c: _most_on_gpus(c, plan, cost, "n_gpu_layers")
-    yield lambda _: "KV cache in main memory", lambda c: replace(c, offload_kqv=False)
+        moved = _most_on_gpus(plan, cost, "n_cpu_moe")
+        yield experts_label(moved), moved
+    placed = _most_on_gpus(plan, cost, "n_gpu_layers")
+    yield layers_label(placed), placed
+    yield "KV cache in main memory", replace(now, offload_kqv=False)
 
 
-def _experts_label(configuration: Configuration) -> str:
+def _other_types(now: Configuration) -> Iterator[tuple[str, Configuration]]:
+    bits = [kv_type(name).bits for name in (now.type_k, now.type_v)]
+    is_off = now.flash_attention == "off"
+    for name in PACKED:
+        if max(bits) > kv_type(name).bits:
+            flash: FlashAttention = "auto" if is_off else now.flash_attention
+            packed = replace(now, type_k=name, type_v=name, flash_attention=flash)
+            yield f"{name} K and V", packed
+    if not is_off and bits[1] > kv_type("q8_0").bits:
+        yield "q8_0 V", replace(now, type_v="q8_0")
+    if is_quantized(now.type_k) or is_quantized(now.type_v):
+        yield "f16 K and V", replace(now, type_k="f16", type_v="f16")
+    if is_off:
+        yield "flash attention on", replace(now, flash_attention="on")
+
+
+def experts_label(configuration: Configuration) -> str:
+    """How many layers keep their experts in RAM."""
     number = configuration.n_cpu_moe
     return "all experts on the CPU" if number < 0 else f"experts of {_layers(number)} on the CPU"
+
+
+def layers_label(configuration: Configuration) -> str:
+    """How many layers lie on the GPUs."""
+    number = configuration.n_gpu_layers
+    return "all layers on the GPU" if number < 0 else f"{_layers(number)} on the GPU"
 
 
 def _layers(number: int) -> str:
     return f"{number:,} {'layer' if number == 1 else 'layers'}"
 
 
-def _layers_label(configuration: Configuration) -> str:
-    number = configuration.n_gpu_layers
-    return "all layers on the GPU" if number < 0 else f"{_layers(number)} on the GPU"
-
-
-def _largest_context(configuration: Configuration, plan: Plan) -> Configuration | None:
-    if plan.max_n_ctx is None:
-        return None
-    limit = min(plan.max_n_ctx, n_ctx_limit(plan.model, plan.setup))
-    return with_n_ctx(configuration, limit)
-
-
-def _kv(configuration: Configuration, name: KVTypeName) -> Configuration | None:
-    types = (configuration.type_k, configuration.type_v)
-    if max(kv_type(each).bits for each in types) <= kv_type(name).bits:
-        return None
-    is_off = configuration.flash_attention == "off"
-    flash = "auto" if is_off else configuration.flash_attention
-    return replace(configuration, type_k=name, type_v=name, flash_attention=flash)
-
-
-def _v_only(configuration: Configuration) -> Configuration | None:
-    is_small = kv_type(configuration.type_v).bits <= kv_type("q8_0").bits
-    if configuration.flash_attention == "off" or is_small:
-        return None
-    return replace(configuration, type_v="q8_0")
-
-
-def _back_to_f16(configuration: Configuration) -> Configuration | None:
-    if not (is_quantized(configuration.type_k) or is_quantized(configuration.type_v)):
-        return None
-    return replace(configuration, type_k="f16", type_v="f16")
-
-
-def _flash(configuration: Configuration) -> Configuration | None:
-    if configuration.flash_attention != "off":
-        return None
-    return replace(configuration, flash_attention="on")
-
-
-def _smaller_ubatch(configuration: Configuration) -> Configuration | None:
-    if configuration.n_ubatch <= 128:
-        return None
-    return replace(configuration, n_ubatch=configuration.n_ubatch // 2)
-
-
-def _unified(configuration: Configuration) -> Configuration | None:
-    return replace(configuration, kv_unified=True) if configuration.n_slots > 1 else None
-
-
-def _no_draft(configuration: Configuration) -> Configuration | None:
-    return None if configuration.draft is None else replace(configuration, draft=None)
-
-
-def _most_on_gpus(
-    configuration: Configuration, plan: Plan, cost: Estimator, name: LayersName
-) -> Configuration | None:
+def _most_on_gpus(plan: Plan, cost: Estimator, name: LayersName) -> Configuration:
     """The configuration with as many layers, or experts of layers, on the GPUs as fit there."""
     n_layers = plan.model.architecture.n_layers
     n_all = n_layers if name == "n_cpu_moe" else n_layers + 1
 
     def without(n_moved: int) -> Configuration:
         number = n_moved if name == "n_cpu_moe" else n_all - n_moved
-        setup = plan.setup.with_configuration(configuration)
-        return setup.changed(**{name: -1 if number == n_all else number}).configuration
+        return plan.setup.changed(**{name: -1 if number == n_all else number}).configuration
 
     def fits(n_moved: int) -> bool:
         try:
@@ -231,21 +197,15 @@ def _most_on_gpus(
     return without(bisect(0, n_all, fits))
 
 
-def _pool(new: Estimate, old: Estimate) -> int:
+def _delta(new: Estimate, old: Estimate) -> int:
     """The difference on the GPUs, or in all where none is used."""
-    has_gpu = any(
-        device.device.kind == "gpu" and device.total_bytes
-        for device in (*new.devices, *old.devices)
+    devices = (*new.devices, *old.devices)
+    has_gpu = any(each.device.kind == "gpu" and each.total_bytes for each in devices)
+    after, before = (
+        sum(each.total_bytes for each in found.devices if not has_gpu or each.device.kind == "gpu")
+        for found in (new, old)
     )
-
-    def total(found: Estimate) -> int:
-        return sum(
-            device.total_bytes
-            for device in found.devices
-            if not has_gpu or device.device.kind == "gpu"
-        )
-
-    return total(new) - total(old)
+    return after - before
 
 
 def _matters(effect: Effect, plan: Plan) -> bool:

@@ -7,14 +7,14 @@ import pytest
 
 from engine.configuration import Configuration, FlashAttention, KVTypes
 from engine.errors import PresetError
-from engine.memory.estimate import cache_bytes, estimate
+from engine.memory.estimate import DoesNotFitError, cache_bytes, estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.cache_types import open_types, type_rules, types_text
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.planning.planner import Planner, Setup
-from engine.planning.resolve import DoesNotFitError, Machine, resolve
+from engine.planning.resolve import resolve
 from engine.planning.space import with_pair, with_taken_pair
 from engine.planning.what_if import what_ifs
 from engine.policy.choice import BudgetError
@@ -41,7 +41,7 @@ def settled(
     model: Model, known: Known | None, free: int = 60 * GIB, **rules: object
 ) -> Configuration:
     preset = Preset.model_validate({"name": "open", **AUTO, **rules})
-    return resolve(preset, model, Machine((cpu(free),)), known=known)
+    return resolve(preset, model, (cpu(free),), known=known)
 
 
 def types(found: Configuration) -> KVTypes:

@@ -113,7 +113,7 @@ def test_a_projector_takes_its_room_before_the_search(tmp_path: Path) -> None:
 
 def test_a_search_without_hope_says_what_is_short() -> None:
     plan, planner = planned("deepseek-v3", 8)
-    with pytest.raises(PresetError, match="CPU lacks"):
+    with pytest.raises(PresetError, match="CPU needs"):
         search_setup(plan.setup, Goal.CONTEXT, planner)
 
 

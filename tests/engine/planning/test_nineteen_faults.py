@@ -92,7 +92,7 @@ def test_6_what_fits_whole_is_not_quantised() -> None:
 
 def test_6_too_little_memory_is_an_error_and_no_configuration() -> None:
     own = planner("llama-3.1-70b")
-    with pytest.raises(DoesNotFitError, match="GPU 0 lacks"):
+    with pytest.raises(DoesNotFitError, match="GPU 0 needs"):
         own.optimize_for_vram(GIB, limits=Limits(offload=Offload.NONE))
 
 

@@ -9,7 +9,7 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.planning.resolve import Machine, resolve
+from engine.planning.resolve import resolve
 from engine.presets.preset import Preset
 
 RAM = Device("CPU", "cpu", 32 * GIB, 28 * GIB)
@@ -22,7 +22,7 @@ def model(name: str) -> Model:
 
 
 def attention(rules: Preset = SPEED, name: str = "llama-3.1-8b", *devices: Device) -> str:
-    return resolve(rules, model(name), Machine(devices or (RAM,))).flash_attention
+    return resolve(rules, model(name), devices or (RAM,)).flash_attention
 
 
 def test_a_dense_model_on_the_processor_is_opened_without_flash_attention() -> None:
@@ -57,7 +57,7 @@ def test_the_table_of_scores_takes_a_small_part_of_the_memory() -> None:
     rules, of_model = replace_rules(n_ctx=32768), model("llama-3.1-8b")
     small, large = (Device("CPU", "cpu", n * GIB, n * GIB) for n in (32, 128))
     assert attention(rules, "llama-3.1-8b", small) == "auto"
-    chosen = resolve(rules, of_model, Machine((large,)))
+    chosen = resolve(rules, of_model, (large,))
     assert chosen.flash_attention == "off"
     table, without = (
         estimate(of_model, replace(chosen, flash_attention=value), (large,)).total_bytes
@@ -67,7 +67,7 @@ def test_the_table_of_scores_takes_a_small_part_of_the_memory() -> None:
 
 
 def test_it_is_not_chosen_where_the_table_does_not_fit() -> None:
-    kept = resolve(SPEED, model("llama-3.1-8b"), Machine((RAM,)))
+    kept = resolve(SPEED, model("llama-3.1-8b"), (RAM,))
     need = estimate(model("llama-3.1-8b"), kept, (RAM,)).total_bytes
     for left, expected in ((MIB, "off"), (-MIB, "auto")):
         tight = Device("CPU", "cpu", 32 * GIB, need + left)

@@ -6,12 +6,12 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.estimate import estimate
+from engine.memory.estimate import DoesNotFitError, estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.planning.resolve import DoesNotFitError, Machine, resolve
+from engine.planning.resolve import resolve
 from engine.presets.library import find_preset, list_presets
 from engine.presets.preset import Preset, parse_preset
 
@@ -30,16 +30,16 @@ def built_in(stem: str) -> Preset:
     return find_preset(str(entry.path), NOBODY)
 
 
-def machine(rules: Preset) -> Machine:
+def machine(rules: Preset) -> tuple[Device, ...]:
     if rules.n_gpu_layers == 0:
-        return Machine((RAM,), "llama-server")
+        return (RAM,)
     nbytes = round((rules.vram_gib or 12) * GIB)
-    return Machine((Device("GPU 0", "gpu", nbytes, nbytes), RAM), "llama-server")
+    return (Device("GPU 0", "gpu", nbytes, nbytes), RAM)
 
 
 def resolved(stem: str, name: str) -> Configuration:
     rules = built_in(stem)
-    return resolve(rules, model(name), machine(rules))
+    return resolve(rules, model(name), machine(rules), target="llama-server")
 
 
 def test_there_is_a_preset_for_every_common_size_and_use() -> None:
@@ -54,11 +54,11 @@ def test_every_preset_gives_something_that_fits_its_machine(stem: str, name: str
     rules, of_model = built_in(stem), model(name)
     on = machine(rules)
     if stem == "cpu-16" and name in ("qwen3-32b", "qwen3-30b-a3b"):
-        with pytest.raises(DoesNotFitError, match=r"CPU (lacks|keeps) "):
-            resolve(rules, of_model, on)
+        with pytest.raises(DoesNotFitError, match=r"has 16 GiB free"):
+            resolve(rules, of_model, on, target="llama-server")
         return
-    found = resolve(rules, of_model, on)
-    cost = estimate(of_model, found, on.devices, target=on.target)
+    found = resolve(rules, of_model, on, target="llama-server")
+    cost = estimate(of_model, found, on, target="llama-server")
     assert cost.fits(round(rules.margin_gib * GIB))
     trained = of_model.architecture.n_ctx_train
     assert min(4096, trained) <= found.n_ctx <= trained * found.n_slots
@@ -82,12 +82,12 @@ def test_a_small_card_keeps_experts_not_layers_in_main_memory() -> None:
 def test_presets_without_gpu_use_none_though_there_is_one() -> None:
     rules = built_in("cpu-32")
     small_card = Device("GPU 0", "gpu", 2 * GIB, 2 * GIB)
-    found = resolve(rules, model("llama-3.1-8b"), Machine((small_card, RAM)))
+    found = resolve(rules, model("llama-3.1-8b"), (small_card, RAM))
     assert found.n_gpu_layers == 0
     large_card = Device("GPU 0", "gpu", 48 * GIB, 48 * GIB)
-    with pytest.raises(DoesNotFitError, match=r"^qwen3-32b.* does not fit .*CPU lacks"):
-        resolve(built_in("cpu-16"), model("qwen3-32b"), Machine((large_card, RAM)))
-    without = resolve(rules, model("llama-3.1-8b"), Machine((RAM,)))
+    with pytest.raises(DoesNotFitError, match=r"^qwen3-32b.* does not fit .*CPU needs"):
+        resolve(built_in("cpu-16"), model("qwen3-32b"), (large_card, RAM))
+    without = resolve(rules, model("llama-3.1-8b"), (RAM,))
     assert (found.n_ctx, found.type_k) == (without.n_ctx, without.type_k) == (32768, "f16")
 
 
@@ -113,7 +113,7 @@ def test_what_a_goal_preset_fixes_stays() -> None:
 
 def test_a_fixed_context_is_taken_also_where_it_does_not_fit() -> None:
     rules = Preset(name="x", goal="context", n_ctx=131072)
-    tiny = Machine((Device("CPU", "cpu", GIB, GIB),))
+    tiny = (Device("CPU", "cpu", GIB, GIB),)
     assert resolve(rules, model("llama-3.1-8b"), tiny).n_ctx == 131072
 
 

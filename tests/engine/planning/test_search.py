@@ -69,7 +69,7 @@ def test_context_quantises_the_cache_and_says_what_it_buys(model_8b: Model) -> N
 def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None:
     result = found(model_8b, 8, Goal.CONTEXT)
     more = Limits(min_n_ctx=result.configuration.n_ctx + 256, offload=Offload.NONE)
-    with pytest.raises(DoesNotFitError, match=r"GPU 0 keeps 5.* of 512 MiB"):
+    with pytest.raises(DoesNotFitError, match="GPU 0 needs"):
         found(model_8b, 8, Goal.CONTEXT, limits=more)
 
 
@@ -202,7 +202,7 @@ def test_without_a_gpu_everything_lies_in_main_memory(model_8b: Model) -> None:
 
 def test_what_does_not_fit_says_what_is_short(model_8b: Model) -> None:
     poor = Device("CPU", "cpu", 2 * GIB, 2 * GIB)
-    with pytest.raises(DoesNotFitError, match="CPU lacks"):
+    with pytest.raises(DoesNotFitError, match=r"CPU needs .* and has 2 GiB free"):
         search(model_8b, (gpu(2), poor), Goal.CONTEXT, target="kvchat", margin_bytes=MARGIN)
 
 
@@ -251,7 +251,7 @@ def test_a_shared_memory_that_is_too_small_is_named(model_8b: Model) -> None:
     pool = Device("CPU", "cpu", 16 * GIB, round(4.5 * GIB))
     unified = (replace(gpu(5), is_unified=True), pool)
     none = Limits(offload=Offload.NONE, min_n_ctx=256)
-    with pytest.raises(DoesNotFitError, match=r"CPU lacks"):
+    with pytest.raises(DoesNotFitError, match=r"CPU needs 4.*and has 4\.5 GiB free"):
         search(model_8b, unified, Goal.SPEED, target="kvchat", margin_bytes=0, limits=none)
 
 

@@ -20,7 +20,7 @@ from engine.planning.as_json import plan_json
 from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, fit_context, ranked, with_verdict
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.resolve import Machine, resolve
+from engine.planning.resolve import resolve
 from engine.planning.speed import SpeedBound
 from engine.planning.verdict import Verdict
 
@@ -129,7 +129,7 @@ def test_a_list_of_models_says_the_speed_of_the_plan() -> None:
     listed = with_verdict(ModelOption("", "", ()), model, context)
     assert listed.spills
     assert listed.bound is not None
-    placed = resolve(None, model, Machine(here))
+    placed = resolve(None, model, here)
     plan = planner.plan(Setup(replace(placed, n_ctx=8192)))
     assert listed.bound.tps == tps_of(plan)
     small = tuple(replace(each, free_bytes=2 * GIB) for each in here)

@@ -7,7 +7,7 @@ import pytest
 from engine.planning.knobs import KNOBS, with_matched_types
 from engine.planning.planner import Plan, Planner
 from engine.planning.verdict import Verdict, verdict_of
-from engine.planning.what_if import Effect, _experts_label, _layers_label, arrows, effects, what_ifs
+from engine.planning.what_if import Effect, arrows, effects, experts_label, layers_label, what_ifs
 from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
 
 
@@ -151,5 +151,5 @@ def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
 def test_a_layer_is_told_in_the_singular(number: int, text: str) -> None:
     plan, _ = planned(EXPERTS, 12, n_gpu_layers=number, n_cpu_moe=number)
     now = plan.setup.configuration
-    assert text in _layers_label(now)
-    assert text in _experts_label(now)
+    assert text in layers_label(now)
+    assert text in experts_label(now)

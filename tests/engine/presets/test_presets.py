@@ -14,10 +14,11 @@ from engine.configuration import (
     TensorOverride,
 )
 from engine.errors import PresetError
+from engine.memory.estimate import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
-from engine.planning.resolve import DoesNotFitError, Machine, resolve
+from engine.planning.resolve import resolve
 from engine.presets import library
 from engine.presets.library import (
     delete_preset,
@@ -35,7 +36,7 @@ from tests.gguf_files import header, llama_values, write
 from tests.made_models import made_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
-MACHINE = Machine((CPU,))
+MACHINE = (CPU,)
 
 
 @pytest.fixture
@@ -95,13 +96,13 @@ def test_the_default_context_is_the_least_of_training_8192_and_what_fits(
     )
     assert resolve(None, long, MACHINE).n_ctx == 8192
     assert resolve(Preset(name="x", n_ctx="max"), long, MACHINE).n_ctx == 131072
-    small = Machine((Device("CPU", "cpu", GIB, 600 * MIB),))
+    small = (Device("CPU", "cpu", GIB, 600 * MIB),)
     assert 0 < resolve(None, long, small).n_ctx < 8192
 
 
 def test_what_cannot_fit_says_what_is_needed_and_what_is_there(model: Model) -> None:
     with pytest.raises(PresetError, match=r"CPU needs .* and has 64 MiB free"):
-        resolve(None, model, Machine((Device("CPU", "cpu", GIB, 64 * MIB),)))
+        resolve(None, model, (Device("CPU", "cpu", GIB, 64 * MIB),))
 
 
 def test_layers_go_to_a_card_as_far_as_they_fit(tmp_path: Path) -> None:
@@ -111,10 +112,10 @@ def test_layers_go_to_a_card_as_far_as_they_fit(tmp_path: Path) -> None:
     }  # fmt: skip
     model = made_model(tmp_path / "made.gguf", "llama", values)
     card = Device("GPU 0", "gpu", 8 * GIB, 8 * GIB)
-    assert resolve(None, model, Machine((card, CPU))).n_gpu_layers == -1
+    assert resolve(None, model, (card, CPU)).n_gpu_layers == -1
     full = replace(card, free_bytes=0)
     with pytest.raises(DoesNotFitError, match="GPU 0 needs"):  # llama.cpp computes on it anyway
-        resolve(None, model, Machine((full, CPU)))
+        resolve(None, model, (full, CPU))
 
 
 def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
@@ -271,7 +272,7 @@ def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) ->
     rules = preset_of(expected, "all of them")
     assert parse_preset(preset_toml(rules), "it") == rules
     gpus = tuple(Device(f"GPU {index}", "gpu", 24 * GIB, 24 * GIB) for index in range(2))
-    assert resolve(rules, read_model(starter_path), Machine((*gpus, CPU))) == expected
+    assert resolve(rules, read_model(starter_path), (*gpus, CPU)) == expected
 
 
 def test_a_renamed_preset_says_what_it_said(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from engine.configuration import (
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import read_model
-from engine.planning.resolve import Machine, resolve
+from engine.planning.resolve import resolve
 from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
 from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportError, ExportRequest, Format
@@ -99,7 +99,7 @@ def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
     starter_path: Path, name: str
 ) -> None:
     model = read_model(starter_path)
-    machine = Machine((Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), _main_memory()))
+    machine = (Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), _main_memory())
     configuration = resolve(
         find_preset(str(builtin_dir() / f"{name}.toml"), NOBODY), model, machine
     )
