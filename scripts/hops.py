@@ -82,7 +82,9 @@ def show(trace: Trace) -> set[str]:
             print(f"  {file}:{name}")
         files |= {file for file, _ in chain}
     print(f"{len(files)} files in these chains")
-    print(f"{trace.calls.total()} calls of {len(trace.calls)} functions in {len(trace.files)} files")
+    print(
+        f"{trace.calls.total()} calls of {len(trace.calls)} functions in {len(trace.files)} files"
+    )
     return files
 
 
@@ -103,6 +105,7 @@ COMMANDS = {"plan": plan}
 
 
 def main() -> None:
+    """Run the command that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=COMMANDS)
     parser.add_argument("options", nargs=argparse.REMAINDER)

@@ -66,7 +66,7 @@ def draft_options(
     from app.planning import user_planner
     from engine.model.header_cache import HeaderFacts, read_facts
     from engine.model.library import UnknownNameError, find_model, read_headers
-    from engine.planning.pairs import DraftAdvisor
+    from engine.planning.pairs import options_of
     from engine.planning.request import take_model
 
     planner = user_planner()
@@ -83,7 +83,7 @@ def draft_options(
     own: HeaderFacts | None = next((each for each in models if each.path == path), None)
     if own is None and target.file.origin is None:
         own = read_facts(path)
-    return DraftAdvisor(target, machine or _machine()).options(models, own)
+    return options_of(target, models, own, machine or _machine())
 
 
 def _machine() -> "MachineKind":

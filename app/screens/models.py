@@ -34,7 +34,7 @@ from engine.planning.models import (
     library_options,
     ranked,
 )
-from engine.planning.pairs import DraftAdvisor
+from engine.planning.pairs import options_of
 from engine.servers import kept_server, shown_origin
 
 HEIGHTS = [(0, "-low"), (26, "-tall")]
@@ -360,7 +360,7 @@ def _description(entry: ModelEntry, others: Sequence[ModelEntry]) -> str:
         parts.append(f"also in {', '.join(visible(str(path.parent)) for path in entry.copies)}")
     try:
         model = read_model(entry.path)
-        found = DraftAdvisor(model, "cpu").options(others, entry)
+        found = options_of(model, others, entry, "cpu")
     except EngineError:
         return " · ".join(parts)
     if model.file.integer(f"{model.file.architecture}.nextn_predict_layers"):

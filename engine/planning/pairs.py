@@ -83,97 +83,92 @@ class DraftOptions:
         return next((each for each in self.drafts if each.advice.worth in pays), None)
 
 
-class DraftAdvisor:
-    """What each model would bring as a draft of one target."""
+def options_of(
+    target: Model,
+    models: Sequence[ModelEntry],
+    own: HeaderFacts | None,
+    machine: MachineKind,
+) -> DraftOptions:
+    """What the models of the folders would bring as drafts of a target, and those that miss.
 
-    def __init__(self, target: Model, machine: MachineKind) -> None:
-        self._target = target
-        self._machine = machine
-        self._facts = vocabulary_facts(target.file)
-        self._reads = token_reads(target.file)
-        has_tokens = self._facts.tokens_end and self._facts.n_tokens
-        self._tokens = TokenList(target.file.path, self._facts) if has_tokens else None
+    Args:
+        target: Whose drafts.
+        models: GGUF files and what their headers say.
+        own: What the target's own header says, to leave its copies out; None where it is no file.
+        machine: Where both run.
+    """
+    reads = token_reads(target.file)
+    facts, path = vocabulary_facts(target.file), target.file.path
+    tokens = TokenList(path, facts) if facts.tokens_end and facts.n_tokens else None
 
-    def options(self, models: Sequence[ModelEntry], target: HeaderFacts | None) -> DraftOptions:
-        """The models of the folders, and those of the catalogue that are not among them.
-
-        Args:
-            models: GGUF files and what their headers say.
-            target: What the target's own header says, to leave its copies out; None where it is
-                no file.
-        """
-        options = sorted(self._here(models, target), key=lambda each: each.rank)
-        is_misfit = Worth.MISFIT
-        names = [each.name for each in models]
-        return DraftOptions(
-            target=model_name(self._target.file.path),
-            target_path=self._target.file.path,
-            drafts=tuple(each for each in options if each.advice.worth is not is_misfit),
-            misfits=tuple(each for each in options if each.advice.worth is is_misfit),
-            missing=tuple(sorted(self._missing(names), key=lambda each: each.rank)),
-            look_up=should_use_speculation(self._reads, None, machine=self._machine),
-            problem=RECURRENT if self._target.architecture.is_recurrent else None,
-        )
-
-    def _here(
-        self, models: Sequence[ModelEntry], target: HeaderFacts | None
-    ) -> Iterator[DraftOption]:
-        identity = None if target is None else target.identity
-        for each in models:
-            is_target = each.path == self._target.file.path
-            if not is_target and (identity is None or each.identity != identity):
-                option = self._as_draft(each)
-                if option is not None:
-                    yield option
-
-    def _as_draft(self, model: ModelEntry) -> DraftOption | None:
-        """A file as a draft; None for one that is no language model."""
-        if model.kind is ModelKind.DRAFT:
-            return self._option(model, None, ONLY_A_HEAD)
-        if model.kind is not ModelKind.MODEL or model.vocabulary is None or model.reads is None:
-            return None
+    def misfit_of(model: ModelEntry) -> str | None:
+        if model.kind is ModelKind.DRAFT or model.vocabulary is None:
+            return ONLY_A_HEAD
         try:
-            misfit = difference_of(
-                (self._target.file.path, self._facts),
-                (model.path, model.vocabulary),
-                self._tokens,
-            )
+            return difference_of((path, facts), (model.path, model.vocabulary), tokens)
         except ModelFileError as error:
-            misfit = str(error)
-        return self._option(model, model.reads, misfit)
+            return str(error)
 
-    def _option(
-        self, model: ModelEntry, reads: TokenReads | None, misfit: str | None
-    ) -> DraftOption:
+    def option(model: ModelEntry) -> DraftOption:
+        misfit, is_head = misfit_of(model), model.kind is ModelKind.DRAFT
+        draft = None if is_head else model.reads
         return DraftOption(
             name=model.name,
-            advice=should_use_speculation(self._reads, reads, machine=self._machine, misfit=misfit),
+            advice=should_use_speculation(reads, draft, machine=machine, misfit=misfit),
             path=model.path,
             nbytes=model.nbytes,
             file_type=model.file_type,
-            share=None if reads is None else self._share(reads),
+            share=None if draft is None else _share(draft, reads),
         )
 
-    def _missing(self, names: Sequence[str]) -> Iterator[DraftOption]:
-        entry = entry_of(model_name(self._target.file.path))
-        for pair in () if entry is None else recommended_drafts(entry.name):
-            draft = find_entry(pair.draft)
-            if any(entry_of(name) == draft for name in names):
-                continue
-            header = draft.header()
-            reads = token_reads(header)
-            published = PUBLISHED_AS.search(draft.source)
-            yield DraftOption(
-                name=draft.name,
-                advice=should_use_speculation(self._reads, reads, machine=self._machine),
-                nbytes=header.nbytes,
-                file_type=header.file_type,
-                share=self._share(reads),
-                published_as=published[0] if published else None,
-            )
+    identity = None if own is None else own.identity
+    here = [
+        option(each)
+        for each in models
+        if each.path != path and (identity is None or each.identity != identity) and _drafts(each)
+    ]
+    here.sort(key=lambda each: each.rank)
+    missing = _missing(target, [each.name for each in models], machine)
+    return DraftOptions(
+        target=model_name(path),
+        target_path=path,
+        drafts=tuple(each for each in here if each.advice.worth is not Worth.MISFIT),
+        misfits=tuple(each for each in here if each.advice.worth is Worth.MISFIT),
+        missing=tuple(sorted(missing, key=lambda each: each.rank)),
+        look_up=should_use_speculation(reads, None, machine=machine),
+        problem=RECURRENT if target.architecture.is_recurrent else None,
+    )
 
-    def _share(self, reads: TokenReads) -> float:
-        return reads.nbytes() / max(1, self._reads.nbytes())
+
+def _drafts(model: ModelEntry) -> bool:
+    """Whether a file is a language model or a head, whose header could be read."""
+    if model.kind is ModelKind.DRAFT:
+        return True
+    return model.kind is ModelKind.MODEL and None not in (model.vocabulary, model.reads)
+
+
+def _missing(target: Model, names: Sequence[str], machine: MachineKind) -> Iterator[DraftOption]:
+    """The drafts that the catalogue recommends and that are not among some names."""
+    entry, reads = entry_of(model_name(target.file.path)), token_reads(target.file)
+    for pair in () if entry is None else recommended_drafts(entry.name):
+        draft = find_entry(pair.draft)
+        if any(entry_of(name) == draft for name in names):
+            continue
+        header = draft.header()
+        own = token_reads(header)
+        published = PUBLISHED_AS.search(draft.source)
+        yield DraftOption(
+            name=draft.name,
+            advice=should_use_speculation(reads, own, machine=machine),
+            nbytes=header.nbytes,
+            file_type=header.file_type,
+            share=_share(own, reads),
+            published_as=published[0] if published else None,
+        )
+
+
+def _share(draft: TokenReads, target: TokenReads) -> float:
+    return draft.nbytes() / max(1, target.nbytes())
 
 
 def entry_of(file_name: str) -> CatalogEntry | None:

@@ -1,6 +1,6 @@
 """A plan: a configuration with its cost, the largest context that fits, and its arguments."""
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -347,10 +347,9 @@ def with_loaded_freed(
 
 def device_index(buffer: BufferSize) -> int | None:
     """The number of a buffer's GPU in llama.cpp's own order; None is the CPU."""
-    if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
+    if buffer.device.startswith(("CPU", "AMX")) or buffer.device.endswith("_Host"):
         return None
-    digits = "".join(character for character in buffer.device if character.isdigit())
-    return int(digits) if digits else None
+    return int("".join(filter(str.isdigit, buffer.device)) or 0)  # `Metal` is the only one
 
 
 def n_ctx_limit(model: Model, setup: Setup) -> int:
@@ -372,23 +371,21 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     return (*own, *plan.estimate.warnings)
 
 
-def _absences(plan: Plan) -> list[str]:
-    """Which files the commands of a plan name that are not on this machine."""
-    file, draft = plan.model.file, plan.setup.configuration.draft
-    absent = []
-    if plan.setup.configuration.rpc_workers and not plan.setup.machine.workers:
-        named = ", ".join(plan.setup.configuration.rpc_workers)
-        absent.append(
-            f"what the workers {named} hold is not planned: say their GPUs, as --device "
-            f"{plan.setup.configuration.rpc_workers[0]}:24GiB"
+def _absences(plan: Plan) -> Iterator[str]:
+    """Which files and workers the commands of a plan name that were not looked into."""
+    file, now = plan.model.file, plan.setup.configuration
+    if now.rpc_workers and not plan.setup.machine.workers:
+        yield (
+            f"what the workers {', '.join(now.rpc_workers)} hold is not planned: say their GPUs, "
+            f"as --device {now.rpc_workers[0]}:24GiB"
         )
     if file.origin is not None:
-        absent.append(
+        yield (
             f"{file.path} is not on this machine, its header is that of {file.origin}: where it "
             "is named, write the path of the file once it is here"
         )
-    if draft is not None and not draft.model_path.is_absolute():
-        absent.append(
-            f"the draft model {draft.model_path} is not on this machine: only its header was read"
+    if now.draft is not None and not now.draft.model_path.is_absolute():
+        yield (
+            f"the draft model {now.draft.model_path} is not on this machine: only its header was "
+            "read"
         )
-    return absent

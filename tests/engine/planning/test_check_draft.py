@@ -10,7 +10,7 @@ from engine.model.architecture import read_model
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
 from engine.planning.draft_advice import check_draft
-from engine.planning.pairs import DraftAdvisor
+from engine.planning.pairs import options_of
 from tests.drafting_models import TOKENS, drafting_model
 
 
@@ -20,9 +20,7 @@ def beside(target: Path, draft: Path) -> Configuration:
 
 def reason_of_pairs(target: Path) -> str:
     """Give what `kvchat pairs` says of the one model beside a target."""
-    found = DraftAdvisor(read_model(target), "cpu").options(
-        read_headers([target.parent]), read_facts(target)
-    )
+    found = options_of(read_model(target), read_headers([target.parent]), read_facts(target), "cpu")
     (only,) = (*found.drafts, *found.misfits)
     return only.advice.reason
 

@@ -11,7 +11,7 @@ from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
 from engine.model.tensor_table import token_reads
 from engine.planning.draft_advice import MachineKind, Worth
-from engine.planning.pairs import DraftAdvisor, DraftOptions, entry_of, server_options
+from engine.planning.pairs import DraftOptions, entry_of, options_of, server_options
 from tests.drafting_models import TOKENS, drafting_model
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def pairs(folder: Path, name: str = "target", machine: MachineKind = "gpu") -> DraftOptions:
     path = folder / f"{name}.gguf"
-    return DraftAdvisor(read_model(path), machine).options(read_headers([folder]), read_facts(path))
+    return options_of(read_model(path), read_headers([folder]), read_facts(path), machine)
 
 
 def test_small_drafts_of_the_same_tokens_come_first_and_large_ones_are_warned_of(
@@ -70,7 +70,7 @@ def test_a_draft_whose_file_is_gone_is_a_misfit_and_no_crash(folder: Path) -> No
     read = read_headers([folder])
     gone.unlink()
     target = folder / "target.gguf"
-    (misfit,) = DraftAdvisor(read_model(target), "cpu").options(read, read_facts(target)).misfits
+    (misfit,) = options_of(read_model(target), read, read_facts(target), "cpu").misfits
     assert "cannot be read" in misfit.advice.reason
 
 
@@ -92,20 +92,20 @@ def test_a_head_of_another_model_is_named_for_what_it_is(folder: Path) -> None:
 
 def test_a_recurrent_target_says_that_nothing_drafts_for_it() -> None:
     target = find_entry("falcon-mamba-7b").model()
-    assert "recurrent" in str(DraftAdvisor(target, "cpu").options([], None).problem)
+    assert "recurrent" in str(options_of(target, [], None, "cpu").problem)
 
 
 def test_drafts_of_the_catalogue_that_are_not_here_are_named_with_their_place(
     tmp_path: Path,
 ) -> None:
     target = find_entry("qwen2.5-7b").model()
-    found = DraftAdvisor(target, "gpu").options([], None)
+    found = options_of(target, [], None, "gpu")
     assert found.problem is None
     assert found.missing[0].name == "qwen2.5-0.5b"
     assert all((each.published_as or "").startswith("Qwen/") for each in found.missing)
     assert all(each.path is None for each in found.missing)
     drafting_model(tmp_path / "Qwen2.5-0.5B-Instruct-Q8_0.gguf", 1)
-    there = DraftAdvisor(target, "gpu").options(read_headers([tmp_path]), None)
+    there = options_of(target, read_headers([tmp_path]), None, "gpu")
     assert "qwen2.5-0.5b" not in [each.name for each in there.missing]
 
 
@@ -130,7 +130,7 @@ def test_options_for_llama_server_name_type_model_and_length(folder: Path) -> No
 
 
 def test_options_of_a_draft_that_is_not_here_are_refused() -> None:
-    missing = DraftAdvisor(find_entry("qwen2.5-7b").model(), "gpu").options([], None).missing
+    missing = options_of(find_entry("qwen2.5-7b").model(), [], None, "gpu").missing
     with pytest.raises(ModelFileError, match="not on this machine"):
         server_options(missing[0])
 
