@@ -139,9 +139,7 @@ class SpeculationDefaults(_Section):
     """Who drafts when a model is opened without a preset."""
 
     predictor: PredictorName = Field(default=PredictorName.SUFFIX, strict=False)
-    """`off`, `lookup`, `suffix`, `combined`, `draft` (with a draft model), or `custom`."""
-    custom_predictor: str = ""
-    """Name of the plugin's predictor that `custom` is."""
+    """`off`, `lookup`, `suffix`, `combined`, or `draft` (with a draft model)."""
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
     """`fixed` drafts `n_draft` tokens a round, `auto` what measured costs and acceptance
     promise."""

@@ -49,8 +49,8 @@ from engine.speculation.auto import AutoController
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.costs import Costs
 from engine.speculation.drafter import Drafter, make_controller
+from engine.speculation.predictor_pool import look_up, suffixes
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.registry import make_reader
 from tests import speculation_simulator as sim
 
 CURVES = {"two_cores": sim.TWO_CORES, "q4_k": sim.Q4_K, "gpu": sim.GPU, "kink": sim.KINK}
@@ -86,7 +86,7 @@ class Proposals:
     """A predictor's guesses at every place of a line, made once for all rules."""
 
     def __init__(self, line: Line, rule: SpeculationSettings) -> None:
-        reader = make_reader(rule)
+        reader = (look_up if rule.predictor == "lookup" else suffixes)(rule)
         self.name = reader.name
         self.was_asked = False
         self._guesses: list[tuple[DraftToken, ...]] = []

@@ -17,8 +17,9 @@ from itertools import islice
 
 from engine.clock import Stopwatch
 from engine.configuration import PredictorName, SpeculationSettings
+from engine.speculation.predictor_pool import look_up, suffixes
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.registry import Readers
+from engine.speculation.predictors.suffix import PastRepliesPredictor
 
 READERS = [name for name in PredictorName if SpeculationSettings(name).drafts_from_text]
 N_VOCAB, QUOTED = 4000, 40
@@ -68,10 +69,12 @@ def measure(
 
 def made(name: PredictorName, past: list[int]) -> Predictor:
     settings = SpeculationSettings(name)
-    if name is not PredictorName.COMBINED:
-        return Readers().give(settings)
+    if name is PredictorName.LOOKUP:
+        return look_up(settings)
+    if name is PredictorName.SUFFIX:
+        return suffixes(settings)
     replies = [past[n * N_PAST_TOKENS :][:N_PAST_TOKENS] for n in range(N_PAST)]
-    return Readers().combine(settings, replies, None)
+    return PastRepliesPredictor(replies, min_confidence=settings.suffix_min_confidence)
 
 
 def quoting_line(n_tokens: int, *, seed: int = 1) -> list[int]:

@@ -139,6 +139,7 @@ class PredictorName(StrEnum):
     COMBINED = "combined"
     DRAFT = "draft"
     CUSTOM = "custom"
+    """The object that a `Session` was given."""
 
 
 class ControllerName(StrEnum):
@@ -155,8 +156,6 @@ class SpeculationSettings:
     __pydantic_config__ = STRICT
 
     predictor: PredictorName = PredictorName.SUFFIX
-    custom_predictor: str = ""
-    """Name of the plugin's predictor that `custom` is; empty where none is named."""
     controller: ControllerName = ControllerName.AUTO
     n_draft: DraftLength = 3
     """Tokens of each draft under the fixed rule; the automatic rule finds its own length."""
@@ -187,17 +186,6 @@ class SpeculationSettings:
     strict: bool = False
     """Whether drafts keep to the batches that come out to the bit as plain decoding's steps, or,
     where there are none, near ties are decoded again alone; for `coupled` and `match`."""
-
-    @property
-    def predictor_title(self) -> str:
-        """The predictor as it is shown and typed, such as `custom:NAME`."""
-        return self.title_of(self.predictor)
-
-    def title_of(self, name: PredictorName) -> str:
-        """A predictor as it would be shown if these settings named it."""
-        if name is PredictorName.CUSTOM and self.custom_predictor:
-            return f"{name}:{self.custom_predictor}"
-        return name.value
 
     @property
     def drafts_from_text(self) -> bool:

@@ -20,7 +20,6 @@ from engine.model.identity import ModelKind, kind_of
 from engine.planning.draft_advice import check_draft
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_is_no_head
-from engine.speculation.predictors.base import DisabledPredictor
 
 
 class ModelBackend(Backend, Protocol):
@@ -77,15 +76,13 @@ class LoadedSession:
 
 def load_session(
     configuration: Configuration,
-    disabled_predictor: DisabledPredictor | None = None,
     costs: CostProfile | None = None,
     *,
     weights: LoadedModel | None = None,
 ) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
 
-    A `disabled_predictor` stays off, whatever is asked for; `costs` are those of an earlier run.
-    `weights` of llama.cpp that are loaded already are shared.
+    `costs` are those of an earlier run; `weights` of llama.cpp that are loaded already are shared.
 
     A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
     process that watches knows what to try next.
@@ -115,7 +112,6 @@ def load_session(
             _template(target),
             configuration.speculation,
             draft_backend=draft,
-            disabled_predictor=disabled_predictor,
             costs=costs,
             n_ctx_train=target.n_ctx_train,
             threads=Threads(
@@ -128,8 +124,7 @@ def load_session(
             backend.close()
         raise
     loaded = _loaded(configuration, session, target, draft, watch)
-    said = (warning, None if disabled_predictor is None else disabled_predictor.reason)
-    notes = (*loaded.notes, *(note for note in said if note is not None))
+    notes = loaded.notes if warning is None else (*loaded.notes, warning)
     return LoadedSession(session, replace(loaded, notes=notes), target)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.bench.results import BenchError
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import PresetError
-from engine.speculation.registry import with_predictor
+from engine.speculation.predictor_pool import with_predictor
 
 USUAL = (
     PredictorName.LOOKUP,
@@ -23,13 +23,11 @@ class Policy:
     predictor: PredictorName
     controller: ControllerName
     n_draft: int | None = None
-    custom: str = ""
-    """Name of the plugin's predictor, where the predictor is `custom`."""
 
     @property
     def name(self) -> str:
         """Name in tables and files, which `parse_policy` reads again: `lookup:fixed:4`."""
-        parts = [self.settings(SpeculationSettings()).predictor_title, self.controller.value]
+        parts = [self.predictor.value, self.controller.value]
         return ":".join(parts if self.n_draft is None else [*parts, str(self.n_draft)])
 
     @property
@@ -52,7 +50,6 @@ class Policy:
         return replace(
             base,
             predictor=self.predictor,
-            custom_predictor=self.custom,
             controller=self.controller,
             n_draft=base.n_draft if self.n_draft is None else self.n_draft,
         )
@@ -87,7 +84,7 @@ class PolicyChoice:
             BenchError: a policy is unknown, or its predictor not available here.
         """
         policies = self._policies([name for name in USUAL if name in available])
-        wanted = {each.predictor for each in policies} - {PredictorName.CUSTOM}
+        wanted = {each.predictor for each in policies}
         missing = sorted(wanted - set(available))
         if missing:
             raise BenchError(
@@ -109,10 +106,8 @@ def parse_policy(text: str) -> Policy:
     Raises:
         BenchError: a part is unknown, or the length is missing, too many or out of range.
     """
-    n_parts = 2 if text.startswith(f"{PredictorName.CUSTOM}:") else 1
-    parts = text.split(":")
-    predictor = ":".join(parts[:n_parts])
-    controller, *lengths = parts[n_parts:] or [""]
+    predictor, _, rule = text.partition(":")
+    controller, *lengths = rule.split(":")
     if controller not in list(ControllerName):
         raise BenchError(
             f"{text!r} is not a policy: its rule {controller!r} is not one of "
@@ -129,7 +124,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def drafting(predictor: str, controller: ControllerName) -> Policy:
-    """A policy of a predictor, `custom:NAME` among them, without a length.
+    """A policy of a predictor, without a length.
 
     Raises:
         BenchError: there is no such predictor, or it is `off`.
@@ -140,7 +135,7 @@ def drafting(predictor: str, controller: ControllerName) -> Policy:
         raise BenchError(str(error)) from error
     if settings.predictor is PredictorName.OFF:
         raise BenchError("plain decoding is always measured: leave `off` out")
-    return Policy(settings.predictor, controller, custom=settings.custom_predictor)
+    return Policy(settings.predictor, controller)
 
 
 def make_policies(
@@ -149,7 +144,7 @@ def make_policies(
     """Every predictor under every controller, with every length where it is fixed.
 
     Under `auto` the sources compete by themselves, so that `combined` covers all where it is
-    among the predictors; a plugin's own one is not in it and runs besides.
+    among the predictors.
 
     Raises:
         BenchError: nothing is left to compare, a predictor is unknown, or a length out of range.
@@ -184,8 +179,7 @@ def _under(controller: ControllerName, predictors: Sequence[str]) -> list[Policy
     found = [drafting(predictor, controller) for predictor in dict.fromkeys(predictors)]
     names = {policy.predictor for policy in found}
     if controller is ControllerName.AUTO and PredictorName.COMBINED in names:
-        kept = (PredictorName.COMBINED, PredictorName.CUSTOM)
-        return [policy for policy in found if policy.predictor in kept]
+        return [policy for policy in found if policy.predictor is PredictorName.COMBINED]
     return found
 
 

@@ -276,8 +276,6 @@ def _keys(policy: Policy | None) -> dict[str, Value | None]:
         "predictor": policy.predictor.value,
         "controller": policy.controller.value,
     }
-    if policy.custom:
-        keys["custom_predictor"] = policy.custom
     if policy.n_draft is not None:
         keys["n_draft"] = policy.n_draft
     return keys

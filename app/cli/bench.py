@@ -49,8 +49,8 @@ bench_options = joined(
     click.option("--seed", default=1, show_default=True,
                  help="Seed of the choice of prompts, and of the sampling."),
     click.option("--predictors", callback=listed(None),
-                 help="Separated by commas: lookup, suffix, combined, draft, custom:NAME. [all "
-                 "that the model can use, except custom ones]"),
+                 help="Separated by commas: lookup, suffix, combined, draft. [all "
+                 "that the model can use]"),
     click.option("--controllers", default="auto,fixed", show_default=True,
                  callback=listed(CONTROLLERS),
                  help=f"Separated by commas: {', '.join(CONTROLLERS)}."),

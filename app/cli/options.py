@@ -145,7 +145,7 @@ def _age(text: str) -> float:
 
 def _predictor(text: str) -> str:
     from engine.configuration import SpeculationSettings
-    from engine.speculation.registry import with_predictor
+    from engine.speculation.predictor_pool import with_predictor
 
     with_predictor(SpeculationSettings(), text)
     return text

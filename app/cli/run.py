@@ -180,7 +180,7 @@ run_options = joined(
                  help="An adapter beside the model, and how strongly it works; may be repeated."),
     click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU."),
     click.option("--predictor", type=PREDICTOR,
-                 metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
+                 metavar="[off|lookup|suffix|combined|draft]",
                  help="What guesses the next tokens."),
     click.option("--controller", type=click.Choice(["fixed", "auto"]),
                  help="What decides how many tokens are drafted."),
@@ -382,7 +382,7 @@ def _overridden(
 ) -> "Configuration":
     """The configuration with what was typed of drafts and sampling, which cost no memory."""
     from engine.configuration import ControllerName
-    from engine.speculation.registry import with_predictor
+    from engine.speculation.predictor_pool import with_predictor
 
     if configuration.server is not None:
         _refuse_at_server(outputs)

@@ -12,7 +12,7 @@ from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, Specu
 from engine.errors import EngineError, PresetError
 from engine.presets.library import list_presets
 from engine.requests import GenerationRequest
-from engine.speculation.registry import with_predictor
+from engine.speculation.predictor_pool import with_predictor
 
 _RULES = (ControllerName.AUTO, ControllerName.FIXED)
 
@@ -48,7 +48,7 @@ class Side:
         rule = settings.controller.value
         if settings.controller is not ControllerName.AUTO:
             rule += f" {settings.n_draft}"
-        return f"{settings.title_of(settings.predictor)} · {rule}"
+        return f"{settings.predictor} · {rule}"
 
     def with_predictor(self, name: PredictorName) -> "Side":
         """The same rule with another source of drafts."""
@@ -78,7 +78,7 @@ def speculative_side(settings: SpeculationSettings) -> Side:
 
 
 def read_side(text: str, settings: SpeculationSettings) -> Side:
-    """Read `PREDICTOR[:CONTROLLER[:LENGTH]]`, such as `off`, `lookup:fixed:4`, `custom:mine:auto`.
+    """Read `PREDICTOR[:CONTROLLER[:LENGTH]]`, such as `off`, `lookup:fixed:4`.
 
     Args:
         text: What was typed; `plain` is `off`.
@@ -88,9 +88,6 @@ def read_side(text: str, settings: SpeculationSettings) -> Side:
         SideError: If a part of it is none of the words that it can be.
     """
     first, *rest = text.strip().lower().split(":")
-    if first == PredictorName.CUSTOM and rest:
-        first = f"{first}:{text.strip().split(':')[1]}"
-        rest = rest[1:]
     try:
         side = Side(with_predictor(settings, "off" if first == "plain" else first))
     except PresetError as error:

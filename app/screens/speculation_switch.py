@@ -114,4 +114,4 @@ def describe(settings: SpeculationSettings) -> str:
             rule = f"fixed at {settings.n_draft} tokens"
         case ControllerName.AUTO:
             rule = "as many tokens as pay"
-    return f"{settings.predictor_title}, {rule}"
+    return f"{settings.predictor}, {rule}"

@@ -251,7 +251,7 @@ class CallbackDecoder:
         self._predictor.longest = self._longest()
         if self._settings.predictor is PredictorName.OFF:
             return self._settings
-        return replace(self._settings, predictor=PredictorName.CUSTOM, custom_predictor=NAME)
+        return replace(self._settings, predictor=PredictorName.CUSTOM)
 
     def _longest(self) -> int:
         """The longest draft that the controller may want."""

@@ -29,7 +29,6 @@ from engine.events import (
     TiersChanged,
     TokensCommitted,
 )
-from engine.generation.drafting import Drafting, DraftingPool
 from engine.generation.prefill import FirstRow, Prefill
 from engine.generation.prompt import (
     Prompt,
@@ -57,7 +56,8 @@ from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
-from engine.speculation.drafter import Draft, Drafter, make_controller
+from engine.speculation.drafter import Draft, Drafter
+from engine.speculation.predictor_pool import PredictorPool, ReplyPredictors
 from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
 
 SEED_BITS = 63
@@ -81,7 +81,7 @@ class Shared:
     threads: Threads
     recall: Recall
     costs: Costs
-    drafting: DraftingPool
+    predictors: PredictorPool
     company: Company
     prefill: Prefill
     grammars: Grammars
@@ -105,7 +105,7 @@ class ReplyLoop:
         self._request = request
         self._cancellation = cancellation
         self._backend, self._recall = shared.backend, shared.recall
-        self._drafting: Drafting | None = None
+        self._predictors: ReplyPredictors | None = None
         self._reply: Reply | None = None
         self._thinking: ThinkingWatch | None = None
         self._opens = ""
@@ -141,12 +141,12 @@ class ReplyLoop:
         if has_begun:
             is_held = self._backend.rounds_by_threads and self._rounds_again()
             self._shared.n_held += is_held
-            self._drafting = self._shared.drafting.take(self._request.owner)
+            self._predictors = self._shared.predictors.acquire(self._request.owner)
             try:
                 yield from self._run(prompt)
             finally:
                 self._shared.n_held -= is_held
-                self._shared.drafting.give_back(self._drafting)
+                self._shared.predictors.release(self._predictors)
                 if (reply := self._reply) is not None:
                     self._recall.end(reply.recalled.slot)
                     self._shared.last_lines.keep(
@@ -369,26 +369,18 @@ class ReplyLoop:
             yield changed
 
     def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
-        settings, drafting = self._wanted, self._drafting
-        assert drafting is not None, "a reply that is made has predictors"
+        settings, predictors = self._wanted, self._predictors
+        assert predictors is not None, "a reply that is made has predictors"
         if old is not None and old.fault is not None:
-            drafting.registry.give_up(old.settings, old.fault)
-        controller = make_controller(settings, drafting.auto)
-        engaged = drafting.registry.engage(
-            settings,
-            reply.request,
-            reply.sampler,
-            controller=controller,
-            plain_step=self._plain_step,
-        )
-        drafter = Drafter(engaged.sources, controller, settings)
+            predictors.give_up(old.settings, old.fault)
+        drafter = predictors.engage(settings, reply.request, reply.sampler)
         drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
         reply.stats = replace(
             reply.stats,
-            predictor=settings.title_of(engaged.name),
+            predictor=drafter.predictor.value,
             controller=settings.controller.value,
         )
-        return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
+        return drafter, SpeculationChanged(drafter.predictor, settings.controller, drafter.note)
 
     def _verify(
         self, reply: Reply, settings: SpeculationSettings, draft: Draft, is_exact: bool

@@ -12,7 +12,6 @@ from engine.cache.requantised import OtherTypes
 from engine.configuration import SpeculationSettings
 from engine.errors import EngineError, IncompatiblePairError
 from engine.events import Event
-from engine.generation.drafting import DraftingPool
 from engine.generation.loop import ReplyLoop, Shared
 from engine.generation.prefill import Prefill
 from engine.generation.prompt import chat_prompt, text_tokens
@@ -25,7 +24,8 @@ from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import CostProfile, Costs
 from engine.speculation.pairs import check_pair
-from engine.speculation.predictors.base import Busy, DisabledPredictor, Predictor
+from engine.speculation.predictor_pool import PredictorPool
+from engine.speculation.predictors.base import Predictor
 
 
 class Session:
@@ -39,12 +39,10 @@ class Session:
         template: Makes prompts of messages.
         speculation: Until `set_speculation` says otherwise.
         draft_backend: The draft model.
-        disabled_predictor: Stays off, whatever is asked for.
         costs: Of an earlier run.
         n_ctx_train: Tokens that the target was trained on.
         threads: Of the backends; None leaves them as they were opened.
-        custom_predictor: What the predictor `custom` is, in place of an installed plugin; whoever
-            made it closes it.
+        custom_predictor: What the predictor `custom` is; whoever made it closes it.
 
     Raises:
         IncompatiblePairError: the draft's vocabulary is not the target's.
@@ -57,7 +55,6 @@ class Session:
         speculation: SpeculationSettings,
         *,
         draft_backend: Backend | None = None,
-        disabled_predictor: DisabledPredictor | None = None,
         costs: CostProfile | None = None,
         n_ctx_train: int | None = None,
         threads: Threads | None = None,
@@ -73,8 +70,8 @@ class Session:
         threads = Threads((backend,), follows=(False, False)) if threads is None else threads
         measured.use_threads(threads.n_decode)
         company = Company(backend, recall)
-        self._drafting = DraftingPool(
-            backend, draft_backend, disabled_predictor, measured, custom_predictor
+        self._predictors = PredictorPool(
+            backend, measured, draft=draft_backend, custom=custom_predictor
         )
         reasoning = Reasoning.found(template, partial(_is_token, backend))
         self._shared = Shared(
@@ -85,7 +82,7 @@ class Session:
             threads=threads,
             recall=recall,
             costs=measured,
-            drafting=self._drafting,
+            predictors=self._predictors,
             company=company,
             prefill=Prefill(backend, recall, measured, threads, company),
             grammars=Grammars(backend.vocabulary),
@@ -99,11 +96,7 @@ class Session:
     @property
     def predictors(self) -> tuple[str, ...]:
         """Names of the predictors that can be switched on."""
-        return self._drafting.first.registry.names(self._shared.wanted)
-
-    def busy_predictor(self) -> Busy | None:
-        """The predictor that is at work now, None while none is; from any thread."""
-        return self._drafting.busy()
+        return self._predictors.first.names
 
     def attach_cache(
         self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
@@ -224,11 +217,10 @@ class Session:
         return self._recall.report()
 
     def close(self) -> None:
-        """Free the backends and what a plugin holds.
+        """Free the backends.
 
         Raises:
             EngineError: a reply is not over; nothing was freed.
-            PredictorError: the plugin raised; everything else was freed.
         """
         if self._scheduler.n_replies:
             raise EngineError(
@@ -239,7 +231,6 @@ class Session:
         self._backend.close()
         if self._draft_backend is not None:
             self._draft_backend.close()
-        self._drafting.close()
 
     def _abort(self) -> None:
         self._backend.abort()

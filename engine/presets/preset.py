@@ -110,11 +110,12 @@ class Preset(Strict, EngineSettings, frozen=True):
 
     @field_validator("speculation", mode="before")
     @classmethod
-    def _without_band(cls, value: object) -> object:
-        """Earlier versions had a rule `band`; `auto` follows the acceptance too."""
-        if isinstance(value, dict) and value.get("controller") == "band":
-            return {**value, "controller": "auto"}
-        return value
+    def _of_earlier_versions(cls, value: object) -> object:
+        """Earlier versions had predictors of packages, and a rule `band`, which is `auto` now."""
+        if not isinstance(value, dict):
+            return value
+        kept = {name: each for name, each in value.items() if name != "custom_predictor"}
+        return {**kept, "controller": "auto"} if kept.get("controller") == "band" else kept
 
     @field_validator("n_threads", "n_threads_batch", mode="before")
     @classmethod

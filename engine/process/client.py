@@ -5,7 +5,7 @@ the client starts it and reads it, so that the caller's own priority is not inhe
 waits for the screen. Loads are numbered: what a process says counts as long as no other load was
 asked for. A process that dies becomes a `WorkerStopped` event; one that crashes while loading is
 tried again without extra buffer types, and where that helps it is remembered; one that hangs is
-started again, without the predictor that made it hang.
+started again.
 """
 
 import contextlib
@@ -42,10 +42,7 @@ from engine.process.protocol import (
 )
 from engine.process.watchdog import (
     BuildMemory,
-    Hang,
     describe_exit,
-    hang_in_silence,
-    hang_of,
     is_native_crash,
     start_behind_pipe,
     writable_log,
@@ -293,10 +290,10 @@ class WorkerClient:
             self._write(process, attempt.load)
         else:
             self._end(process)
-        hang = self._read_until_end(process)
+        has_hung = self._read_until_end(process)
         exit_code = _exit_code_of(process.popen)
         self._forget(process)
-        return self._after_end(attempt, exit_code, hang)
+        return self._after_end(attempt, exit_code, has_hung=has_hung)
 
     def _start(self, attempt: _Attempt) -> _Process:
         self._log_path, note = writable_log(self._log_path)
@@ -308,49 +305,37 @@ class WorkerClient:
             process.watched = psutil.Process(process.popen.pid)
         return process
 
-    def _read_until_end(self, process: _Process) -> Hang | None:
-        """Pass events on until the pipe closes; tells how the process hung if it was killed.
+    def _read_until_end(self, process: _Process) -> bool:
+        """Pass events on until the pipe closes; whether the process was killed as it hung.
 
         Time in which this process stood still itself (stopped, or the machine asleep) is nobody's
         silence: of each wait no more than it was asked to take counts.
         """
-        silent_s = lost_s = 0.0
+        silent_s = 0.0
         while True:
             began_at = time.monotonic()
             if process.end_by is not None and time.monotonic() > process.end_by:
                 process.popen.kill()
             try:
                 if process.connection.poll(POLL_S):
-                    answer = process.connection.recv()
+                    self._take(process.connection.recv(), process)
                     silent_s = 0.0
-                    lost_s += max(time.monotonic() - began_at - POLL_S, 0.0)
-                    if not _is_at_work(answer):
-                        lost_s = 0.0
-                    if (hang := self._take(answer, process, lost_s)) is not None:
-                        process.popen.kill()
-                        return hang
                     continue
             except (EOFError, OSError):
-                return None
-            waited_s = time.monotonic() - began_at
-            silent_s += min(waited_s, POLL_S)
-            lost_s += max(waited_s - POLL_S, 0.0)
+                return False
+            silent_s += min(time.monotonic() - began_at, POLL_S)
             if silent_s > self._silence_limit_s:
                 process.popen.kill()
-                return hang_in_silence(self._speculation, self._silence_limit_s)
+                return True
             self._ping(process)
 
-    def _take(self, answer: Answer, process: _Process, lost_s: float) -> Hang | None:
-        """Pass events on; gives the hang of which a sign of life tells, if it does.
-
-        `lost_s` is time that does not count for who is at work.
-        """
+    def _take(self, answer: Answer, process: _Process) -> None:
+        """Pass events on."""
         if isinstance(answer, Pong):
-            return hang_of(answer.busy, self._silence_limit_s, lost_s)
+            return
         for event in answer:
             told = self._as_set(event, process) if isinstance(event, Loaded) else event
             self._tell(process.attempt, told)
-        return None
 
     def _as_set(self, loaded: Loaded, process: _Process) -> Loaded:
         """Switch a new engine to what was set while it loaded; gives what is loaded now."""
@@ -367,14 +352,15 @@ class WorkerClient:
             self._write(process, SetSpeculation(speculation))
         return replace(loaded, configuration=replace(loaded.configuration, speculation=speculation))
 
-    def _after_end(self, attempt: _Attempt, exit_code: int, hang: Hang | None) -> _Attempt | None:
+    def _after_end(self, attempt: _Attempt, exit_code: int, *, has_hung: bool) -> _Attempt | None:
         """Report why a process ended; the result is what to try next, if there is something."""
         was_loaded = self._is_loaded
-        if hang is not None:
-            said = f"{hang.message}; the engine is restarted" if was_loaded else hang.message
+        if has_hung:
+            said = f"it was silent for {self._silence_limit_s:g} s"
+            said += "; the engine is restarted" if was_loaded else ""
             title = "The engine stopped answering"
             self._stopped(attempt, title, said, exit_code, will_restart=was_loaded)
-            return self._again(attempt, hang) if was_loaded else None
+            return self._again(attempt) if was_loaded else None
         why = describe_exit(exit_code)
         crashed = not was_loaded and is_native_crash(exit_code)
         if crashed and attempt.load.configuration.use_extra_buffers:
@@ -393,16 +379,10 @@ class WorkerClient:
         )
         return None
 
-    def _again(self, attempt: _Attempt, hang: Hang) -> _Attempt:
-        """What to load in the place of a hung process: as it was set last, without culprit."""
-        job = attempt.load
-        configuration = replace(job.configuration, speculation=self._speculation)
-        job = replace(
-            job,
-            configuration=configuration,
-            disabled_predictor=hang.disabled_predictor or job.disabled_predictor,
-        )
-        return replace(attempt, load=job)
+    def _again(self, attempt: _Attempt) -> _Attempt:
+        """What to load in the place of a hung process: as it was set last."""
+        configuration = replace(attempt.load.configuration, speculation=self._speculation)
+        return replace(attempt, load=replace(attempt.load, configuration=configuration))
 
     def _stopped(
         self,
@@ -470,11 +450,6 @@ class WorkerClient:
             process.end_by = time.monotonic() + SAVE_LIMIT_S
             if not self._write(process, Close()):
                 process.popen.kill()
-
-
-def _is_at_work(answer: Answer) -> bool:
-    """Whether a predictor may have been at work since before this answer."""
-    return not isinstance(answer, Pong) or answer.busy is not None
 
 
 def _exit_code_of(popen: "subprocess.Popen[bytes]") -> int:

@@ -9,7 +9,6 @@ from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event
 from engine.requests import GenerationRequest, Message
-from engine.speculation.predictors.base import Busy, DisabledPredictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +16,6 @@ class Load:
     """Open this configuration; the first message, once a process."""
 
     configuration: Configuration
-    disabled_predictor: DisabledPredictor | None = None
-    """A predictor that hung before and must not be used."""
     costs_path: Path | None = None
     """File that keeps measured costs from one start to the next; None keeps nothing."""
     cache: CacheSettings = field(default_factory=CacheSettings)
@@ -94,9 +91,6 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class Pong:
     """It does."""
-
-    busy: Busy | None = None
-    """The predictor that is at work, None while none is."""
 
 
 Command = (

@@ -7,19 +7,13 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from engine.builds import installed_build
-from engine.configuration import PredictorName, SpeculationSettings
 from engine.files import read_record, write_record
-from engine.speculation.predictors.base import Busy, DisabledPredictor
 
-SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
-PATIENCE_WITH_A_DRAFT = 20.0
-"""A draft model reads the whole chat before its first guess, on a processor for minutes."""
 NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 CAUSES = {
     signal.SIGSEGV: "it read memory that is not its own (SIGSEGV)",
@@ -102,54 +96,6 @@ def start_behind_pipe(
         fd = theirs.fileno()
         popen = start([*command, str(fd)], log_path, pass_fds=(fd,))
         return popen, Connection(ours.detach())
-
-
-@dataclass(frozen=True, slots=True)
-class Hang:
-    """A process that had to be ended."""
-
-    message: str
-    disabled_predictor: DisabledPredictor | None = None
-    """What the next process must not use, None where nothing is under suspicion."""
-
-
-def hang_of(busy: Busy | None, limit_s: float, lost_s: float = 0.0) -> Hang | None:
-    """The hang of a predictor that has been at work for too long, None while it may go on.
-
-    `limit_s` is the time for one call of a predictor; one with a draft model has
-    `PATIENCE_WITH_A_DRAFT` times as long. `lost_s` of its time nothing ran at all.
-    """
-    if busy is None:
-        return None
-    if busy.title in SLOW_READERS:
-        limit_s *= PATIENCE_WITH_A_DRAFT
-    elapsed_s = busy.elapsed_s - lost_s
-    if elapsed_s <= limit_s:
-        return None
-    said = f"the {busy.title} predictor has not answered for {elapsed_s:.0f} s"
-    return Hang(f"{said} and is left out", _disabled_predictor(busy.title, f"{said}, so it is off"))
-
-
-def hang_in_silence(speculation: SpeculationSettings, limit_s: float) -> Hang:
-    """The hang of a process that left a ping unanswered for `limit_s`.
-
-    Only code that holds Python's interpreter can do that, so a plugin's predictor is suspected
-    where one is in use: kvchat's own ones and llama.cpp let the thread that answers pings run.
-    """
-    said = f"it was silent for {limit_s:g} s"
-    if speculation.predictor is not PredictorName.CUSTOM:
-        return Hang(said)
-    title = speculation.predictor_title
-    return Hang(
-        f"{said}; the {title} predictor is left out, because it may have done that",
-        _disabled_predictor(
-            title, f"the engine hung while the {title} predictor was in use, so it is off"
-        ),
-    )
-
-
-def _disabled_predictor(title: str, reason: str) -> DisabledPredictor:
-    return DisabledPredictor(title, f"{reason}: load the model again to try it again")
 
 
 def is_native_crash(exit_code: int) -> bool:

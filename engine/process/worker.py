@@ -156,7 +156,7 @@ class Worker:
 
         self._costs = KeptCosts.of(task.configuration, task.costs_path)
         costs = self._costs.read()
-        loaded = load_session(task.configuration, task.disabled_predictor, costs)
+        loaded = load_session(task.configuration, costs)
         self._session = loaded.session
         gc.freeze()  # what lives as long as the model is not looked at in every collection
         told = loaded.loaded
@@ -254,8 +254,7 @@ class Worker:
             case Close():
                 self._end()
             case Ping():
-                session = self._session
-                self._send(Pong(None if session is None else session.busy_predictor()))
+                self._send(Pong())
 
     def _count(self, command: CountTokens) -> None:
         """Answer in any case: who asked waits for it."""

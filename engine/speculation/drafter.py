@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
-from engine.configuration import ControllerName, SpeculationSettings, check_settings
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings, check_settings
 from engine.errors import DecodeAborted, EngineError
 from engine.sampling import Distribution
 from engine.speculation.acceptance import Examined
@@ -89,9 +89,16 @@ class Drafter:
     """
 
     def __init__(
-        self, sources: Sequence[Predictor], controller: Controller, settings: SpeculationSettings
+        self,
+        sources: Sequence[Predictor],
+        controller: Controller,
+        settings: SpeculationSettings,
+        *,
+        note: str | None = None,
     ) -> None:
         self.settings = settings
+        self.note = note
+        """Why nobody drafts as the settings ask, None where somebody does."""
         self.controller = controller
         self.fault: str | None = None
         """Why drafting was given up, None while it works."""
@@ -100,6 +107,11 @@ class Drafter:
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         self._n_plain_steps = 0
+
+    @property
+    def predictor(self) -> PredictorName:
+        """Who drafted at the start of the reply."""
+        return self.settings.predictor if self.note is None else PredictorName.OFF
 
     @property
     def is_on(self) -> bool:
@@ -189,7 +201,7 @@ class Drafter:
                 return
 
     def _give_up(self, error: EngineError) -> None:
-        self.fault = f"the {self.settings.predictor_title} predictor failed and is off: {error}"
+        self.fault = f"the {self.settings.predictor} predictor failed and is off: {error}"
         self._sources = ()
 
     def _plain_step_is_due(self) -> bool:

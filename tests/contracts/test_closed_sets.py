@@ -21,8 +21,6 @@ from engine.memory.kv_cache import KV_TYPES, is_quantized
 from engine.policy.pairs import COARSENESS
 from engine.presets.programs.base import Exported, ExportRequest
 from engine.presets.programs.formats import FORMATS
-from engine.speculation.registry import Registry
-from engine.testing import FakeBackend
 
 NAMES = get_args(KVTypeName)
 CONFIGURATION = Configuration(Path("/m/a.gguf"), n_ctx=4096, flash_attention="on")
@@ -64,8 +62,6 @@ def test_every_kv_type_reaches_every_program_or_is_said_not_to(name: str, kv_typ
 
 def drafting(predictor: PredictorName) -> Configuration:
     speculation = SpeculationSettings(predictor=predictor)
-    if predictor is PredictorName.CUSTOM:
-        speculation = replace(speculation, custom_predictor="mine")
     draft = DRAFT if predictor is PredictorName.DRAFT else None
     return replace(CONFIGURATION, speculation=speculation, draft=draft)
 
@@ -82,12 +78,6 @@ def test_every_predictor_reaches_every_program_or_is_said_not_to(
 def test_where_nothing_drafts_nothing_is_said_of_drafts(name: str) -> None:
     _, remarks = exported(name, drafting(PredictorName.OFF))
     assert not [remark for remark in remarks if "in every round" in remark]
-
-
-def test_every_predictor_can_be_switched_on() -> None:
-    target, draft = FakeBackend(n_ctx=64, seed=1), FakeBackend(n_ctx=64, seed=2)
-    known = Registry(target, draft).names(drafting(PredictorName.CUSTOM).speculation)
-    assert set(known) == set(PredictorName)
 
 
 def test_every_panel_has_its_content() -> None:

@@ -207,9 +207,6 @@ class ServerSession:
     def costs(self) -> None:
         """Nothing: what batches cost is not this machine's."""
 
-    def busy_predictor(self) -> None:
-        """Nobody: the server drafts."""
-
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Say that the server's own choice stays."""
         del settings

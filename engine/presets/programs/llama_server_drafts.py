@@ -175,7 +175,7 @@ def _predictor_remarks(configuration: Configuration, flags: FlagSet) -> Iterator
     match speculation.predictor:
         case PredictorName.CUSTOM:
             yield (
-                f"the predictor is {speculation.predictor_title}: it is a plugin of kvchat, "
+                f"the predictor is {speculation.predictor}: it is an object of a program's own, "
                 "llama-server has none and decodes without speculation"
             )
         case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:

@@ -211,7 +211,7 @@ class PagedServer:
                 f"({self.lookup}) instead"
             )
         if speculation.predictor is PredictorName.CUSTOM:
-            yield f"the predictor {speculation.predictor_title} is a plugin of kvchat's: no drafts"
+            yield "the predictor is custom, an object of a program's own: no drafts"
         if speculation.drafts_from_text:
             yield from one_length(
                 request.configuration, self.program, n_drafted(request.configuration)

@@ -89,12 +89,12 @@ def no_scales(configuration: Configuration, program: str) -> Iterator[str]:
 
 
 def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
-    """That the look-up, or a plugin's predictor, does not arrive."""
+    """That the look-up, or a predictor of a program's own, does not arrive."""
     speculation = configuration.speculation
     is_custom = speculation.predictor is PredictorName.CUSTOM
     if is_custom or speculation.drafts_from_text:
         yield (
-            f"the predictor is {speculation.predictor_title}: {program} has none, and "
+            f"the predictor is {speculation.predictor}: {program} has none, and "
             "decodes without speculation"
         )
 

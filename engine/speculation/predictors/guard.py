@@ -1,15 +1,12 @@
 """The boundary between the engine and a predictor that may do anything, or take too long."""
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
 
 from engine.errors import EngineError, PredictorError, shown
 from engine.grammar.mask import GrammarMask
-from engine.images import behind_images
 from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken, Predictor
@@ -49,10 +46,6 @@ class LatencyBudget:
         """Note that the predictor is asked for a draft in this round."""
         self._is_asked = True
 
-    def count_guess(self) -> None:
-        """Add a guess that was made."""
-        self._n_guesses += 1
-
     def end_round(self) -> None:
         """Judge the round that ends; one in which nothing was asked says nothing.
 
@@ -78,11 +71,12 @@ class LatencyBudget:
         step_s = self._plain_step.seconds
         if step_s is None:
             return None
-        return max(LATE_AT_LEAST_S, LATE_STEPS * step_s * max(1, self._n_guesses))
+        return max(LATE_AT_LEAST_S, LATE_STEPS * step_s * max(1, self.n_guesses))
 
     def _begin_round(self) -> None:
         self._elapsed_s = 0.0
-        self._n_guesses = 0
+        self.n_guesses = 0
+        """Guesses that were made in this round."""
         self._is_asked = False
 
 
@@ -92,7 +86,7 @@ T = TypeVar("T")
 class GuardedPredictor:
     """Passes on what a predictor proposes, as long as that is a draft.
 
-    Whatever the predictor raises, a token that the vocabulary does not have, a confidence that is
+    An exception of the predictor, a token that the vocabulary does not have, a confidence that is
     none, and answers that come late again and again are a `PredictorError` that names the fault.
     The target decodes what is proposed, so nothing reaches it unchecked. A draft ends in front of
     the first token that the grammar of the reply forbids: it could only be refuted.
@@ -101,32 +95,22 @@ class GuardedPredictor:
     def __init__(
         self,
         inner: Predictor,
-        *,
-        name: str,
         n_vocab: int,
         plain_step: PlainStep,
+        *,
         mask: GrammarMask | None = None,
-        is_custom: bool = True,
     ) -> None:
-        self.name = name
-        self._is_custom = is_custom
+        self.name = inner.name
         self._mask = mask
         self._line: list[int] = []
         """What the grammar is asked about; empty without one."""
         self._inner = inner
         self._n_vocab = n_vocab
         self._latency = LatencyBudget(plain_step)
-        self._asked_at: float | None = None
         self._fault_on_leaving: EngineError | None = None
 
-    @property
-    def busy_s(self) -> float | None:
-        """Seconds that the running call has taken so far, None between calls; from any thread."""
-        asked_at = self._asked_at
-        return None if asked_at is None else monotonic() - asked_at
-
     def reset(self, history: Sequence[int]) -> None:
-        """Start a reply; a plugin gets the line from behind its last image on.
+        """Start a reply.
 
         Raises:
             PredictorError: the predictor raised.
@@ -134,8 +118,7 @@ class GuardedPredictor:
         self._fault_on_leaving = None
         self._latency.start()
         self._line = [] if self._mask is None else list(history)
-        start = behind_images(history) if self._is_custom else 0
-        self._call("reset", lambda: self._inner.reset(tuple(history[start:])))
+        self._call(self._inner.reset, tuple(history))
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Pass on what became part of the line, and judge how long the round took.
@@ -147,7 +130,7 @@ class GuardedPredictor:
             raise self._fault_on_leaving
         if self._mask is not None:
             self._line.extend(tokens)
-        self._call("commit", lambda: self._inner.commit(tuple(tokens)))
+        self._call(self._inner.commit, tuple(tokens))
         self._latency.end_round()
 
     def propose(self) -> Iterator[DraftToken]:
@@ -158,17 +141,16 @@ class GuardedPredictor:
             DecodeAborted: the reply was cancelled.
         """
         self._latency.ask()
-        guesses = self._call("propose", lambda: iter(self._inner.propose()))
+        guesses = self._call(lambda: iter(self._inner.propose()))
         line = list(self._line)
         try:
-            while (guess := self._call("propose", lambda: next(guesses, None))) is not None:
-                checked = checked_guess(guess, self._n_vocab)
-                self._latency.count_guess()
+            while (guess := self._call(self._next, guesses)) is not None:
+                self._latency.n_guesses += 1
                 if self._mask is not None:
-                    if not self._mask.allows(line, checked.token):
+                    if not self._mask.allows(line, guess.token):
                         return
-                    line.append(checked.token)
-                yield checked
+                    line.append(guess.token)
+                yield guess
         finally:
             self._leave(guesses)
 
@@ -178,7 +160,11 @@ class GuardedPredictor:
         Raises:
             PredictorError: the predictor raised.
         """
-        self._call("close", self._inner.close)
+        self._call(self._inner.close)
+
+    def _next(self, guesses: Iterator[DraftToken]) -> DraftToken | None:
+        guess = next(guesses, None)
+        return None if guess is None else checked_guess(guess, self._n_vocab)
 
     def _leave(self, guesses: Iterator[DraftToken]) -> None:
         """End a half-read generator here: what it raises is the fault of the round, not lost."""
@@ -186,112 +172,49 @@ class GuardedPredictor:
         if leave is None:
             return
         try:
-            self._call("propose", leave)
+            self._call(leave)
         except EngineError as error:
             self._fault_on_leaving = error
 
-    def _call(self, what: str, function: Callable[[], T]) -> T:
-        self._asked_at = asked_at = monotonic()
+    def _call(self, function: Callable[..., T], *given: object) -> T:
+        began = monotonic()
         try:
-            return function()
-        except (EngineError, KeyboardInterrupt):
+            return function(*given)
+        except EngineError:
             raise
-        except BaseException as error:  # code of others may raise anything, SystemExit too
-            raise _fault(what, error) from error
+        except Exception as error:  # a predictor may be anybody's code
+            message = " ".join(str(error).split())[:200]
+            colon = ": " if message else ""
+            raise PredictorError(f"it raised {type(error).__name__}{colon}{message}") from error
         finally:
-            self._asked_at = None
-            self._latency.spent(monotonic() - asked_at)
+            self._latency.spent(monotonic() - began)
 
 
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Make whatever a predictor raises a `PredictorError`; its errors of the engine pass as such.
-
-    Raises:
-        PredictorError: the body raised something of its own.
-    """
-    try:
-        yield
-    except (EngineError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # code of others may raise anything, SystemExit too
-        raise _fault(what, error) from error
-
-
-def _fault(what: str, error: BaseException) -> PredictorError:
-    said = _said(error)
-    return PredictorError(f"{what} raised {type(error).__name__}{': ' if said else ''}{said}")
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return " ".join(str(error).split())[:200]
-    except Exception as another:  # noqa: BLE001  an exception of others may fail to be written too
-        return f"its message raised {type(another).__name__}"
-
-
-def checked_guess(guess: object, n_vocab: int) -> DraftToken:
+def checked_guess(guess: DraftToken, n_vocab: int) -> DraftToken:
     """The guess with plain numbers in it.
 
     Raises:
-        PredictorError: it is no `DraftToken`, its token is none of `n_vocab`, or its confidence is
-            no number from 0 to 1.
+        PredictorError: its token is none of `n_vocab`, its confidence no number from 0 to 1, or its
+            distribution none.
     """
-    if not isinstance(guess, DraftToken):
-        raise PredictorError(f"it proposed {_shown(guess)}, which is no DraftToken")
-    if _is_plain(guess) and guess.token < n_vocab:
-        return guess
-    token = _token(guess.token)
+    token, confidence, law = guess.token, guess.confidence, guess.distribution
+    if type(token) is not int or type(confidence) is not float:
+        token, confidence = operator.index(token), float(confidence)
+        guess = DraftToken(token, confidence, law)
     if not 0 <= token < n_vocab:
         raise PredictorError(f"it proposed token {token}: the model has tokens 0 to {n_vocab - 1}")
-    confidence = _confidence(guess.confidence)
-    law = guess.distribution
-    if law is not None and not _is_law(law, n_vocab):
-        raise PredictorError("it proposed a token with a distribution that is none")
-    return DraftToken(token, confidence, law)
+    if not 0.0 <= confidence <= 1.0:
+        raise PredictorError(f"it gave {confidence} as its confidence: give a number from 0 to 1")
+    if law is not None and not _is_distribution(law, n_vocab):
+        raise PredictorError(f"it proposed token {token} with {shown(law)}, no distribution")
+    return guess
 
 
-def _is_plain(guess: DraftToken) -> bool:
-    """Whether nothing of a guess needs a closer look but the size of its token: most need none."""
-    return (
-        type(guess.token) is int
-        and guess.token >= 0
-        and type(guess.confidence) is float
-        and 0.0 <= guess.confidence <= 1.0
-        and guess.distribution is None
+def _is_distribution(law: Distribution, n_vocab: int) -> bool:
+    return bool(
+        law.tokens.shape == law.probs.shape
+        and law.tokens.size > 0
+        and 0 <= law.tokens.min() <= law.tokens.max() < n_vocab
+        and (law.probs >= 0.0).all()
+        and abs(float(law.probs.sum()) - 1.0) < 1e-3
     )
-
-
-def _token(token: object) -> int:
-    if isinstance(token, bool) or not hasattr(token, "__index__"):
-        raise PredictorError(f"it proposed {_shown(token)} as a token: tokens are whole numbers")
-    with translated("a proposed token"):
-        return operator.index(token)
-
-
-def _confidence(confidence: object) -> float:
-    if isinstance(confidence, bool) or not hasattr(confidence, "__float__"):
-        raise PredictorError(f"it gave {_shown(confidence)} as its confidence: give 0 to 1")
-    with translated("a confidence"):
-        number = float(confidence)
-    if math.isnan(number) or not 0.0 <= number <= 1.0:
-        raise PredictorError(f"it gave {number} as its confidence: give a number from 0 to 1")
-    return number
-
-
-def _is_law(law: object, n_vocab: int) -> bool:
-    if not isinstance(law, Distribution):
-        return False
-    with translated("a distribution"):
-        return bool(
-            law.tokens.shape == law.probs.shape
-            and law.tokens.size > 0
-            and 0 <= law.tokens.min() <= law.tokens.max() < n_vocab
-            and (law.probs >= 0.0).all()
-            and abs(float(law.probs.sum()) - 1.0) < 1e-3
-        )
-
-
-def _shown(value: object) -> str:
-    with translated("a proposal"):
-        return shown(value)

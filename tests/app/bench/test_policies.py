@@ -44,7 +44,7 @@ def test_nothing_to_compare_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["combined:auto", "lookup:fixed:4", "suffix:auto", "custom:mine:fixed:2", "custom:mine:auto"],
+    ["combined:auto", "lookup:fixed:4", "suffix:auto"],
 )
 def test_a_policy_is_read_from_its_own_name(text: str) -> None:
     assert parse_policy(text).name == text
@@ -67,13 +67,6 @@ def test_a_policy_changes_only_what_it_names() -> None:
     assert (fixed.predictor, fixed.controller, fixed.n_draft) == (SUFFIX, FIXED, 2)
     assert (fixed.lookup_pattern_min, fixed.verification) == (7, "match")
     assert Policy(SUFFIX, AUTO).settings(base).n_draft == 5
-
-
-def test_a_predictor_of_a_plugin_runs_beside_combined_under_auto() -> None:
-    policies = make_policies([LOOKUP, COMBINED, "custom:mine"], [AUTO], [])
-    assert names(policies) == ["combined:auto", "custom:mine:auto"]
-    settings = policies[1].settings(SpeculationSettings())
-    assert (settings.predictor, settings.custom_predictor) == (PredictorName.CUSTOM, "mine")
 
 
 def names_with(choice: PolicyChoice, available: tuple[str, ...] = READERS) -> list[str]:

@@ -50,12 +50,6 @@ def test_a_length_stays_where_the_rule_has_none(path: Path) -> None:
     assert (rules.controller, rules.n_draft) == (ControllerName.AUTO, 5)
 
 
-def test_a_predictor_of_a_plugin_is_written_by_its_name(path: Path) -> None:
-    write(path, "custom:mine:auto")
-    rules = read_preset(path).speculation
-    assert (rules.predictor, rules.custom_predictor) == (PredictorName.CUSTOM, "mine")
-
-
 def test_no_speculation_is_written_too(path: Path) -> None:
     write(path, None)
     assert read_preset(path).speculation.predictor is PredictorName.OFF

@@ -12,7 +12,6 @@ import pytest
 
 from app.store.chats import ChatStore
 from tests.app.cli.conftest import kvchat
-from tests.plugins import install_predictor
 
 pytestmark = pytest.mark.model
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
@@ -164,44 +163,6 @@ def test_a_draft_of_another_vocabulary_is_refused_with_what_differs(
     assert done.returncode == 1
     assert f"{gemma_path.name} cannot draft for {starter_path.name}" in done.stderr
     assert "is gpt2 in the target and llama in the draft" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_predictor_of_another_package_drafts(
-    starter_path: Path,
-    environment: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source = """
-        from engine.speculation.predictors.base import DraftToken
-
-        class Last:
-            name = "last"
-
-            def __init__(self, setup): ...
-            def reset(self, history): self.line = list(history)
-            def commit(self, tokens): self.line += tokens
-            def propose(self): yield DraftToken(self.line[-1], 0.5)
-            def close(self): ...
-    """
-    install_predictor(tmp_path, monkeypatch, "last", source, attribute="Last")
-    words = ["Count to ten.", "--model", str(starter_path), "--predictor", "custom:last"]
-    words += ["--controller", "fixed", "--max-tokens", "12", "--json"]
-    done = run(words, {**environment, "PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["n_drafted"] > 0
-
-
-@pytest.mark.slow
-def test_a_predictor_that_is_not_installed_is_told_and_the_answer_is_plain(
-    starter_path: Path, environment: dict[str, str]
-) -> None:
-    words = ["Count to ten.", "--model", str(starter_path), "--predictor", "custom:nowhere"]
-    done = run([*words, "--max-tokens", "8"], environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-    assert "no predictor 'nowhere' is installed" in " ".join(done.stderr.split())
 
 
 def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> None:

@@ -17,7 +17,6 @@ BASE = SpeculationSettings(n_draft=3, lookup_pattern_min=4)
         ("lookup:fixed", "lookup · fixed 3"),
         ("Combined:Auto", "combined · auto"),
         ("draft:fixed:12", "draft · fixed 12"),
-        ("custom:mine:auto", "custom:mine · auto"),
     ],
 )
 def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:

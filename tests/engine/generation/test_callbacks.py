@@ -233,7 +233,7 @@ def test_it_tells_each_round_with_its_draft_and_verdict_and_the_end() -> None:
     end = finished(events)
     assert tuple(tokens)[: len(end.token_ids)] == end.token_ids == own_text(GREEDY, 20)
     assert sum(each.n_emitted for each in told) == len(tokens)
-    assert {each.source for each in told if each.n_verified} == {"custom:callback"}
+    assert {each.source for each in told if each.n_verified} == {"callback"}
     assert end.reason is (FinishReason.END if tokens[-1] == END else FinishReason.LENGTH)
 
 
@@ -292,7 +292,7 @@ def test_a_reset_forgets_what_the_controller_learnt() -> None:
         (lambda line, n_max: 1 / 0, "ZeroDivisionError"),
         (lambda line, n_max: [N_VOCAB], "token 12"),
         (lambda line, n_max: [-1], "token -1"),
-        (lambda line, n_max: ["a"], "'a' as a token"),
+        (lambda line, n_max: ["a"], "'str' object cannot be"),
         (lambda line, n_max: None, "not iterable"),
     ],
 )

@@ -41,6 +41,7 @@ from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import CostProfile
+from engine.speculation.predictors.base import Predictor
 from engine.testing import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -62,13 +63,21 @@ def make_session(
     target: FakeBackend | None = None,
     draft: FakeBackend | None = None,
     costs: CostProfile | None = None,
+    custom: Predictor | None = None,
 ) -> Session:
     backend = target or FakeBackend(LETTERS, sharpness=2.0)
     needs_draft = speculation.predictor is PredictorName.DRAFT and draft is None
     if needs_draft:
         draft = FakeBackend(LETTERS, sharpness=2.0, noise=0.3)
     template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
-    return Session(backend, template, speculation, draft_backend=draft, costs=costs)
+    return Session(
+        backend,
+        template,
+        speculation,
+        draft_backend=draft,
+        costs=costs,
+        custom_predictor=custom,
+    )
 
 
 def request(text: str = "abcabcabc", **changes: object) -> GenerationRequest:

@@ -102,7 +102,6 @@ def _with_predictor(predictor: PredictorName) -> st.SearchStrategy[Configuration
         speculation=st.builds(
             SpeculationSettings,
             predictor=st.just(predictor),
-            custom_predictor=st.just("mine" if predictor is PredictorName.CUSTOM else ""),
             controller=st.sampled_from(ControllerName),
             n_draft=LENGTHS,
             n_draft_max=LENGTHS,

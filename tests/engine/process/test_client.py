@@ -30,7 +30,6 @@ from engine.events import (
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
 from engine.speculation.costs import MAX_ROWS
-from tests.plugins import install_predictor
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.model
@@ -337,69 +336,3 @@ def test_the_engine_ends_when_its_front_end_is_killed(
     front_end.stdout.close()
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=PATIENCE_S)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-HANGING = """
-import time
-
-
-class Hanging:
-    name = "stuck"
-
-    def __init__(self, setup):
-        pass
-
-    def reset(self, history):
-        pass
-
-    def commit(self, tokens):
-        pass
-
-    def propose(self):
-        {hang}
-        yield
-
-    def close(self):
-        pass
-"""
-
-
-@pytest.mark.parametrize(
-    "hang",
-    ["time.sleep(1000)", "__import__('ctypes').PyDLL(None).sleep(1000)"],
-    ids=["interpreter free", "interpreter held"],
-)
-@pytest.mark.slow
-def test_a_predictor_that_hangs_is_left_out_by_the_next_process(
-    hang: str,
-    tmp_path: Path,
-    configuration: Configuration,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    install_predictor(
-        tmp_path, monkeypatch, "stuck", HANGING.format(hang=hang), attribute="Hanging"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    client = WorkerClient(log_path=tmp_path / "engine.log", silence_limit_s=PATIENCE_S)
-    client.load(configuration)
-    collect(client, lambda event: isinstance(event, Loaded))
-    client.set_speculation(
-        SpeculationSettings(predictor=PredictorName.CUSTOM, custom_predictor="stuck")
-    )
-    client.generate(ask("Name three colours."))
-    collect(client, lambda event: isinstance(event, PromptReady))
-    stopped = stopped_by_watchdog(client)
-    assert stopped.will_restart
-    assert "custom:stuck predictor" in stopped.message
-    loaded = collect(client, lambda event: isinstance(event, Loaded))[-1]
-    assert isinstance(loaded, Loaded)
-    assert "custom" not in loaded.predictors
-    assert any("custom:stuck predictor" in note for note in loaded.notes)
-    client.generate(ask("Name three colours."))
-    events = collect(client, is_end)
-    assert isinstance(events[-1], Finished)
-    assert events[-1].text
-    change = next(event for event in events if isinstance(event, SpeculationChanged))
-    assert change.predictor is PredictorName.OFF
-    assert "load the model again" in (change.note or "")
-    client.close()

@@ -1,7 +1,10 @@
 """The answer goes on plain, and says why, whatever a predictor does."""
 
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import repeat
+from typing import Any
 
 import pytest
 
@@ -9,70 +12,76 @@ from engine.configuration import ControllerName, PredictorName, SpeculationSetti
 from engine.events import Event, RoundFinished, SpeculationChanged
 from engine.generation.session import Session
 from engine.speculation.predictors import guard
+from engine.speculation.predictors.base import DraftToken
 from engine.testing import FakeBackend
 from tests.engine.generation.test_session import OFF, finished, make_session, request, run
-from tests.plugins import install_predictor
 
 CUSTOM = SpeculationSettings(
-    predictor=PredictorName.CUSTOM,
-    custom_predictor="mine",
-    controller=ControllerName.FIXED,
-    n_draft=4,
+    predictor=PredictorName.CUSTOM, controller=ControllerName.FIXED, n_draft=4
 )
-PREAMBLE = """
-import time
-from engine.speculation.predictors.base import DraftToken
+N_VOCAB = make_session()._backend.vocabulary.n_tokens
 
 
 class Mine:
     name = "mine"
 
-    def __init__(self, setup):
-        self.n_vocab = setup.n_vocab
+    def __init__(self) -> None:
+        self.line: list[int] = []
 
-    def reset(self, history):
+    def reset(self, history: Sequence[int]) -> None:
         self.line = list(history)
 
-    def commit(self, tokens):
+    def commit(self, tokens: Sequence[int]) -> None:
         self.line += tokens
 
-    def propose(self):
+    def propose(self) -> Iterator[DraftToken]:
         for token in self.line[-3:]:
             yield DraftToken(token, 0.5)
 
-    def close(self):
-        pass
+    def close(self) -> None: ...
 
 
-class Bad(Mine):
-"""
-BAD = {
-    "raises in reset": "def reset(self, history): raise ValueError('boom')",
-    "raises in commit": "def commit(self, tokens): raise ValueError('boom')",
-    "raises in propose": "def propose(self): raise ValueError('boom')",
-    "raises behind a guess": "def propose(self):\n    yield DraftToken(1, 1.0)\n    1 / 0",
-    "exits": "def propose(self): raise SystemExit(1)",
-    "beyond the vocabulary": "def propose(self):\n    yield DraftToken(self.n_vocab, 1.0)",
-    "negative": "def propose(self):\n    yield DraftToken(-7, 1.0)",
-    "no token": "def propose(self):\n    yield DraftToken('a', 1.0)",
-    "no confidence": "def propose(self):\n    yield DraftToken(1, float('nan'))",
-    "nothing to iterate": "def propose(self): return 7",
+def raising(*_: object) -> Any:
+    raise ValueError("boom")
+
+
+def proposing(*guesses: Any) -> Callable[[Mine], Iterator[DraftToken]]:
+    return lambda _: iter(guesses)
+
+
+def failing_late(_: Mine) -> Iterator[DraftToken]:
+    yield DraftToken(1, 1.0)
+    raise ValueError("boom")
+
+
+def late(*guesses: DraftToken) -> Callable[[Mine], Iterator[DraftToken]]:
+    def propose(_: Mine) -> Iterator[DraftToken]:
+        time.sleep(0.03)
+        yield from guesses
+
+    return propose
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "raises in reset": {"reset": raising},
+    "raises in commit": {"commit": raising},
+    "raises in propose": {"propose": raising},
+    "raises behind a guess": {"propose": failing_late},
+    "beyond the vocabulary": {"propose": proposing(DraftToken(N_VOCAB, 1.0))},
+    "negative": {"propose": proposing(DraftToken(-7, 1.0))},
+    "no token": {"propose": proposing(DraftToken("a", 1.0))},  # type: ignore[arg-type]  # garbage
+    "no confidence": {"propose": proposing(DraftToken(1, float("nan")))},
+    "nothing to iterate": {"propose": lambda _: 7},
 }
-LATE = {
-    "late": "def propose(self):\n    time.sleep(0.03)\n    yield DraftToken(1, 1.0)",
-    "late and silent": "def propose(self):\n    time.sleep(0.03)\n    yield from ()",
+LATE: dict[str, dict[str, Any]] = {
+    "late": {"propose": late(DraftToken(1, 1.0))},
+    "late and silent": {"propose": late()},
 }
 
 
-def indented(code: str) -> str:
-    return PREAMBLE + "".join(f"    {line}\n" for line in code.splitlines())
-
-
-def session_with(
-    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, target: FakeBackend | None = None
-) -> Session:
-    install_predictor(folder, monkeypatch, "mine", indented(code), attribute="Bad")
-    return make_session(CUSTOM, target=target)
+def session_with(parts: dict[str, Any], target: FakeBackend | None = None) -> Session:
+    bad = type("Bad", (Mine,), parts)
+    return make_session(CUSTOM, target=target, custom=bad())
 
 
 @pytest.fixture
@@ -88,48 +97,42 @@ def changes(events: list[Event]) -> list[SpeculationChanged]:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("controller", ControllerName)
-@pytest.mark.parametrize("code", LATE.values(), ids=LATE)
-def test_late_drafts_change_no_text(
-    code: str, controller: ControllerName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("parts", LATE.values(), ids=LATE)
+def test_late_drafts_change_no_text(parts: dict[str, Any], controller: ControllerName) -> None:
     plain = finished(run(make_session(OFF), request()))
-    session = session_with(code, tmp_path, monkeypatch)
+    session = session_with(parts)
     session.set_speculation(replace(CUSTOM, controller=controller))
     assert finished(run(session, request())).token_ids == plain.token_ids
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("code", LATE.values(), ids=LATE)
-def test_late_drafts_are_switched_off_where_the_length_is_fixed(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = run(session_with(code, tmp_path, monkeypatch), request())
+@pytest.mark.parametrize("parts", LATE.values(), ids=LATE)
+def test_late_drafts_are_switched_off_where_the_length_is_fixed(parts: dict[str, Any]) -> None:
+    events = run(session_with(parts), request())
     assert changes(events)[-1].predictor is PredictorName.OFF
     assert "it answers late" in (changes(events)[-1].note or "")
     assert not any(event.n_drafted for event in events[-20:] if isinstance(event, RoundFinished))
 
 
 @pytest.mark.parametrize("controller", ControllerName)
-@pytest.mark.parametrize("code", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("parts", BAD.values(), ids=BAD)
 def test_the_text_is_the_plain_one_and_the_predictor_is_off_with_the_reason(
-    code: str, controller: ControllerName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: dict[str, Any], controller: ControllerName
 ) -> None:
     plain = finished(run(make_session(OFF), request()))
-    session = session_with(code, tmp_path, monkeypatch)
+    session = session_with(parts)
     session.set_speculation(replace(CUSTOM, controller=controller))
     events = run(session, request())
     assert finished(events).token_ids == plain.token_ids
     assert changes(events)[0].predictor is PredictorName.CUSTOM
     assert changes(events)[-1].predictor is PredictorName.OFF
     note = changes(events)[-1].note or ""
-    assert note.startswith("the custom:mine predictor failed and is off: ")
+    assert note.startswith("the custom predictor failed and is off: ")
     assert not any(event.n_drafted for event in events[-20:] if isinstance(event, RoundFinished))
 
 
-def test_it_stays_off_until_it_is_chosen_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = session_with(BAD["raises in propose"], tmp_path, monkeypatch)
+def test_it_stays_off_until_it_is_chosen_again() -> None:
+    session = session_with(BAD["raises in propose"])
     first = changes(run(session, request()))[-1]
     (second,) = changes(run(session, request()))
     assert second == first
@@ -138,12 +141,10 @@ def test_it_stays_off_until_it_is_chosen_again(
 
 
 @pytest.mark.parametrize("n_ctx", [20, 24, 40])
-def test_a_draft_without_end_stays_inside_context_and_limit(
-    n_ctx: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "def propose(self):\n    while True:\n        yield DraftToken(1, 1.0)"
+def test_a_draft_without_end_stays_inside_context_and_limit(n_ctx: int) -> None:
+    endless = {"propose": lambda _: repeat(DraftToken(1, 1.0))}
     plain = finished(run(make_session(OFF, target=FakeBackend(n_ctx=n_ctx)), request()))
-    session = session_with(code, tmp_path, monkeypatch, FakeBackend(n_ctx=n_ctx))
+    session = session_with(endless, FakeBackend(n_ctx=n_ctx))
     session.set_speculation(replace(CUSTOM, n_draft=16))
     events = run(session, request())
     assert finished(events).token_ids == plain.token_ids
@@ -151,13 +152,11 @@ def test_a_draft_without_end_stays_inside_context_and_limit(
     assert all(note.note is None for note in changes(events))
 
 
-def test_a_good_one_drafts_under_its_own_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_good_one_drafts_under_its_own_name() -> None:
     plain = finished(run(make_session(OFF), request()))
-    session = session_with("pass", tmp_path, monkeypatch)
+    session = session_with({})
     events = run(session, request())
     assert finished(events).token_ids == plain.token_ids
     sources = {event.source for event in events if isinstance(event, RoundFinished)}
-    assert sources - {None} == {"custom:mine"}
+    assert sources - {None} == {"mine"}
     assert "custom" in session.predictors

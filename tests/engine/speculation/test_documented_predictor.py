@@ -2,36 +2,35 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.plugins import GROUP, PredictorSetup, make_plugin
 from engine.testing import FakeBackend, FakeVocabulary
 from tests.contracts.predictor import PredictorContract
 from tests.engine.generation.test_session import OFF, finished, make_session, request, rounds, run
-from tests.plugins import install_predictor
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "predictors.md"
 TEXT = DOCUMENT.read_text()
 SOURCE = re.search(r"```python\n# successor.py\n(.*?)```", TEXT, re.DOTALL)
-SETTINGS = SpeculationSettings(
-    PredictorName.CUSTOM, custom_predictor="successor", controller=ControllerName.FIXED
-)
+SETTINGS = SpeculationSettings(PredictorName.CUSTOM, controller=ControllerName.FIXED)
 FEW_LETTERS = FakeVocabulary(4, ord("a"))
 
 
-@pytest.fixture(autouse=True)
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def successor() -> Predictor:
     assert SOURCE is not None
-    install_predictor(tmp_path, monkeypatch, "successor", SOURCE[1], attribute="Successor")
+    names: dict[str, Any] = {}
+    exec(compile(SOURCE[1], "successor.py", "exec"), names)
+    made: Predictor = names["Successor"]()
+    return made
 
 
 class TestItKeepsTheContract(PredictorContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
-        return make_plugin("successor", PredictorSetup(FakeVocabulary(), SETTINGS, n_ctx=64))
+        return successor()
 
     @pytest.fixture
     def line(self) -> list[int]:
@@ -43,15 +42,11 @@ def test_its_drafts_are_accepted_and_the_text_is_the_plain_one() -> None:
         return FakeBackend(FEW_LETTERS, sharpness=3.0, order=2, end_bias=-30.0)
 
     plain = finished(run(make_session(OFF, target=target()), request("abab")))
-    events = run(make_session(SETTINGS, target=target()), request("abab"))
+    events = run(make_session(SETTINGS, target=target(), custom=successor()), request("abab"))
     assert finished(events).token_ids == plain.token_ids
     assert sum(each.n_accepted for each in rounds(events)) > 0
-    assert {each.source for each in rounds(events)} - {None} == {"custom:successor"}
-    assert finished(events).stats.predictor == "custom:successor"
-
-
-def test_the_documented_group_is_the_one_that_is_looked_in() -> None:
-    assert f'[project.entry-points."{GROUP}"]' in TEXT
+    assert {each.source for each in rounds(events)} - {None} == {"successor"}
+    assert finished(events).stats.predictor == "custom"
 
 
 def test_the_two_functions_run_and_draft(capsys: pytest.CaptureFixture[str]) -> None:

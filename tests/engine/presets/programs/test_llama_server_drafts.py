@@ -120,8 +120,8 @@ def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", FLAG_SETS)
 def test_a_plugin_stays_behind_and_is_told_by_name(flags: str) -> None:
-    settings = SpeculationSettings(PredictorName.CUSTOM, custom_predictor="mine")
+    settings = SpeculationSettings(PredictorName.CUSTOM)
     configuration = replace(PLAIN, speculation=settings)
     flag_set = FLAG_SETS[flags]  # type: ignore[index]  # a key of it
     assert not any("spec" in word or "draft" in word for word in arguments(configuration, flag_set))
-    assert any("custom:mine" in remark for remark in remarks(configuration, flags=flag_set))
+    assert any("is custom" in remark for remark in remarks(configuration, flags=flag_set))

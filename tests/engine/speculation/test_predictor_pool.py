@@ -1,0 +1,202 @@
+"""Who can draft for a reply, what each predictor is made from, and what is said where none can."""
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.errors import PresetError
+from engine.sampling import Sampler
+from engine.speculation.costs import Costs
+from engine.speculation.drafter import Drafter
+from engine.speculation.predictor_pool import (
+    NAMES,
+    PREDICTORS,
+    PredictorPool,
+    ReplyPredictors,
+    look_up,
+    suffixes,
+    with_predictor,
+)
+from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.input_lookup import InputLookupPredictor
+from engine.speculation.predictors.suffix import PastRepliesPredictor
+from engine.testing import FakeBackend
+from tests.engine.generation.test_session import request
+
+BASE = SpeculationSettings(n_draft=5)
+LOOKUP = SpeculationSettings(PredictorName.LOOKUP, lookup_pattern_min=2)
+READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]
+PAGE = Path(__file__).parents[3] / "docs" / "predictors.md"
+MINE = InputLookupPredictor(pattern_min=1, pattern_max=2)
+
+
+def made(
+    target: FakeBackend | None = None,
+    *,
+    draft: FakeBackend | None = None,
+    custom: Predictor | None = None,
+) -> ReplyPredictors:
+    return ReplyPredictors(target or FakeBackend(), Costs(), draft=draft, custom=custom)
+
+
+def engaged(predictors: ReplyPredictors, settings: SpeculationSettings, **asked: object) -> Drafter:
+    return predictors.engage(settings, request(**asked), Sampler(SamplingSettings(), 0))
+
+
+def sources(drafter: Drafter) -> list[str]:
+    return [source.name for source in drafter._sources]
+
+
+@pytest.mark.parametrize("name", PredictorName)
+def test_a_predictor_is_in_the_table_on_the_page_and_can_be_made(name: PredictorName) -> None:
+    assert name in PREDICTORS, "a row in PREDICTORS says what it guesses and how it is made"
+    assert PREDICTORS[name].meaning
+    if name is not PredictorName.OFF:
+        assert f"| `{name}` |" in PAGE.read_text(), "docs/predictors.md has a row for it"
+    everything = made(draft=FakeBackend(), custom=MINE)
+    assert name in everything.names
+    drafter = engaged(everything, replace(LOOKUP, predictor=name))
+    assert (drafter.predictor, drafter.note) == (name, None)
+    assert drafter.is_on is (name is not PredictorName.OFF)
+
+
+def test_the_choices_are_those_that_can_draft() -> None:
+    off = PredictorName.OFF
+    assert list(made().names) == [off, *READERS]
+    assert list(made(draft=FakeBackend()).names) == [off, *READERS, PredictorName.DRAFT]
+    assert list(made(custom=MINE).names) == [off, *READERS, PredictorName.CUSTOM]
+    assert list(made(FakeBackend(can_crop=False), custom=MINE).names) == [off]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (PredictorName.LOOKUP, ["lookup"]),
+        (PredictorName.SUFFIX, ["suffix"]),
+        (PredictorName.COMBINED, ["suffix", "past", "draft"]),
+        (PredictorName.DRAFT, ["draft"]),
+    ],
+)
+def test_a_choice_drafts_from_its_sources(name: PredictorName, expected: list[str]) -> None:
+    drafter = engaged(made(draft=FakeBackend()), replace(LOOKUP, predictor=name))
+    assert sources(drafter) == expected
+
+
+def test_several_sources_go_without_a_draft_model_where_none_is_loaded() -> None:
+    drafter = engaged(made(), replace(LOOKUP, predictor=PredictorName.COMBINED))
+    assert sources(drafter) == ["suffix", "past"]
+
+
+@pytest.mark.parametrize("name", [PredictorName.DRAFT, PredictorName.CUSTOM])
+def test_what_is_not_there_is_off_with_the_reason(name: PredictorName) -> None:
+    drafter = engaged(made(), SpeculationSettings(name))
+    assert drafter.predictor is PredictorName.OFF
+    assert "not available with this model" in (drafter.note or "")
+
+
+def test_what_failed_is_off_for_the_same_choice_and_tried_again_for_a_new_one() -> None:
+    predictors = made()
+    predictors.give_up(LOOKUP, "it failed")
+    assert engaged(predictors, LOOKUP).note == "it failed"
+    assert engaged(predictors, replace(LOOKUP)).predictor is PredictorName.LOOKUP
+
+
+def test_a_draft_model_goes_with_one_reply_at_a_time() -> None:
+    pool = PredictorPool(FakeBackend(), Costs(), draft=FakeBackend())
+    first, second = pool.acquire("a"), pool.acquire("b")
+    drafting = SpeculationSettings(PredictorName.DRAFT)
+    assert engaged(first, drafting).note is None
+    assert "drafts for another reply" in (engaged(second, drafting).note or "")
+    pool.release(second)
+    pool.release(first)
+    assert pool.acquire("b") is first
+
+
+def test_who_read_a_chat_before_has_its_next_reply() -> None:
+    pool = PredictorPool(FakeBackend(), Costs())
+    first, second = pool.acquire("a"), pool.acquire("b")
+    pool.release(first)
+    pool.release(second)
+    assert pool.acquire("b") is second
+    assert pool.acquire("c") is first
+
+
+def test_settings_out_of_range_are_named() -> None:
+    with pytest.raises(PresetError, match="lookup_pattern"):
+        engaged(made(), replace(LOOKUP, lookup_pattern_min=9, lookup_pattern_max=2))
+
+
+def test_the_same_settings_keep_the_index_of_the_last_reply() -> None:
+    predictors = made()
+    first, again, other = (
+        engaged(predictors, settings)._sources[0]._inner  # type: ignore[attr-defined]
+        for settings in (LOOKUP, replace(LOOKUP), replace(LOOKUP, lookup_pattern_max=8))
+    )
+    assert again is first
+    assert other is not first
+
+
+def test_newer_replies_are_learnt_and_one_that_is_gone_is_forgotten() -> None:
+    predictors, combined = made(), replace(LOOKUP, predictor=PredictorName.COMBINED)
+    said, other = tuple(range(20)), (*range(10), 30, 31)
+
+    def guesses(*replies: tuple[int, ...]) -> list[int]:
+        past = engaged(predictors, combined, past_replies=replies)._sources[1]
+        past.reset(range(10))
+        return [guess.token for guess in past.propose()][:2]
+
+    assert guesses(said) == [10, 11]
+    assert guesses(said, *[said] * 4, other) == [10, 11]
+    assert guesses(other) == [30, 31]
+    assert guesses(other, (50, 51)) == [30, 31]
+    assert guesses() == []
+    assert guesses(other) == [30, 31]
+
+
+def test_a_reply_more_extends_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictors, combined = made(), replace(LOOKUP, predictor=PredictorName.COMBINED)
+    engaged(predictors, combined, past_replies=((1, 2, 3),))
+    learnt: list[tuple[tuple[int, ...], ...]] = []
+    monkeypatch.setattr(PastRepliesPredictor, "learn", lambda self, replies: learnt.append(replies))
+    engaged(predictors, combined, past_replies=((1, 2, 3), (4, 5)))
+    assert learnt == [((4, 5),)]
+
+
+def test_the_settings_reach_the_look_up() -> None:
+    predictor = look_up(replace(LOOKUP, lookup_length_min=2, lookup_length_max=3))
+    predictor.reset([1, 2, 3, 4, 5, 6, 1, 2])
+    assert [guess.token for guess in predictor.propose()] == [3, 4, 5]
+    predictor.reset([1, 2, 9, 1, 2, 1, 2])
+    assert next(predictor.propose()).token == 1
+
+
+def test_the_settings_reach_the_suffixes() -> None:
+    lengths = []
+    for least in (0.0, 0.5, 1.0):
+        predictor = suffixes(replace(LOOKUP, suffix_min_confidence=least))
+        predictor.reset([1, 2, 3, 4, 5, 6, 7, 8, 1, 2])
+        lengths.append(len(list(islice(predictor.propose(), 5))))
+    assert lengths == [5, 2, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_predictor(name: str) -> None:
+    settings = with_predictor(BASE, f" {name} ")
+    assert settings.predictor is PredictorName(name)
+    assert settings.n_draft == 5
+
+
+@pytest.mark.parametrize("name", ["", "custom", "custom:mine", "lookup:x", "Lookup", "nonsense"])
+def test_anything_else_is_refused_with_what_there_is(name: str) -> None:
+    with pytest.raises(PresetError, match="off, lookup, suffix, combined, draft"):
+        with_predictor(BASE, name)
+
+
+@pytest.mark.parametrize("name", ["mtp", "draft-mtp", "eagle3"])
+def test_a_head_is_refused_with_the_reason_and_a_way(name: str) -> None:
+    with pytest.raises(PresetError, match="hidden states, and kvchat's predictors are") as caught:
+        with_predictor(BASE, name)
+    assert "llama-server" in str(caught.value)
