@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from engine.memory.bandwidth import Bandwidths
 from engine.memory.calibration import read_calibrations
 from engine.memory.estimate import cache_bytes
 from engine.memory.hardware import find_gpus, this_processor, usable_devices
-from engine.model.architecture import Model
+from engine.model.architecture import Model, read_model
 from engine.model.identity import identity_of
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed, Speeds
@@ -24,7 +24,8 @@ from engine.planning.planner import ModelSources, Planner
 from engine.planning.resolve import AUTO_N_CTX, NO_PROJECTOR
 from engine.planning.space import with_pair
 from engine.planning.values import thread_rules
-from engine.policy.choice import Choice, Wish, choose, has_verdict
+from engine.policy.choice import Wish, choose, has_verdict
+from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
 from engine.policy.plans import FoundPlans, PlanStore, SavedPlan
@@ -151,34 +152,40 @@ def due_plans(policy: PolicySettings) -> FoundPlans:
     return store.due(installed_build(), datetime.now(UTC), policy.probe_days)
 
 
-def keep_report(
-    report: Report, configuration: Configuration, model: Model, policy: PolicySettings
-) -> SavedPlan:
-    """Keep a measurement as a plan, with the kind that is best for a chat of the usual length.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The cache types that a report says to run with, and why."""
+
+    pair: KVTypes
+    text: str
+
+
+def keep_report(report: Report, model_path: Path) -> Report:
+    """Keep a measurement as a plan; with what is kept of its other kinds.
+
+    Raises:
+        PlanError: the plan cannot be written.
+    """
+    return PlanStore(paths.cache_plans_dir()).save(report, model_path=model_path).report
+
+
+def verdict_of(
+    report: Report, configuration: Configuration, policy: PolicySettings
+) -> Verdict | None:
+    """The kind that is best by a report for a chat of the usual length; None where it is too soon.
 
     Args:
         report: What was measured.
         configuration: With what; its cache types and context do not count.
-        model: Of which model.
         policy: The gates.
 
     Raises:
-        PlanError: the plan cannot be written.
+        ModelFileError: the model's file cannot be read.
         PresetError: llama.cpp refuses every kind.
     """
-    chosen = partial(usual_choice, configuration=configuration, model=model, policy=policy)
-    store = PlanStore(paths.cache_plans_dir())
-    return store.save(report, chosen, model_path=configuration.model_path)
-
-
-def usual_choice(
-    report: Report, configuration: Configuration, model: Model, policy: PolicySettings
-) -> Choice:
-    """The kind that is best by a report for a chat of the usual length.
-
-    Raises:
-        PresetError: llama.cpp refuses every kind.
-    """
+    if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
+        return None
+    model = read_model(configuration.model_path)
     devices = usable_devices()
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
@@ -186,7 +193,8 @@ def usual_choice(
     def size(pair: KVTypes) -> int:
         return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
 
-    return choose(report, Wish(n_ctx), policy, size)
+    pair = choose(report, Wish(n_ctx), policy, size).pair
+    return Verdict(pair, explain(Known(report, policy, has_rates=True), pair))
 
 
 def _due(plan: SavedPlan, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:
@@ -196,7 +204,7 @@ def _due(plan: SavedPlan, model_path: Path, policy: PolicySettings) -> tuple[str
     named = "--due" if plan.model_path else shlex.quote(str(model_path))
     return (
         f"the cache was measured {plan.age_days(now)} days ago: `kvchat cache-quality {named}` "
-        f"measures {plan.kind} again",
+        "measures it again",
     )
 
 

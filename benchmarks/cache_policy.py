@@ -28,12 +28,12 @@ from app.quality.measure import MeasureProgress
 from app.quality.run import MeasurementRun
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, KVTypes
-from engine.load_laboratory import LaboratoryRequest
 from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import BudgetError, Wish, choose
 from engine.policy.gates import Gates, readings
 from engine.quality.laboratory import Plan, Progress
 from engine.quality.records import Figure, Measurement, Report, Scores, read_report
+from engine.quality.request import LaboratoryRequest
 from engine.quality.texts import Text, own_texts
 
 ROOT = Path(__file__).resolve().parent.parent

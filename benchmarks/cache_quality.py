@@ -250,8 +250,8 @@ def own(options: argparse.Namespace) -> None:
     """Score the windows, and print the figures by kind as JSON."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
-    from engine.load_laboratory import llama_cpp_contexts
     from engine.quality.metrics import Rows
     from engine.quality.scoring import BatchShape, Contestant, score
     from engine.quality.summary import scores_of
@@ -259,19 +259,15 @@ def own(options: argparse.Namespace) -> None:
     configuration = Configuration(
         options.model, options.ctx, n_threads=options.threads, flash_attention="on"
     )
-    opener = llama_cpp_contexts(configuration)
+    opener = LlamaCppContexts(configuration)
     kinds = [_kind(options.reference), *map(_kind, options.kinds.split(","))]
     n_threads = max(1, options.threads // len(kinds))
     shape = BatchShape(options.ctx, options.chunk, options.chunk, n_threads)
-    contestants = [
-        Contestant(
-            kind,
-            "candidate" if index else "reference",
-            _TimedLine(opener.open(kind, shape).backend.open()),
-            options.chunk,
-        )
-        for index, kind in enumerate(kinds)
-    ]
+    contestants = []
+    for index, kind in enumerate(kinds):
+        opened = opener.open(kind, shape)
+        role = "candidate" if index else "reference"
+        contestants.append(Contestant(kind, role, opened, _TimedLine(opened.backend.open())))
     found: list[list[Rows]] = [[] for _ in kinds]
     with ThreadPoolExecutor(options.threads) as pool:
         for document in _windows(opener.vocabulary, options):
@@ -295,14 +291,14 @@ def own(options: argparse.Namespace) -> None:
 
 def decode(options: argparse.Namespace) -> None:
     """The tool's calls of `llama_decode` with nothing around them; prints their time as JSON."""
+    from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
-    from engine.load_laboratory import llama_cpp_contexts
     from engine.quality.scoring import BatchShape
 
     configuration = Configuration(
         options.model, options.ctx, n_threads=options.threads, flash_attention="on"
     )
-    opener = llama_cpp_contexts(configuration)
+    opener = LlamaCppContexts(configuration)
     windows = list(_windows(opener.vocabulary, options))
     n_batch = min(options.ctx, TOOL_BATCH)
     decode_s = 0.0
@@ -394,9 +390,9 @@ def _model_lines(reports: Sequence[Report]) -> Iterator[str]:
     )
     yield (
         "| K/V | run | loss | 95 % | KL mean | KL median | KL p99 | KL p99.9 | same top | needles "
-        "| problems | bytes/token | tok/s | tok/s deep | prefill |"
+        "| bytes/token | tok/s | tok/s deep | prefill |"
     )
-    yield "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    yield "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for row in first.measurements:
         for number, report in enumerate(reports, 1):
             same = [(each.role, each.kind) == (row.role, row.kind) for each in report.measurements]
@@ -430,7 +426,6 @@ def _line(row: Measurement, number: int) -> str:
         ),
         f"{100 * scores.same_top.value:.2f} %",
         _answered(row.needle),
-        _answered(row.reasoning),
     ]
     if cost is None:
         cells += [""] * 4

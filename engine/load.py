@@ -1,4 +1,4 @@
-"""Configuration to session: the module that names concrete classes."""
+"""Configuration to session or laboratory: the module that names concrete classes."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 from engine.backends import TORCH_MISSING
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.contexts import LlamaCppContexts
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LoadedModel
 from engine.clock import Stopwatch
@@ -18,6 +19,8 @@ from engine.model.chat_template import ChatTemplate
 from engine.model.gguf import read_gguf
 from engine.model.identity import ModelKind, kind_of
 from engine.planning.draft_advice import check_draft
+from engine.quality.laboratory import Laboratory
+from engine.quality.request import LaboratoryRequest, laboratory_of
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_is_no_head
 
@@ -142,6 +145,21 @@ def _open_backend(
     except ImportError as error:
         raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
     return TorchBackend(configuration, log, role)
+
+
+def open_laboratory(request: LaboratoryRequest) -> Laboratory:
+    """A measurement of cache types that is ready to run; closing it frees the model.
+
+    Raises:
+        EngineError: as `laboratory_of` does.
+    """
+    if request.configuration.backend == "llama.cpp":
+        return laboratory_of(request, LlamaCppContexts)
+    try:
+        from engine.backends.torch.contexts import TorchContexts  # takes a second or two
+    except ImportError as error:
+        raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
+    return laboratory_of(request, TorchContexts)
 
 
 def _check_projector(configuration: Configuration) -> None:

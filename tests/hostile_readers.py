@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from hashlib import blake2b
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -76,8 +75,6 @@ from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.resolve import resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares
-from engine.policy.choice import Wish, choose
-from engine.policy.gates import Gates
 from engine.policy.plans import PlanStore, plan_name, read_plan
 from engine.presets.library import preset_toml
 from engine.presets.preset import read_preset
@@ -85,10 +82,9 @@ from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
 from engine.process.watchdog import BuildMemory
-from engine.quality import row_store
 from engine.quality.metrics import ROW
 from engine.quality.records import read_report, report_json
-from engine.quality.row_store import RowKey, RowStore
+from engine.quality.row_store import RowKey, read_rows, write_rows
 from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
@@ -133,8 +129,6 @@ from tests.measured_reader import Reader
 ACTIONS = [Action("reply-stop", ("escape",), "Stop", "end the reply", frozenset())]
 LOGS = Path(__file__).parent / "engine" / "memory" / "logs"
 KEY = "0123"
-ROWS_HEAD_BYTES = 65
-"""Of the head that `_quality_rows_seed` writes."""
 HAS_TORCH = find_spec("torch") is not None
 MOST_OF_A_LINE = 131_072
 """Bytes of an argument that Linux takes (`MAX_ARG_STRLEN`)."""
@@ -301,24 +295,14 @@ def _quality(data: bytes) -> Iterator[str]:
 
 
 def _quality_rows(data: bytes) -> Iterator[str]:
-    """A head of the file under the right digest, and the whole file as it is."""
-    digest = blake2b(data, digest_size=row_store.DIGEST_BYTES).digest()
-    prelude = row_store.PRELUDE.pack(row_store.MAGIC, min(len(data), ROWS_HEAD_BYTES))
-    for whole in (prelude + digest + data, data):
-        store = RowStore(_file(whole, "rows"), "s")
-        try:
-            store.read()
-        except EngineError as error:
-            yield str(error)
-        yield str(store.get(RowKey("candidate", KVTypes("q8_0", "q8_0"), 0)))
+    yield from (f"{key}{rows.sum()}" for key, rows in read_rows(_file(data, "rows"), "s").items())
 
 
 def _quality_rows_seed() -> bytes:
     path = _folder() / "rows-seed"
-    store = RowStore(path, "s")
-    store.put(RowKey("candidate", KVTypes("q8_0", "q8_0"), 0), 0, np.zeros(3, dtype=ROW))
-    store.write()
-    return path.read_bytes()[row_store.PRELUDE.size + row_store.DIGEST_BYTES :]
+    key = RowKey("candidate", KVTypes("q8_0", "q8_0"), 0)
+    write_rows(path, "s", {key: np.zeros(3, dtype=ROW)})
+    return path.read_bytes()
 
 
 def _batch(data: bytes) -> Iterator[str]:
@@ -434,13 +418,13 @@ def _calibrations_seed() -> bytes:
 def _cache_plan(data: bytes) -> Iterator[str]:
     """The content under its own name, and under none."""
     path = _file(data, f"{plan_name(made_report().subject)}.json")
-    yield read_plan(path).sentence
+    yield read_plan(path).model
     yield from PlanStore(path.parent).find(made_report().subject.model_identity, "x").problems
 
 
 def _cache_plan_seed() -> bytes:
     store = PlanStore(_folder() / "plans")
-    store.save(made_report(), lambda found: choose(found, Wish(4096), Gates(), lambda _: 1))
+    store.save(made_report())
     return next(store.folder.iterdir()).read_bytes()
 
 

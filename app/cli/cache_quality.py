@@ -86,15 +86,14 @@ quality_options = joined(
     click.option("--tokens", "n_tokens", default=MOST_TOKENS, show_default=True, type=Count(0),
                  help="Most tokens of all texts together; 0 takes all."),
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
-                 help="Leave out needles and problems."),
+                 help="Leave out needles."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
                  help="Leave out memory and speed; --resume adds them."),
     click.option("--json", type=FILE, help="Write the report here while it grows."),
     click.option("--html", type=FILE, help="Write a page with charts here."),
     click.option("--resume", type=FILE, help="Go on with the JSON of an earlier run."),
     click.option("--due", "is_due", is_flag=True,
-                 help="Of every model, measure the chosen kind again whose figures are older than "
-                 "probe_days."),
+                 help="Measure again every model whose figures are older than probe_days."),
     click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
     gathered("files", "app.quality.measure:Files"),
     gathered("options", "app.quality.measure:Options"),
@@ -125,7 +124,7 @@ def command(
     kvchat cache-quality qwen2.5-7b --text a.md    on a text of your own
     kvchat cache-quality --chats --json mine.json  on your chats; keep the report
     kvchat cache-quality --all --json all.json     every pair, overnight
-    kvchat cache-quality --all --resume all.json   go on, in mid-text too
+    kvchat cache-quality --all --resume all.json   go on
     kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 

@@ -1,7 +1,6 @@
 """One measurement of cache quality, from the options to table, JSON and page."""
 
 import contextlib
-import re
 import shlex
 import tempfile
 import time
@@ -22,7 +21,7 @@ from app.config import Settings
 from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_here
-from app.planning import due_plans, keep_report
+from app.planning import due_plans, keep_report, verdict_of
 from app.quality import MOST_TOKENS, USUAL_KINDS
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
@@ -30,14 +29,13 @@ from engine.clock import Pacer
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.files import replace_file
-from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judged
-from engine.policy.plans import SavedPlan, plan_name
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
-from engine.quality.records import QualityError, Report, Subject, read_report
+from engine.quality.records import QualityError, Report, read_report
+from engine.quality.request import LaboratoryRequest
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
@@ -45,8 +43,6 @@ EXIT_INTERRUPTED = 130
 DIGEST_BYTES = 8
 STYLES = {"muted": "dim", "strong": "bold", "good": "green", "bad": "red"}
 """What rich calls the styles of a report's lines."""
-PART = re.compile(r" \d+/(\d+)$")
-"""Behind the name of a text that is longer than a context."""
 LINE_EVERY_S = 10.0
 """Between two lines of progress where they go to a file or a pipe."""
 MOST_CHATS = 200
@@ -97,9 +93,7 @@ def run_measurement(
             written.
     """
     configuration = open_here(request, settings, "the laboratory").configuration
-    if files.resume is None:
-        options = _with_due(options, configuration, settings)
-    else:
+    if files.resume is not None:
         read_report(files.resume)  # one that is missing gets no folder for its lock
     files = _going_on(files)
     if files.html is not None:
@@ -186,26 +180,8 @@ def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
                 pass
 
 
-def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
-    """The options with the kind that was chosen for the model, where its figures are due."""
-    measured = (*options.kinds, KVTypes(options.reference, options.reference))
-    if configuration.backend == "torch":
-        return options  # plans are of llama.cpp's types
-    due = [plan for plan in due_plans(settings.cache_policy).plans if plan.kind not in measured]
-    identity = identity_of(read_model(configuration.model_path).file) if due else ""
-    for plan in due:
-        if plan.report.subject.model_identity == identity:
-            age_days = plan.age_days(datetime.now(UTC))
-            _note(f"{plan.kind} was measured {age_days} days ago, and is measured again with them")
-            return replace(options, kinds=(*options.kinds, plan.kind))
-    return options
-
-
 def measure_due(options: Options, settings: Settings) -> int:
-    """The exit code, after measuring the chosen kind again of each plan that is due.
-
-    All kinds of a plan are measured where its texts were others, or anything else that figures
-    hang on has changed since: what is measured then is a plan of its own, and has to be chosen by.
+    """The exit code, after measuring again the kinds of each plan that is due.
 
     Args:
         options: How to measure.
@@ -221,10 +197,17 @@ def measure_due(options: Options, settings: Settings) -> int:
         subject, age_days = plan.report.subject, plan.age_days(datetime.now(UTC))
         try:
             request = ModelRequest(plan.model, n_threads=subject.n_threads)
-            configuration = open_here(request, settings, "the laboratory").configuration
-            again = _again(options, plan, configuration)
-            kinds = " and ".join(map(str, again.kinds))
-            _note(f"{subject.model}: {kinds} measured again, {age_days} days after the last time")
+            path = open_here(request, settings, "the laboratory").configuration.model_path
+            if identity_of(read_model(path).file) != subject.model_identity:
+                raise QualityError(f"{path} is another model now")
+            _note(f"{subject.model} is measured again, {age_days} days after the last time")
+            again = replace(
+                options,
+                kinds=tuple(each.kind for each in plan.report.candidates),
+                reference=subject.reference.k,
+                n_ctx=options.n_ctx or subject.n_ctx,
+                n_chunk=subject.n_chunk,
+            )
             found = run_measurement(again, request, Files(), settings)
         except EngineError as error:
             _note(f"{subject.model}: {error}", style="red")
@@ -233,49 +216,6 @@ def measure_due(options: Options, settings: Settings) -> int:
             return found
         exit_code = exit_code or found
     return exit_code
-
-
-def _again(options: Options, plan: SavedPlan, configuration: Configuration) -> Options:
-    """What to measure of a plan's model: its kind again, where all else is as it was measured.
-
-    Raises:
-        QualityError: there is another model under that name now.
-    """
-    report, subject = plan.report, plan.report.subject
-    if identity_of(read_model(configuration.model_path).file) != subject.model_identity:
-        raise QualityError(f"{configuration.model_path} is another model now")
-    again = replace(
-        options,
-        kinds=tuple(each.kind for each in report.candidates),
-        reference=subject.reference.k,
-        n_ctx=options.n_ctx or subject.n_ctx,
-        n_chunk=subject.n_chunk,
-        asks=options.asks and any(row.needle or row.reasoning for row in report.measurements),
-    )
-    for same, found in _tried(again, options.n_ctx, report, configuration):
-        if plan_name(found) == plan_name(subject):
-            return replace(same, kinds=(plan.kind,)) if plan.kind in again.kinds else same
-    return again
-
-
-def _tried(
-    again: Options, n_ctx: int | None, report: Report, configuration: Configuration
-) -> Iterator[tuple[Options, Subject]]:
-    """Options that may measure what a report is of, with what they would measure.
-
-    Of `--ctx` and `--tokens` a report tells only what came of them: the longest text, and how many
-    tokens there were, of which a model's first token, once for each document, may not count.
-    """
-    lengths = [text.n_tokens + 1 for text in report.texts]
-    part = PART.search(report.texts[-1].name) if report.texts else None
-    n_parts = 1 if part is None else int(part[1])
-    asked = [
-        replace(again, n_ctx=longest, n_tokens=n_tokens)
-        for longest in dict.fromkeys((again.n_ctx, n_ctx))
-        for n_tokens in dict.fromkeys((again.n_tokens, sum(lengths) - n_parts, sum(lengths)))
-    ]
-    requests = (laboratory_request(each, configuration) for each in asked)
-    yield from zip(asked, subjects_of(requests), strict=True)
 
 
 def _keep_plan(report: Report, configuration: Configuration, settings: Settings) -> None:
@@ -287,15 +227,16 @@ def _keep_plan(report: Report, configuration: Configuration, settings: Settings)
         return  # a plan chooses llama.cpp's types
     if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
         return
-    model = read_model(configuration.model_path)
+    path, policy = configuration.model_path, settings.cache_policy
     try:
-        saved = keep_report(report, configuration, model, settings.cache_policy)
+        found = verdict_of(keep_report(report, path), configuration, policy)
     except EngineError as error:
         _note(f"{error.title}: {error}", style="red")
         return
-    command = f"kvchat {shlex.quote(str(configuration.model_path))} --kv auto"
+    assert found is not None, "it has a verdict"
+    command = f"kvchat {shlex.quote(str(path))} --kv auto"
     screen = console()
-    for text in ("", saved.sentence, f"{command}  runs with {saved.kind}"):
+    for text in ("", found.text, f"{command}  runs with {found.pair}"):
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

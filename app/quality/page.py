@@ -18,7 +18,7 @@ from app.render.quality import (
     subject_lines,
     verdict_lines,
 )
-from engine.policy.sentence import TEXT_NAMES
+from engine.policy.explain import TEXT_NAMES
 from engine.quality.records import Measurement, Part, Report
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")

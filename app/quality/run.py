@@ -12,11 +12,11 @@ from typing import Protocol, Self
 from app import paths
 from engine.configuration import Configuration
 from engine.files import FileLock, take_lock
-from engine.load_laboratory import LaboratoryRequest
 from engine.model.architecture import read_model
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, ReportChanged
 from engine.quality.records import QualityError, Report, read_report, write_report
+from engine.quality.request import LaboratoryRequest
 
 ROWS_SUFFIX = ".rows"
 """Ends the name of the file that keeps rows beside a report until it is complete."""

@@ -9,7 +9,7 @@ from app.render.charts import GraphSymbols, bar
 from app.render.lines import EMPTY, Line, Run, clipped, spread, wrapped
 from app.sanitize import visible
 from engine.policy.choice import Candidate
-from engine.policy.sentence import TEXT_NAMES, sentence
+from engine.policy.explain import TEXT_NAMES, sentence
 from engine.quality.laboratory import Progress
 from engine.quality.records import (
     LEAST_TOKENS,
@@ -48,12 +48,12 @@ FIGURES: tuple[tuple[str, Callable[[Scores], Figure], Callable[[float], str]], .
 )
 """What a row says of a kind: its title, where it is found, and how it is spelled."""
 MAIN = ("K/V", *(title for title, _, _ in FIGURES))
-COST = ("K/V", "bytes/token", "peak", "prefill", "tok/s", "deep", "needles", "problems")
+COST = ("K/V", "bytes/token", "peak", "prefill", "tok/s", "deep", "needles")
 COLUMNS = (*MAIN, *COST[1:])
 """In the order in which they stand."""
 WEIGHT = (
     "K/V", "KL mean", "same top", "loss", "bytes/token", "p99.9", "deep", "needles", "perplexity",
-    "problems", "p99", "tok/s", "prefill", "peak", "median",
+    "p99", "tok/s", "prefill", "peak", "median",
 )  # fmt: skip
 """In the order in which they find room."""
 INTERVALS = "95 % intervals, by bootstrap over documents"
@@ -164,7 +164,7 @@ def _part_rows(
 
 def has_costs(report: Report) -> bool:
     """Whether anything was asked or timed."""
-    return any(row.cost or row.needle or row.reasoning for row in report.measurements)
+    return any(row.cost or row.needle for row in report.measurements)
 
 
 def cost_title(report: Report) -> str:
@@ -195,7 +195,7 @@ def _cost_row(row: Measurement) -> tuple[str, ...]:
             fmt.rate(cost.shallow_tps),
             fmt.rate(cost.deep_tps),
         )
-    return (str(row.kind), *taken, _answered(row.needle), _answered(row.reasoning))
+    return (str(row.kind), *taken, _answered(row.needle))
 
 
 def verdict_lines(report: Report) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The cache types of a model, measured: the table while it grows, charts, and the verdict."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar, Literal
@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 
 from app.config import load_settings
-from app.planning import keep_report, known_quality, usual_choice
+from app.planning import Verdict, keep_report, known_quality, verdict_of
 from app.quality.measure import USUAL, Options, laboratory_request
 from app.quality.run import MeasurementRun, Start, earlier_report, report_path, set_aside, why_not
 from app.render.lines import Line, Run, wrapped
@@ -37,7 +37,6 @@ from engine.model.architecture import read_model
 from engine.model.ollama import model_name
 from engine.policy.choice import Candidate, judged
 from engine.policy.gates import PolicySettings
-from engine.policy.sentence import verdict
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
 from engine.quality.records import Report
@@ -52,18 +51,6 @@ READ_CHATS = (
     "Measure on your own chats? kvchat reads them now. Figures and counts of tokens are kept of "
     "them, no words, and nothing leaves this machine."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a report says to run with."""
-
-    text: str = ""
-    """The sentence; empty before there is one."""
-    kind: KVTypes | None = None
-
-
-NO_VERDICT = Verdict()
 
 
 class LaboratoryScreen(Screen[KVTypes | None]):
@@ -104,7 +91,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
         self._texts: Texts = "own"
         self._report: Report | None = None
         self._candidates: tuple[Candidate, ...] = ()
-        self._verdict = NO_VERDICT
+        self._verdict: Verdict | None = None
         self._notes: list[str] = []
         self._problem = ""
         self._status = ""
@@ -141,9 +128,9 @@ class LaboratoryScreen(Screen[KVTypes | None]):
         try:
             why = why_not(self._configuration)
             found = None if why else self._earlier()
-            said = NO_VERDICT if found is None else self._choice(found)
+            said = None if found is None else self._choice(found)
         except EngineError as error:
-            why, found, said = str(error), None, NO_VERDICT
+            why, found, said = str(error), None, None
         call_if_open(self, self._take_look, why, found, said)
 
     @work(thread=True, exclusive=True, group="measure")
@@ -151,7 +138,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
         self, run: MeasurementRun, options: Options, shown: Report | None, *, is_anew: bool
     ) -> None:
         """Follow a measurement to its end; whatever ends it, what was measured is kept."""
-        problem, said = "", NO_VERDICT
+        problem, said = "", None
         try:
             with run:
                 if is_anew and run.path is not None:
@@ -163,7 +150,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             problem = f"{error.title}: {error}"
         try:
             if run.report is not None and run.report.measurements:
-                said = self._keep(run.report)
+                said = self._choice(self._kept(run.report))
             elif shown is not None:
                 said = self._choice(shown)
         except EngineError as error:
@@ -177,28 +164,22 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             return found
         return known_quality(read_model(self._configuration.model_path), _policy()).report
 
-    def _keep(self, found: Report) -> Verdict:
-        """The verdict of a report, which is kept as the model's plan where it has one."""
-        if not found.allows_verdict or not any(row.is_complete for row in found.candidates):
-            return NO_VERDICT
-        model = read_model(self._configuration.model_path)
-        plan = keep_report(found, self._configuration, model, _policy())
-        return Verdict(plan.sentence, plan.kind)
+    def _kept(self, found: Report) -> Report:
+        """A report, which is kept as the model's plan where it has a verdict."""
+        has_kind = any(row.is_complete for row in found.candidates)
+        if not found.allows_verdict or not has_kind:
+            return found
+        return keep_report(found, self._configuration.model_path)
 
-    def _choice(self, found: Report) -> Verdict:
-        """The verdict of a report that was kept before."""
-        if not found.allows_verdict or not any(row.is_complete for row in found.candidates):
-            return NO_VERDICT
-        model = read_model(self._configuration.model_path)
-        choice = usual_choice(found, self._configuration, model, _policy())
-        return Verdict(verdict(found, choice), choice.pair)
+    def _choice(self, found: Report) -> Verdict | None:
+        return verdict_of(found, self._configuration, _policy())
 
     def _path(self, texts: Texts) -> Path:
         return report_path(self._configuration.model_path, texts)
 
     # --- what comes ---
 
-    def _take_look(self, why: str | None, found: Report | None, said: Verdict) -> None:
+    def _take_look(self, why: str | None, found: Report | None, said: Verdict | None) -> None:
         if self.is_measuring:
             return
         self._why_not, self._verdict = why, said
@@ -217,7 +198,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             case ReportChanged(found) | Finished(found):
                 self._show(found)
 
-    def _take_end(self, run: MeasurementRun, said: Verdict, problem: str) -> None:
+    def _take_end(self, run: MeasurementRun, said: Verdict | None, problem: str) -> None:
         self._under_way, self._verdict = None, said
         if run.report is not None:
             self._report = run.report
@@ -230,17 +211,17 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             self._status = "failed: what was measured is kept" if has_rows else "failed"
         elif run.is_complete:
             self.notify("The measurement is complete, and kept as this model's plan."
-                        if said.text else "The measurement is complete.")  # fmt: skip
+                        if said else "The measurement is complete.")  # fmt: skip
         self._show(self._report)
         self._mark_chosen()
 
     def _mark_chosen(self) -> None:
         """Mark the type that the verdict names, unless the user has marked one: enter takes it."""
-        kinds, chosen = self.query_one("#kinds", SelectList), self._verdict.kind
+        kinds, chosen = self.query_one("#kinds", SelectList), self._verdict
         if self._report is None or chosen is None or kinds.index:
             return
-        is_reference = chosen == self._report.subject.reference
-        kinds.mark(("reference" if is_reference else "candidate", chosen))
+        is_reference = chosen.pair == self._report.subject.reference
+        kinds.mark(("reference" if is_reference else "candidate", chosen.pair))
 
     # --- showing ---
 
@@ -281,7 +262,8 @@ class LaboratoryScreen(Screen[KVTypes | None]):
         return begin_lines(self._why_not, len(USUAL.kinds), width)
 
     def _present_verdict(self) -> None:
-        said, problem = verdict_text(self._report, self._verdict.text), self._problem
+        sentence = "" if self._verdict is None else self._verdict.text
+        said, problem = verdict_text(self._report, sentence), self._problem
         notes = tuple(self._notes)
 
         def lines(width: int) -> list[Line]:
@@ -289,7 +271,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             if problem:
                 made += wrapped((Run("✗ ", "bad"), Run(visible(problem))), width)
             if said:
-                made += wrapped((Run(said, "strong" if self._verdict.text else "muted"),), width)
+                made += wrapped((Run(said, "strong" if sentence else "muted"),), width)
             for note in notes:
                 made += wrapped((Run("! ", "warn"), Run(visible(note))), width)
             return made
@@ -373,7 +355,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             return
         if is_anew or texts != self._texts:
             self._report = None
-        self._texts, self._verdict, self._status = texts, NO_VERDICT, LOADING
+        self._texts, self._verdict, self._status = texts, None, LOADING
         self._notes.clear()
         self._problem = ""
         self._began_at = time.monotonic()

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from engine.configuration import Adapter, Configuration, KVTypes
+from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelFileError, PresetError
 from engine.files import NewestEntries, open_file
 from engine.model.ggml_types import TYPES_BY_NAME
 from engine.model.gguf import GgufFile, read_gguf
+from engine.model.identity import adapters_in_words
 
 HASHES = "model-hashes.json"
 """File that remembers them, beside the folder of kept states."""
@@ -204,16 +205,6 @@ def namespace_of(
     )
     key = blake2b(json.dumps(fields).encode(), digest_size=KEY_BYTES).hexdigest()
     return Namespace(key, str(configuration.model_path.absolute()), fields)
-
-
-def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:
-    """What adapters change of a state: the hash of each, and its scale where it is not 1."""
-    said = (
-        hash_file(each.path) + ("" if each.scale == 1.0 else f" at {each.scale!r}")
-        for each in adapters
-        if each.scale
-    )
-    return " ".join(said) or "none"
 
 
 def _rope(configuration: Configuration, model: GgufFile) -> str:

@@ -2,10 +2,11 @@
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from engine.configuration import Adapter
 from engine.errors import ModelFileError
 from engine.files import open_file
 from engine.model.gguf import GgufFile, read_gguf
@@ -146,3 +147,13 @@ def _is_only_next_token_head(file: GgufFile) -> bool:
     n_heads = file.integer(f"{file.architecture}.nextn_predict_layers") or 0
     n_blocks = file.integer(f"{file.architecture}.block_count") or 0
     return 0 < n_blocks <= n_heads
+
+
+def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:
+    """What adapters change of a state: the hash of each, and its scale where it is not 1."""
+    said = (
+        hash_file(each.path) + ("" if each.scale == 1.0 else f" at {each.scale!r}")
+        for each in adapters
+        if each.scale
+    )
+    return " ".join(said) or "none"

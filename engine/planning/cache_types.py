@@ -6,19 +6,18 @@ from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, cache_bytes
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import KV_TYPES, PAD, is_whole
+from engine.memory.kv_cache import KV_TYPES, PAD
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.space import with_pair
-from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose
+from engine.policy.choice import BudgetError, Choice, Wish, choose
+from engine.policy.explain import explain
 from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS
-from engine.policy.sentence import sentence
 from engine.presets.preset import Preset
 
 AUTO = "auto"
-MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,34 +127,7 @@ def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:
 def types_text(configuration: Configuration, known: Known) -> str:
     """Why a configuration has its cache types, in a sentence that begins with its basis."""
     pair = configuration.kv_types
-    standing = known.standing(pair)
-    why = _reason_for_whole(known, pair) if known.has_verdict else ""
-    match standing.basis:
-        case Basis.MEASURED if known.has_verdict and known.report is not None:
-            text = why or sentence(known.report, pair)
-        case Basis.MEASURED | Basis.UNKNOWN:
-            text = why or f"{pair}: {standing.text}"
-        case Basis.GUESSED:
-            text = f"{pair}; nothing was measured on this model, {MEASURE_IT}"
-            if known.has_key_biases and not is_whole(pair):
-                text += f"; {standing.text}"
-    return f"cache {standing.basis}: {text}"
-
-
-def _reason_for_whole(known: Known, pair: KVTypes) -> str:
-    """Why a cache stays whole: what keeps smaller ones out; empty for a packed one."""
-    if not is_whole(pair):
-        return ""
-    smaller = [str(each) for each in known.allowed() if not is_whole(each)]
-    if smaller:
-        return f"{pair}, though {' and '.join(smaller)} would keep the gates, too"
-    failed = [
-        f"{each.label}: {each.objections[0]}"
-        for each in known.candidates.values()
-        if each.objections and not is_whole(each.pair)
-    ]
-    why = f" ({'; '.join(failed[:2])})" if failed else ""
-    return f"{pair}, because no smaller type keeps the gates{why}"
+    return f"cache {known.standing(pair).basis}: {explain(known, pair)}"
 
 
 def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:

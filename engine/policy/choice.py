@@ -13,11 +13,11 @@ from typing import Final
 
 from engine.configuration import KVTypeName, KVTypes
 from engine.errors import PresetError
-from engine.memory.kv_cache import bits_of, is_whole
+from engine.memory.kv_cache import bits_of
 from engine.memory.units import format_bytes
-from engine.policy.gates import Gates, readings, strain_of
+from engine.policy.gates import Gates, readings, usage_of
 from engine.policy.pairs import FAST_PAIRS, WHOLE, guessed_cost
-from engine.quality.records import LEAST_TOKENS, Cost, Measurement, Report
+from engine.quality.records import Cost, Measurement, Report
 
 WIDEST: Final = "f32"
 """Twice the bytes of f16 for nothing that chats show: others are compared with it."""
@@ -77,37 +77,32 @@ class Candidate:
     measured: Measurement | None = None
     token_s: float | None = None
     """Seconds for a token in the middle of the context, as measured; None where they were not."""
-    strain: float = 0.0
-    """Part of the gates' room that it uses; of a guess, its cost in halvings of the context."""
+    usage: float = 0.0
+    """Part of its gates that it uses; of a guess, its cost in halvings of the context."""
     objections: tuple[str, ...] = ()
     """Why it may not be chosen; empty where it may."""
-
-    @property
-    def label(self) -> str:
-        """The pair as it is typed."""
-        return str(self.pair)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The pair to run with, and why it is that one."""
+    """The pairs that may be chosen, the best first."""
 
-    pair: KVTypes
     basis: Basis
     """Whether figures were chosen by, or the order for all models was."""
-    reason: str
-    """A sentence: why this pair and no other."""
     accepted: tuple[Candidate, ...]
-    """What may be chosen, the best first."""
+    """At least one."""
     rejected: tuple[Candidate, ...] = ()
-    """What may not, each with its objections."""
-    notes: tuple[str, ...] = ()
-    """What the figures do not say."""
+    """What may not be chosen, each with its objections."""
 
     @property
     def taken(self) -> Candidate:
-        """The candidate of the pair."""
-        return next(each for each in self.accepted if each.pair == self.pair)
+        """The best that may be chosen."""
+        return self.accepted[0]
+
+    @property
+    def pair(self) -> KVTypes:
+        """Its types."""
+        return self.taken.pair
 
 
 def choose(report: Report | None, wish: Wish, gates: Gates, size: Size) -> Choice:
@@ -118,7 +113,7 @@ def choose(report: Report | None, wish: Wish, gates: Gates, size: Size) -> Choic
     """
     if report is not None and has_verdict(report):
         return _by_figures(report, wish, gates, size)
-    return _by_guess(report, wish, size)
+    return _by_guess(wish, size)
 
 
 def has_verdict(report: Report) -> bool:
@@ -129,14 +124,12 @@ def has_verdict(report: Report) -> bool:
 def judged(report: Report, gates: Gates) -> tuple[Candidate, ...]:
     """The reference and every kind of a report with the objections of the gates, the best first.
 
-    The best is the one that uses the least of the gates' room; no rate and no budget counts.
+    The best is the one that uses the least of its gates; no rate and no budget counts.
     """
     measured = _measured(report)
     found = [_judge(pair, each, report, gates) for pair, each in measured.items()]
     failed = [each for each in found if each.objections and measured[each.pair].is_complete]
-    return tuple(
-        sorted((_with_finer(each, failed) for each in found), key=lambda each: each.strain)
-    )
+    return tuple(sorted((_with_finer(each, failed) for each in found), key=lambda each: each.usage))
 
 
 def token_seconds(cost: Cost | None, depth: int) -> float | None:
@@ -176,7 +169,7 @@ def speed_order(
     """
     token_s, nbytes = candidate.token_s, candidate.nbytes or 0
     step = 0 if token_s is None else rate_step(token_s, reference_s)
-    return token_s is None, step, nbytes, candidate.strain, candidate.pair
+    return token_s is None, step, nbytes, candidate.usage, candidate.pair
 
 
 def reference_seconds(report: Report, depth: int) -> float | None:
@@ -201,22 +194,13 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
     ]
     if str(report.subject.reference) == WIDEST and all(each.objections for each in found):
         found = _with_fall_back(found, wish, size)
-    depth = wish.n_ctx // 2
-    base_s = reference_seconds(report, depth)
+    base_s = reference_seconds(report, wish.n_ctx // 2)
     passing = [each for each in found if not each.objections]
     accepted = sorted(passing, key=lambda each: speed_order(each, base_s))
     rejected = tuple(each for each in found if each.objections)
     if not accepted:
         raise BudgetError(_nothing(wish, rejected))
-    taken = accepted[0]
-    return Choice(
-        taken.pair,
-        Basis.MEASURED,
-        _why(accepted, rejected, depth, base_s),
-        tuple(accepted),
-        rejected,
-        _notes(report, taken, wish),
-    )
+    return Choice(Basis.MEASURED, tuple(accepted), rejected)
 
 
 def _with_fall_back(found: Sequence[Candidate], wish: Wish, size: Size) -> list[Candidate]:
@@ -242,14 +226,14 @@ def _judge(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> C
     objections = tuple(each.text for each in read if not each.is_kept)
     if not found.is_complete:
         objections = ("it was not measured to the end", *objections)
-    return Candidate(pair, measured=found, strain=strain_of(read), objections=objections)
+    return Candidate(pair, measured=found, usage=usage_of(read), objections=objections)
 
 
 def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
     """A candidate that fails with the finer kinds that were measured to the end and do."""
     if candidate.objections:
         return candidate
-    finer = [each.label for each in failed if is_coarser(candidate.pair, each.pair)]
+    finer = [each.pair for each in failed if is_coarser(candidate.pair, each.pair)]
     if not finer:
         return candidate
     return _refused(candidate, f"{finer[0]}, which is finer, fails")
@@ -271,98 +255,39 @@ def _refused(candidate: Candidate, why: str) -> Candidate:
     return replace(candidate, objections=(*candidate.objections, why))
 
 
-def _why(
-    accepted: Sequence[Candidate],
-    rejected: Sequence[Candidate],
-    depth: int,
-    base_s: float | None,
-) -> str:
-    taken = accepted[0]
-    packed = [each for each in accepted if not is_whole(each.pair)]
-    if is_whole(taken.pair) and not packed:
-        smaller = [each for each in rejected if not is_whole(each.pair)]
-        failed = [f"{each.label}: {each.objections[0]}" for each in smaller[:2]]
-        why = f" ({'; '.join(failed)})" if failed else ""
-        return f"{taken.label}, because no smaller type may be chosen{why}"
-    if taken.token_s is None:
-        return f"{taken.label} is the smallest that passes; no rate of this machine was measured"
-    if len(accepted) == 1:
-        return f"{taken.label} is the only one that passes: {_rate(taken)} {_at(depth, taken)}"
-    others = [each for each in accepted if each is not taken and each.token_s is not None]
-    if not others:
-        rate = f"{_rate(taken)} {_at(depth, taken)}"
-        return f"{taken.label} is the only one that passes with a measured rate: {rate}"
-    next_ = others[0]
-    is_equal = speed_order(next_, base_s)[1] == speed_order(taken, base_s)[1]
-    which = "smallest of the quickest that pass" if is_equal else "quickest that passes"
-    return (
-        f"{taken.label} is the {which}: {_rate(taken)}, {next_.label} {_rate(next_)} "
-        f"{_at(depth, taken, next_)}"
-    )
-
-
-def _rate(candidate: Candidate) -> str:
-    return f"{1 / (candidate.token_s or 1):.3g} tokens/s"
-
-
-def _at(depth: int, *found: Candidate) -> str:
-    """Behind how many tokens rates are told, and whether they were measured there."""
-    costs = [None if each.measured is None else each.measured.cost for each in found]
-    is_there = all(cost and depth in (cost.shallow_depth, cost.deep_depth) for cost in costs)
-    return f"(at {depth:,} tokens{'' if is_there else ', reckoned'})"
-
-
 def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
     """Why nothing may be chosen: the smallest that keeps the gates, or what the others fail."""
     sizes = [
-        (each.nbytes, each.label)
+        (each.nbytes, each.pair)
         for each in rejected
         if each.nbytes is not None and len(each.objections) == 1
         and wish.budget_bytes is not None and each.nbytes > wish.budget_bytes
     ]  # fmt: skip
     smallest = min(sizes, default=None)
     if smallest is None or wish.budget_bytes is None:
-        listed = "; ".join(f"{each.label}: {each.objections[0]}" for each in rejected[:4])
+        listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
         return f"no cache type may be chosen ({listed}): leave the other of keys and values open"
-    nbytes, label = smallest
+    nbytes, pair = smallest
     tokens = int(wish.n_ctx * wish.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
     return (
         f"no cache type that may be chosen takes {format_bytes(wish.budget_bytes)} or less with "
-        f"{wish.n_ctx:,} tokens: the smallest, {label}, takes {format_bytes(nbytes)}. Ask for "
+        f"{wish.n_ctx:,} tokens: the smallest, {pair}, takes {format_bytes(nbytes)}. Ask for "
         f"{shorter}, or a budget of {format_bytes(nbytes)}"
     )
-
-
-def _notes(report: Report, taken: Candidate, wish: Wish) -> tuple[str, ...]:
-    """What the figures leave open for this wish."""
-    notes = []
-    longest = report.subject.n_ctx
-    if not is_whole(taken.pair) and wish.n_ctx > 2 * longest:
-        notes.append(
-            f"no text was longer than {longest:,} tokens, and the context has {wish.n_ctx:,}: "
-            "measure a longer one with --text"
-        )
-    return tuple(notes)
 
 
 # --- by the order for all models ---
 
 
-def _by_guess(report: Report | None, wish: Wish, size: Size) -> Choice:
+def _by_guess(wish: Wish, size: Size) -> Choice:
     given = [KVTypes(wish.type_k or e.k, wish.type_v or e.v) for e in FAST_PAIRS]
     found = [
-        _sized(Candidate(pair, strain=guessed_cost(pair)), wish, size)
+        _sized(Candidate(pair, usage=guessed_cost(pair)), wish, size)
         for pair in dict.fromkeys(given)
     ]
-    accepted = sorted((e for e in found if not e.objections), key=lambda each: each.strain)
+    accepted = sorted((e for e in found if not e.objections), key=lambda each: each.usage)
     rejected = tuple(each for each in found if each.objections)
     if not accepted:
         raise BudgetError(_nothing(wish, rejected))
-    taken = accepted[0]
-    why = "nothing was measured on this model"
-    if report is not None:
-        why = f"only {report.n_tokens:,} tokens were measured, and a verdict needs {LEAST_TOKENS:,}"
-    limit = "" if not rejected else f", the finest within the limits: {rejected[0].objections[0]}"
-    reason = f"{taken.label} is a guess{limit}; {why}"
-    return Choice(taken.pair, Basis.GUESSED, reason, tuple(accepted), rejected)
+    return Choice(Basis.GUESSED, tuple(accepted), rejected)

@@ -4,11 +4,11 @@ A gate is about a loss: 0 is what the reference has, more is worse. What is held
 unfavourable end of the figure's interval, over all texts and over the worst sort of text, because
 the loss of a kind lies in long documents and tool calls rather than in chat. What the control shows
 of the same text is taken off: the reference through other kernels differs from itself by that, on
-small models in 4 tokens of 100. Of the gates' room a kind may use `headroom`: texts that
+small models in 4 tokens of 100. A kind may use the share `headroom` of each gate: texts that
 nobody measured differ from those that were.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated
@@ -16,14 +16,13 @@ from typing import Annotated
 from engine.configuration import STRICT, Bounds
 from engine.quality.records import (
     POSITIONS,
-    Answers,
     Figure,
     Measurement,
     Part,
     Scores,
+    n_right,
     position_name,
 )
-from engine.quality.records import n_right as counted
 
 LONG_FROM = 8192
 """Tokens from which a position is one of a long context."""
@@ -63,14 +62,12 @@ class Gates:
     max_needle_loss: Share = 0.1
     """Share of the needles that the reference found and that may be lost: one of ten, which
     rounding alone takes at a near tie."""
-    max_reasoning_loss: Share = 0.1
-    """The same of problems that were solved: the needle is blind to what breaks them."""
     max_long_kl: Loss = 0.05
     """Mean KL in nats from 8,192 tokens on, where errors of all keys before have come together;
     where no text was so long, of the farthest range that there is."""
     headroom: Annotated[float, Bounds(gt=0, le=1)] = 0.7
-    """Share of each gate's room that a kind may use on the measured texts: the rest is for texts
-    that were not measured. Questions are counted, so theirs is used whole."""
+    """Share of each gate that a kind may use on the measured texts: the rest is for texts that were
+    not measured. Needles are counted, so their gate is used whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +88,26 @@ class GateReading:
     gate: str
     """Name of the setting."""
     loss: float
-    room: float
+    limit: float
     """The most that the loss may be, the headroom taken off."""
     text: str
     """Figure and limit in words, such as `mean KL 0.381 nats on documents, allowed 0.021`."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the loss is within its room; a loss that is no number is not."""
-        return isfinite(self.loss) and self.loss <= self.room
+        """Whether the loss is within its limit; a loss that is no number is not."""
+        return isfinite(self.loss) and self.loss <= self.limit
 
     @property
-    def strain(self) -> float:
-        """The part of the room that is used: 0 loses nothing, above 1 fails."""
+    def usage(self) -> float:
+        """The part of the limit that is used: 0 loses nothing, above 1 fails."""
         if self.loss <= 0:
             return 0.0
-        return self.loss / self.room if self.room > 0 else float("inf")
+        return self.loss / self.limit if self.limit > 0 else float("inf")
+
+
+Compared = tuple[str, Scores, Scores | None]
+"""Where rows are from, in words; the kind's scores of them, and those of the control."""
 
 
 def readings(
@@ -124,23 +125,6 @@ def readings(
         reference: Answered the same questions; they count where it answered enough of them.
         control: Its losses are noise, and are taken off; None takes nothing off.
     """
-    return (
-        *_scores(found, control, gates),
-        *_long(found, control, gates),
-        *_questions(found, reference, gates),
-    )
-
-
-def strain_of(readings_: tuple[GateReading, ...]) -> float:
-    """The largest part that is used of any gate's room."""
-    return max((each.strain for each in readings_), default=0.0)
-
-
-Compared = tuple[str, Scores, Scores | None]
-"""Where rows are from, in words; the kind's scores of them, and those of the control."""
-
-
-def _scores(found: Measurement, control: Measurement | None, gates: Gates) -> Iterator[GateReading]:
     share = gates.headroom
     whole: Compared = ("", found.scores, None if control is None else control.scores)
     parts = [whole]
@@ -148,46 +132,42 @@ def _scores(found: Measurement, control: Measurement | None, gates: Gates) -> It
         known = () if control is None else control.by_text
         parts += [_beside(part, known, " on ") for part in _enough(found.by_text)]
     tails = [whole, *(each for each in parts[1:] if each[1].n_tokens >= LEAST_TAIL)]
-    yield _worst(
-        "max_nll_delta", share * gates.max_nll_delta, [whole], lambda s: s.nll_delta,
-        "text less likely by {loss:.4f} nats a token, allowed {room:.4f}",
-    )  # fmt: skip
-    yield _worst(
-        "max_perplexity_ratio", share * (gates.max_perplexity_ratio - 1), parts,
-        lambda s: s.perplexity_ratio, "perplexity {loss:+.2%}{where}, allowed {room:+.2%}",
-    )  # fmt: skip
-    yield _worst(
-        "max_mean_kl", share * gates.max_mean_kl, parts, lambda s: s.kl_mean,
-        "mean KL {loss:.4f} nats{where}, allowed {room:.4f}",
-    )  # fmt: skip
-    yield _worst(
-        "max_p999_kl", share * gates.max_p999_kl, tails, lambda s: s.kl_p999,
-        "KL of the worst token in 1,000 {loss:.3f} nats{where}, allowed {room:.3f}",
-    )  # fmt: skip
-    yield _worst(
-        "min_same_top", share * (1 - gates.min_same_top), parts, lambda s: _other_top(s.same_top),
-        "another likeliest token in {loss:.1%}{where}, allowed {room:.1%}",
-    )  # fmt: skip
-
-
-def _long(found: Measurement, control: Measurement | None, gates: Gates) -> Iterator[GateReading]:
     known = () if control is None else control.by_position
-    parts = [_beside(part, known, " at ") for part in farthest(found)]
-    if parts:
-        yield _worst(
-            "max_long_kl", gates.headroom * gates.max_long_kl, parts, lambda s: s.kl_mean,
-            "mean KL {loss:.4f} nats{where} tokens, allowed {room:.4f}",
-        )  # fmt: skip
+    far = [_beside(part, known, " at ") for part in farthest(found)]
+    read = [
+        _worst(
+            "max_nll_delta", share * gates.max_nll_delta, [whole], lambda s: s.nll_delta,
+            "text less likely by {loss:.4f} nats a token, allowed {limit:.4f}",
+        ),
+        _worst(
+            "max_perplexity_ratio", share * (gates.max_perplexity_ratio - 1), parts,
+            lambda s: _shifted(s.perplexity_ratio),
+            "perplexity {loss:+.2%}{where}, allowed {limit:+.2%}",
+        ),
+        _worst(
+            "max_mean_kl", share * gates.max_mean_kl, parts, lambda s: s.kl_mean,
+            "mean KL {loss:.4f} nats{where}, allowed {limit:.4f}",
+        ),
+        _worst(
+            "max_p999_kl", share * gates.max_p999_kl, tails, lambda s: s.kl_p999,
+            "KL of the worst token in 1,000 {loss:.3f} nats{where}, allowed {limit:.3f}",
+        ),
+        _worst(
+            "min_same_top", share * (1 - gates.min_same_top), parts, lambda s: _other(s.same_top),
+            "another likeliest token in {loss:.1%}{where}, allowed {limit:.1%}",
+        ),
+        _worst(
+            "max_long_kl", share * gates.max_long_kl, far, lambda s: s.kl_mean,
+            "mean KL {loss:.4f} nats{where} tokens, allowed {limit:.4f}",
+        ),
+        _needles(found, reference, gates.max_needle_loss),
+    ]  # fmt: skip
+    return tuple(each for each in read if each is not None)
 
 
-def _enough(parts: tuple[Part, ...]) -> list[Part]:
-    return [part for part in parts if part.scores.n_tokens >= LEAST_PART]
-
-
-def _beside(part: Part, known: tuple[Part, ...], word: str) -> Compared:
-    """A part with the same rows of the control."""
-    other = next((each.scores for each in known if each.name == part.name), None)
-    return f"{word}{part.name}", part.scores, other
+def usage_of(read: Iterable[GateReading]) -> float:
+    """The largest part that is used of any limit."""
+    return max((each.usage for each in read), default=0.0)
 
 
 def farthest(found: Measurement) -> tuple[Part, ...]:
@@ -200,63 +180,59 @@ def farthest(found: Measurement) -> tuple[Part, ...]:
     )
 
 
-def _questions(
-    found: Measurement, reference: Measurement | None, gates: Gates
-) -> Iterator[GateReading]:
-    if reference is None:
-        return
-    for gate, limit, name, asked, known in (
-        ("max_needle_loss", gates.max_needle_loss, "needles", found.needle, reference.needle),
-        ("max_reasoning_loss", gates.max_reasoning_loss, "problems", found.reasoning,
-         reference.reasoning),
-    ):  # fmt: skip
-        lost = _lost(asked, known)
-        if lost is not None:
-            text = f"{lost:.0%} of the {name} lost, allowed {limit:.0%}"
-            yield GateReading(gate, lost, limit, text)
+def _enough(parts: tuple[Part, ...]) -> list[Part]:
+    return [part for part in parts if part.scores.n_tokens >= LEAST_PART]
 
 
-def _lost(found: tuple[Answers, ...], known: tuple[Answers, ...]) -> float | None:
-    """Share of what the reference got right that is lost in sum; None where it says nothing."""
-    right, asked = counted(found)
-    right_before, asked_before = counted(known)
-    if right_before < LEAST_QUESTIONS or asked != asked_before:
+def _beside(part: Part, known: tuple[Part, ...], word: str) -> Compared:
+    """A part with the same rows of the control."""
+    other = next((each.scores for each in known if each.name == part.name), None)
+    return f"{word}{part.name}", part.scores, other
+
+
+def _needles(found: Measurement, reference: Measurement | None, limit: float) -> GateReading | None:
+    """The share of the needles that the reference found and that is lost."""
+    right, asked = n_right(found.needle)
+    known, asked_before = n_right(() if reference is None else reference.needle)
+    if known < LEAST_QUESTIONS or asked != asked_before:
         return None
-    return max(0.0, (right_before - right) / right_before)
+    lost = max(0.0, (known - right) / known)
+    text = f"{lost:.0%} of the needles lost, allowed {limit:.0%}"
+    return GateReading("max_needle_loss", lost, limit, text)
 
 
 def _worst(
     gate: str,
-    room: float,
+    limit: float,
     parts: list[Compared],
     figure: Callable[[Scores], Figure],
     text: str,
-) -> GateReading:
+) -> GateReading | None:
     """The gate with the largest loss of the parts, what the control loses of each taken off."""
     losses = [
-        (_high(figure(scores)) - _none_lost(gate) - _noise(figure, other, gate), where)
-        for where, scores, other in parts
+        (_high(figure(scores)) - _noise(figure, control), where) for where, scores, control in parts
     ]
+    if not losses:
+        return None
     loss, where = max(losses, key=lambda each: each[0])
-    return GateReading(gate, loss, room, text.format(loss=loss, room=room, where=where))
+    return GateReading(gate, loss, limit, text.format(loss=loss, limit=limit, where=where))
 
 
-def _none_lost(gate: str) -> float:
-    """The value of a figure that loses nothing."""
-    return 1.0 if gate == "max_perplexity_ratio" else 0.0
-
-
-def _noise(figure: Callable[[Scores], Figure], control: Scores | None, gate: str) -> float:
+def _noise(figure: Callable[[Scores], Figure], control: Scores | None) -> float:
     """What the control loses: never below nothing, so that luck of its own makes no kind worse."""
-    return 0.0 if control is None else max(0.0, figure(control).value - _none_lost(gate))
+    return 0.0 if control is None else max(0.0, figure(control).value)
 
 
-def _other_top(same_top: Figure) -> Figure:
+def _shifted(ratio: Figure) -> Figure:
+    """By how much a ratio is above 1."""
+    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
+    return Figure(ratio.value - 1, low, high)
+
+
+def _other(same_top: Figure) -> Figure:
     """The share of tokens whose likeliest continuation is another one."""
-    low, high = same_top.low, same_top.high
-    return Figure(
-        1 - same_top.value, None if high is None else 1 - high, None if low is None else 1 - low
-    )
+    low, high = (None if end is None else 1 - end for end in (same_top.high, same_top.low))
+    return Figure(1 - same_top.value, low, high)
 
 
 def _high(figure: Figure) -> float:

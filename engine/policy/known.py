@@ -19,8 +19,8 @@ from engine.policy.pairs import COARSENESS, guessed_cost
 from engine.quality.records import LEAST_TOKENS, Report
 
 MOST_COST = 8.0
-"""Halvings of the context that a pair beyond every gate costs at most: what a user named is still
-ordered by its figures."""
+"""Halvings of the context that a pair far beyond its gates costs: those that a user named are
+still ordered by their figures."""
 BIASED_KEYS = (
     "break models with biased keys such as this one: with q4_0 Qwen2.5-Coder-0.5B had another "
     "likeliest token in 39 of 100 and a mean KL of 1.03"
@@ -106,9 +106,7 @@ class Known:
         is_known = all(pair in known or is_whole(pair) for pair in listed)
         if not self.has_verdict or not is_known:
             return tuple(map(guessed_cost, listed))
-        return tuple(
-            min(known[pair].strain, MOST_COST) if pair in known else 0.0 for pair in listed
-        )
+        return tuple(min(known[pair].usage, MOST_COST) if pair in known else 0.0 for pair in listed)
 
 
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:

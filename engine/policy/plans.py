@@ -1,4 +1,4 @@
-"""Plans that are kept: a report, what was chosen by it, and the figures of earlier measurements.
+"""Plans that are kept: a report, when it was measured, and where its model is.
 
 Each is a file of its own. What its figures hang on is in its name as a digest: model, texts, build
 of llama.cpp, device, threads and settings. A file that is damaged, or is not what its name says,
@@ -7,30 +7,25 @@ is never used, overwritten or deleted; whoever asks is told.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from engine.configuration import STRICT, Bounds, KVTypes
+from engine.configuration import STRICT, Bounds
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
-from engine.policy.choice import Basis, Choice
-from engine.policy.sentence import verdict
-from engine.quality.records import Measurement, Name, Report, Subject
+from engine.quality.records import Name, Report, Subject
 from engine.validation import read_versioned
 
-VERSION: Final = 1
-MOST_EARLIER = 8
-"""Earlier measurements of one plan that are kept; the oldest go."""
+VERSION: Final = 2
 MOST_PLANS = 200
 """Files of one model that are looked at: each is a text, a build or a device of its own."""
 IDENTITY_DIGITS = 32
 KEY_BYTES = 8
 
-Sentence = Annotated[str, Bounds(max_length=2000)]
 MOST_OF_A_PATH = 4096
 ModelPath = Annotated[str, Bounds(pattern=r"^\P{C}*$", max_length=MOST_OF_A_PATH)]
 
@@ -42,35 +37,17 @@ class PlanError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """The figures of an earlier measurement of the same subject."""
-
-    __pydantic_config__ = STRICT
-
-    measured: Name
-    """Date and time in ISO 8601, with the offset."""
-    measurements: tuple[Measurement, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A measurement and what was chosen by it."""
+    """A measurement that cache types are chosen by."""
 
     __pydantic_config__ = STRICT
 
     report: Report
-    kind: KVTypes
-    """What to run with."""
-    is_guess: bool
-    """Whether the report had too little text to choose by."""
-    sentence: Sentence
     saved: Name
     """Date and time of the last measurement in ISO 8601, with the offset."""
-    earlier: tuple[Earlier, ...] = ()
-    """Figures that the newest ones replaced, the newest first."""
     model_path: ModelPath = ""
     """Where the model's file was; empty where that is not known, or cannot be shown."""
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
 
     @property
     def model(self) -> str:
@@ -104,45 +81,30 @@ class PlanStore:
     def save(
         self,
         report: Report,
-        chosen: Callable[[Report], Choice],
         now: datetime | None = None,
         model_path: Path | None = None,
     ) -> SavedPlan:
-        """Keep a report and what is chosen by it.
+        """Keep a report in the place of the last one of its subject.
 
-        Figures of the same subject that it replaces become earlier ones. Kinds that it has not
-        measured to the end keep the figures that they had, or stay out: so one kind can be
-        measured again, and a run that was stopped changes nothing of what was whole.
+        Kinds that it has not measured to the end keep the figures that they had, or stay out: so
+        one kind can be measured again, and a run that was stopped changes nothing of what was
+        whole.
 
         Args:
             report: What was measured.
-            chosen: Chooses by it and what is kept of before.
             now: When it was measured; None is now. A report that is kept already, in which nothing
                 was measured since, keeps its time.
             model_path: Where the model is.
 
         Raises:
             PlanError: the file cannot be written.
-            PresetError: nothing may be chosen.
         """
         path, before = self._place(report.subject)
         report = _finished(report if before is None else _joined(before.report, report))
-        choice = chosen(report)
         saved = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-        earlier: tuple[Earlier, ...] = ()
         if before is not None and _is_same(before.report, report):
-            saved, earlier = before.saved, before.earlier
-        elif before is not None:
-            earlier = _earlier(before)
-        plan = SavedPlan(
-            report,
-            choice.pair,
-            choice.basis is not Basis.MEASURED,
-            verdict(report, choice),
-            saved,
-            earlier,
-            _shown(model_path),
-        )
+            saved = before.saved
+        plan = SavedPlan(report, saved, _shown(model_path))
         text = json.dumps(asdict(plan), ensure_ascii=False, indent=1) + "\n"
         try:
             replace_file(path, [text.encode()], is_durable=True)
@@ -256,8 +218,7 @@ def read_plan(path: Path) -> SavedPlan:
 
 def _plan_of(text: str) -> SavedPlan:
     plan = read_versioned(text, SavedPlan, VERSION)
-    for moment in (plan.saved, *(each.measured for each in plan.earlier)):
-        _time(moment)
+    _time(plan.saved)
     return plan
 
 
@@ -271,12 +232,6 @@ def _time(text: str) -> datetime:
 def _is_same(before: Report, after: Report) -> bool:
     """Whether nothing was measured between two reports."""
     return before.started == after.started and before.measurements == after.measurements
-
-
-def _earlier(before: SavedPlan) -> tuple[Earlier, ...]:
-    """What a new report replaces, before what was replaced already."""
-    replaced = Earlier(before.saved, before.report.measurements)
-    return (replaced, *before.earlier)[:MOST_EARLIER]
 
 
 def _joined(before: Report, fresh: Report) -> Report:

@@ -18,9 +18,10 @@ from typing import Literal, Self
 
 from engine.background import PAUSES_S, start_thread
 from engine.errors import EngineError, WorkerError
-from engine.load_laboratory import LaboratoryRequest, open_laboratory
+from engine.load import open_laboratory
 from engine.process.watchdog import describe_exit, start_behind_pipe, writable_log
 from engine.quality.laboratory import Laboratory, LaboratoryEvent
+from engine.quality.request import LaboratoryRequest
 
 LABORATORY_COMMAND = (sys.executable, "-P", "-m", "engine.process.laboratory")
 

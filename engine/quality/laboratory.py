@@ -1,30 +1,31 @@
-"""One measurement from texts to the report, as a line of events.
+"""One measurement from texts to the report, as a series of events.
 
 All contexts that memory holds go through the texts side by side, so that the reference is computed
 once for them; with more kinds than that, it is computed once for each group.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Lock
 
+import numpy as np
 import psutil
 
-from engine.backends.base import Backend
-from engine.clock import Pacer, Stopwatch
+from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.errors import DecodeAborted, ModelLoadError
 from engine.quality.cost import LEAST_CTX, n_timed, shape_of, timed
+from engine.quality.metrics import Rows
 from engine.quality.records import Cost, Measurement, QualityError, Report, Role
-from engine.quality.row_store import RowKey, RowStore
+from engine.quality.row_store import RowKey, write_rows
 from engine.quality.scoring import (
     FREE,
     BatchShape,
     Contestant,
     ContestantError,
     KindOpener,
-    OpenedKind,
     Turn,
     score,
 )
@@ -36,13 +37,6 @@ N_CHUNK = 64
 MEMORY_SHARE = 0.6
 """Of the free memory that contexts may take."""
 FLOAT_BYTES = 4
-KEEP_EVERY_S = 5.0
-"""What a killed process loses at most; a stopped one loses nothing."""
-MOST_KEEPING = 0.05
-"""Share of the time that writing rows may take where there are very many."""
-DEPTH_OF_TWICE = 256
-"""Tokens in the cache at which one more takes about twice as long as at the start: the time left is
-told by that. Attention over quantised values takes that long on a processor, others less."""
 F16 = KVTypes("f16", "f16")
 
 
@@ -57,10 +51,16 @@ class Plan:
     memory_bytes: int | None = None
     """What contexts may take; None is `MEMORY_SHARE` of what is free."""
 
+    @property
+    def contexts(self) -> list[tuple[Role, KVTypes]]:
+        """The reference, the control and the kinds."""
+        first: list[tuple[Role, KVTypes]] = [("reference", self.reference)]
+        return [*first, ("control", self.reference), *(("candidate", e) for e in self.kinds)]
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is; the unit is the work of a token at the start of a context."""
+    """How many tokens of all contexts are decoded."""
 
     what: str
     n_done: int
@@ -101,14 +101,6 @@ LaboratoryEvent = Progress | Note | ReportChanged | Finished
 
 
 @dataclass(slots=True)
-class _Opened:
-    """A contestant with what has to be closed."""
-
-    contestant: Contestant
-    backend: Backend
-
-
-@dataclass(slots=True)
 class Laboratory:
     """One measurement; `run` is called once.
 
@@ -118,8 +110,10 @@ class Laboratory:
         documents: Texts and questions, as tokens.
         report: An earlier report of the same subject to go on with, or an empty one.
         refusal: Says why a kind cannot be used with this model; None where it can.
-        store: Where rows are kept behind each chunk; its file is of no use once a complete report
-            is written.
+        rows: What earlier runs scored.
+        rows_path: Where rows are kept after each text; the file is of no use once a complete
+            report is written.
+        notes: What is told first.
     """
 
     opener: KindOpener
@@ -127,23 +121,23 @@ class Laboratory:
     documents: Sequence[Document]
     report: Report
     refusal: Callable[[KVTypes], str | None] = lambda _: None
-    store: RowStore = field(default_factory=lambda: RowStore(None, ""))
+    rows: dict[RowKey, Rows] = field(default_factory=dict)
+    rows_path: Path | None = None
     notes: tuple[str, ...] = ()
     _refused: set[KVTypes] = field(default_factory=set)
-    _costs: dict[tuple[Role, KVTypes], Cost] = field(default_factory=dict)
-    _live: list[Backend] = field(default_factory=list)
+    _costs: dict[KVTypes, Cost] = field(default_factory=dict)
+    _opened: list[Contestant] = field(default_factory=list)
     _is_stopped: bool = False
     _has_told_of_rows: bool = False
     _n_done: int = 0
     _n_before: int = 0
     _watch: Stopwatch = field(default_factory=Stopwatch)
-    _pacer: Pacer = field(default_factory=lambda: Pacer(KEEP_EVERY_S, max_share=MOST_KEEPING))
 
     def stop(self) -> None:
         """End after the batch that is computed now, from any thread; the report comes at once."""
         self._is_stopped = True
-        for backend in tuple(self._live):
-            backend.abort()
+        for each in tuple(self._opened):
+            each.opened.backend.abort()
 
     def close(self) -> None:
         """Free the model."""
@@ -157,230 +151,183 @@ class Laboratory:
             EngineError: the backend failed.
         """
         yield from map(Note, self.notes)
-        for each in self.report.measurements:
-            if each.cost is not None:
-                self._costs[each.role, each.kind] = each.cost
-        self._n_done = self._n_before = self._n_kept()
-        with self._pacer.work():
-            pass  # the first rows are due after a while
+        rows = self.report.measurements
+        self._costs = {each.kind: each.cost for each in rows if each.cost is not None}
+        self._n_done = self._n_before = self._n_known()
         try:
             with ThreadPoolExecutor(max_workers=self.report.subject.n_threads) as pool:
                 yield from self._score_all(pool)
-            if self.plan.takes_times and not self._is_stopped:
+            if self.plan.takes_times:
                 yield from self._time_all()
         except DecodeAborted:
             self._is_stopped = True
-        if self._is_stopped:
-            yield from self._keep_rows()
         yield Finished(self._summary(n_draws=N_DRAWS), is_complete=not self._is_stopped)
+
+    def _check_is_wanted(self) -> None:
+        if self._is_stopped:
+            raise DecodeAborted("stopped")
+
+    # --- contexts ---
+
+    def _open_group(
+        self, wanted: Sequence[tuple[Role, KVTypes]], shape: BatchShape, n_least: int
+    ) -> Generator[Note, None, None]:
+        """Open the first contexts that memory holds side by side: at least `n_least`, and one more.
+
+        A kind that is refused where memory holds others is left out.
+        """
+        free = psutil.virtual_memory().available
+        budget, used = self.plan.memory_bytes or round(MEMORY_SHARE * free), 0
+        for role, kind in wanted:
+            has_enough = len(self._opened) > n_least
+            if has_enough and used >= budget:
+                return
+            self._check_is_wanted()
+            try:
+                found = self.opener.open(kind, replace(shape, is_control=role == "control"))
+            except ModelLoadError as error:
+                if role != "candidate":
+                    raise
+                if has_enough:
+                    return  # memory may have run out: it comes first in the next group
+                yield self._left_out(kind, error)
+                continue
+            self._opened.append(Contestant(kind, role, found, found.backend.open()))
+            logits = shape.n_rows * self.opener.vocabulary.n_tokens * FLOAT_BYTES
+            used += found.backend.kv_bytes + found.compute_bytes + logits
+
+    def _close(self) -> None:
+        while self._opened:
+            self._opened.pop().opened.backend.close()
+
+    def _left_out(self, kind: KVTypes, why: object) -> Note:
+        self._refused.add(kind)
+        return Note(f"{kind} is left out: {why}")
 
     # --- scoring ---
 
     def _score_all(self, pool: Executor) -> Iterator[LaboratoryEvent]:
-        yield from self._leave_out_refused()
-        waiting = [kind for kind in self.plan.kinds if self._lacks("candidate", kind)]
-        while not self._is_stopped:
-            waiting = [kind for kind in waiting if kind not in self._refused]
-            if not waiting and not self._lacks("control", self.plan.reference):
-                return
-            opened, notes = self._open_group(waiting)
-            yield from notes
-            try:
-                for index in range(len(self.documents)):
-                    yield from self._score_document(index, opened, pool)
-            finally:
-                self._close([each.backend for each in opened])
-            measured = {each.contestant.kind for each in opened[1:]}
-            waiting = [kind for kind in waiting if kind not in measured]
-
-    def _leave_out_refused(self) -> Iterator[Note]:
-        why = self.refusal(self.plan.reference)
-        if why is not None:
+        reference, *others = self.plan.contexts
+        if why := self.refusal(self.plan.reference):
             raise QualityError(f"the reference {self.plan.reference} cannot be used: {why}")
-        for kind in self.plan.kinds:
-            why = self.refusal(kind)
-            if why is not None:
-                self._refused.add(kind)
-                yield Note(f"{kind} is left out: {why}")
+        yield from (self._left_out(e, why) for e in self.plan.kinds if (why := self.refusal(e)))
+        while wanted := [each for each in others if not self._is_done(*each)]:
+            has_control = wanted[0][0] == "control"
+            try:
+                shape = self._shape(1 + len(wanted))
+                yield from self._open_group([reference, *wanted], shape, 1 + has_control)
+                for index in range(len(self.documents)):
+                    yield from self._score_document(index, pool)
+            finally:
+                self._close()
 
-    def _lacks(self, role: Role, kind: KVTypes) -> bool:
-        """Whether rows of a document are missing, and no complete figures are there."""
-        if self._is_refused(role, kind) or self._has_figures(role, kind):
-            return False
-        return not all(self._has_rows(role, kind, index) for index in range(len(self.documents)))
+    def _shape(self, n_wanted: int) -> BatchShape:
+        """Batches to score with; contexts that decode at once share the threads."""
+        subject = self.report.subject
+        n_threads = subject.n_threads
+        if self.opener.is_concurrent:
+            n_threads = max(1, n_threads // n_wanted)
+        return BatchShape(subject.n_ctx, subject.n_chunk, subject.n_chunk, n_threads)
+
+    def _is_done(self, role: Role, kind: KVTypes) -> bool:
+        """Whether a context is refused, or nothing is left for it to score."""
+        return self._is_refused(role, kind) or all(
+            self._has_rows(role, kind, index) for index in range(len(self.documents))
+        )
 
     def _is_refused(self, role: Role, kind: KVTypes) -> bool:
         return role == "candidate" and kind in self._refused
 
-    def _has_figures(self, role: Role, kind: KVTypes) -> bool:
-        found = self._earlier(role, kind)
-        return found is not None and found.is_complete
-
     def _has_rows(self, role: Role, kind: KVTypes, index: int) -> bool:
-        """Whether all rows of a document are there."""
-        return self.store.n_rows(RowKey(role, kind, index)) >= self.documents[index].n_rows
+        """Whether a document is scored to its end: its rows are there, or the figures of all."""
+        earlier = self._earlier(role, kind)
+        is_known = earlier is not None and earlier.is_complete
+        return is_known or self._is_whole(RowKey(role, kind, index))
+
+    def _is_whole(self, key: RowKey) -> bool:
+        return len(self.rows.get(key, ())) >= self.documents[key.document].n_rows
 
     def _earlier(self, role: Role, kind: KVTypes) -> Measurement | None:
         rows = self.report.measurements
         return next((each for each in rows if (each.role, each.kind) == (role, kind)), None)
 
-    def _open_group(self, waiting: Sequence[KVTypes]) -> tuple[list[_Opened], list[Note]]:
-        """The reference, the control where it is not done, and as many kinds as memory holds."""
-        budget = self._budget()
-        reference = self.plan.reference
-        n_threads = self.report.subject.n_threads
-        opened: list[_Opened] = []
-        notes: list[Note] = []
-        wanted: list[tuple[Role, KVTypes]] = [("reference", reference)]
-        if self._lacks("control", reference):
-            wanted.append(("control", reference))
-        n_first = len(wanted)
-        wanted += [("candidate", kind) for kind in waiting]
-        if self.opener.is_concurrent:
-            n_threads = max(1, n_threads // len(wanted))
-        used = 0
-        try:
-            for role, kind in wanted:
-                if len(opened) > n_first and used >= budget:
-                    break
-                try:
-                    one, nbytes = self._open(role, kind, n_threads)
-                except ModelLoadError as error:
-                    if role != "candidate":
-                        raise
-                    if len(opened) > n_first:
-                        break  # memory may have run out: it comes first in the next group
-                    self._refused.add(kind)
-                    notes.append(Note(f"{kind} is left out: {error}"))
-                    continue
-                opened.append(one)
-                used += nbytes
-        except BaseException:
-            self._close([each.backend for each in opened])
-            raise
-        return opened, notes
-
-    def _open(self, role: Role, kind: KVTypes, n_threads: int) -> tuple[_Opened, int]:
-        n_chunk = self.report.subject.n_chunk
-        n_ctx = self.report.subject.n_ctx
-        shape = BatchShape(n_ctx, n_chunk, n_chunk, n_threads, is_control=role == "control")
-        found = self.opener.open(kind, shape)
-        self._live.append(found.backend)
-        logits = n_chunk * self.opener.vocabulary.n_tokens * FLOAT_BYTES
-        nbytes = found.backend.kv_bytes + found.compute_bytes + logits
-        line = found.backend.open()
-        n_step = min(found.n_step or n_chunk, n_chunk)
-        return _Opened(Contestant(kind, role, line, n_step), found.backend), nbytes
-
-    def _close(self, backends: Sequence[Backend]) -> None:
-        for backend in backends:
-            self._live.remove(backend)
-            backend.close()
-
-    def _score_document(
-        self, index: int, opened: Sequence[_Opened], pool: Executor
-    ) -> Iterator[LaboratoryEvent]:
+    def _score_document(self, index: int, pool: Executor) -> Iterator[LaboratoryEvent]:
         """The rows of one document, of those who lack them; who fails is left out."""
         while True:
-            first, *others = (each.contestant for each in opened)
+            reference, *others = self._opened
             lacking = [
                 each
                 for each in others
                 if not self._is_refused(each.role, each.kind)
                 and not self._has_rows(each.role, each.kind, index)
             ]
-            if not lacking and (len(others) or self._has_rows(first.role, first.kind, index)):
+            if not lacking:
                 return
             try:
-                yield from self._score_with([first, *lacking], index, pool)
+                yield from self._score_with([reference, *lacking], index, pool)
             except ContestantError as error:
-                self._refused.add(error.kind)
-                yield Note(f"{error.kind} is left out: {error}")
+                yield self._left_out(error.kind, error)
                 continue
-            yield from self._keep_all()
+            yield from self._keep()
             return
 
     def _score_with(
         self, contestants: Sequence[Contestant], index: int, pool: Executor
     ) -> Iterator[LaboratoryEvent]:
-        """Score a document from the first chunk on that somebody has no rows of."""
+        """Score a document; what a stop leaves of it counts in this run's report."""
         document, n_chunk = self.documents[index], self.report.subject.n_chunk
         keys = [RowKey(each.role, each.kind, index) for each in contestants]
-        n_kept = min(map(self.store.n_rows, keys)) // n_chunk * n_chunk
-        n_read = document.first + n_kept if n_kept else 0
-        n_lacking = sum(
-            not self._has_figures(key.role, key.kind)
-            and not self._has_rows(key.role, key.kind, index)
-            for key in keys
-        )
+        n_lacking = sum(not self._has_rows(key.role, key.kind, index) for key in keys)
+        found: list[list[Rows]] = [[] for _ in keys]
         turn: Turn = FREE if self.opener.is_concurrent else Lock()
         self._check_is_wanted()
-        for chunk in score(
-            document, contestants, n_chunk=n_chunk, pool=pool, n_kept=n_kept, turn=turn
-        ):
-            for key, rows in zip(keys, chunk.rows, strict=False):  # none where it was only read
-                self.store.put(key, chunk.start - document.first, rows)
-            if chunk.start >= n_read:
-                self._n_done += n_lacking * _work(chunk.start, chunk.start + chunk.n_tokens)
-            yield self._progress(document.name)
-            if self._pacer.is_due():
-                with self._pacer.work():
-                    yield from self._keep_all()
-            self._check_is_wanted()
+        try:
+            for chunk in score(document, contestants, n_chunk=n_chunk, pool=pool, turn=turn):
+                for rows, more in zip(found, chunk.rows, strict=False):  # none of what is only read
+                    rows.append(more)
+                self._n_done += n_lacking * chunk.n_tokens
+                yield self._progress(document.name)
+                self._check_is_wanted()
+        finally:
+            for key, rows in zip(keys, found, strict=True):
+                if rows and not self._is_whole(key):
+                    self.rows[key] = np.concatenate(rows)
 
-    def _check_is_wanted(self) -> None:
-        if self._is_stopped:
-            raise DecodeAborted("stopped")
+    def _keep(self) -> Iterator[LaboratoryEvent]:
+        """Write the rows of whole documents; the first time that they cannot be is told."""
+        if self.rows_path is not None:
+            whole = {key: rows for key, rows in self.rows.items() if self._is_whole(key)}
+            try:
+                write_rows(self.rows_path, self.report.subject.digest, whole)
+            except QualityError as error:
+                if not self._has_told_of_rows:
+                    self._has_told_of_rows = True
+                    yield Note(str(error))
+        yield ReportChanged(self._summary(n_draws=0))
 
     # --- how far it is ---
 
     def _progress(self, what: str) -> Progress:
-        n_total = self._n_texts() + self._n_speeds()
+        n_texts = sum(len(each.tokens) for each in self.documents)
+        contexts = [each for each in self.plan.contexts if not self._is_refused(*each)]
+        n_total = len(contexts) * n_texts + len({kind for _, kind in contexts}) * self._n_timed
         return Progress(what, self._n_done, max(self._n_done, n_total), self._n_before)
 
-    def _n_texts(self) -> int:
-        """The work of all texts and questions in all contexts."""
-        n_contexts = sum(not self._is_refused(role, kind) for role, kind in self._wanted())
-        return n_contexts * sum(_work(0, len(each.tokens)) for each in self.documents)
-
-    def _n_speeds(self) -> int:
-        """The work of timing all kinds."""
+    @property
+    def _n_timed(self) -> int:
+        """Tokens that each kind decodes while it is timed."""
         n_ctx = self.report.subject.n_ctx
-        if not self.plan.takes_times or n_ctx < LEAST_CTX:
-            return 0
-        kinds = {kind for _, kind in self._wanted()} - self._refused
-        return len(kinds) * _work(0, n_timed(n_ctx))
+        return n_timed(n_ctx) if self.plan.takes_times and n_ctx >= LEAST_CTX else 0
 
-    def _n_kept(self) -> int:
-        """The work that earlier runs did."""
-        done = 0
-        for role, kind in self._wanted():
-            is_known = self._has_figures(role, kind)
-            for index, each in enumerate(self.documents):
-                n_rows = each.n_rows if is_known else self.store.n_rows(RowKey(role, kind, index))
-                done += _work(0, each.first + n_rows) if n_rows else 0
-        n_timed_before = len({kind for _, kind in self._costs})
-        return done + (n_timed_before * _work(0, n_timed(self.report.subject.n_ctx)))
-
-    def _wanted(self) -> list[tuple[Role, KVTypes]]:
-        reference = self.plan.reference
-        first: list[tuple[Role, KVTypes]] = [("reference", reference), ("control", reference)]
-        return [*first, *(("candidate", kind) for kind in self.plan.kinds)]
-
-    # --- what is kept ---
-
-    def _keep_all(self) -> Iterator[LaboratoryEvent]:
-        yield from self._keep_rows()
-        yield ReportChanged(self._summary(n_draws=0))
-
-    def _keep_rows(self) -> Iterator[Note]:
-        """Write the rows; the first time that they cannot be written is told."""
-        try:
-            self.store.write()
-        except QualityError as error:
-            if not self._has_told_of_rows:
-                self._has_told_of_rows = True
-                yield Note(str(error))
+    def _n_known(self) -> int:
+        """Tokens that earlier runs decoded."""
+        scored = (
+            len(document.tokens)
+            for role, kind in self.plan.contexts
+            for index, document in enumerate(self.documents)
+            if self._has_rows(role, kind, index)
+        )
+        return sum(scored) + len(self._costs) * self._n_timed
 
     # --- timing ---
 
@@ -389,67 +336,29 @@ class Laboratory:
         if n_ctx < LEAST_CTX:
             yield Note(f"speeds are not measured in a context below {LEAST_CTX} tokens")
             return
-        kinds = [self.plan.reference, *self.plan.kinds]
-        missing = [
-            kind
-            for kind in dict.fromkeys(kinds)
-            if kind not in self._refused and self._cost_of(kind) is None
-        ]
-        while missing:
-            yield self._progress("speeds")
-            yield from self._time_group(missing)
-            missing = [kind for kind in missing if self._cost_of(kind) is None]
+        reference, _, *others = self.plan.contexts
+        tokens = max((each.tokens for each in self.documents), key=len)
+        while wanted := [each for each in (reference, *others) if self._lacks_cost(*each)]:
+            try:
+                yield from self._open_group(wanted, shape_of(n_ctx), 0)
+                for done in timed(self._opened, tokens, n_ctx):
+                    self._check_is_wanted()
+                    if isinstance(done, int):
+                        self._n_done += done
+                        yield self._progress("speeds")
+                    else:
+                        self._costs.update([done])
+            finally:
+                self._close()
             yield ReportChanged(self._summary(n_draws=0))
 
-    def _time_group(self, kinds: Sequence[KVTypes]) -> Iterator[Progress]:
-        """Time as many kinds side by side as memory holds, at least one."""
-        n_ctx = self.report.subject.n_ctx
-        tokens = max((each.tokens for each in self.documents), key=len)
-        budget, used = self._budget(), 0
-        opened: list[tuple[KVTypes, OpenedKind]] = []
-        try:
-            for kind in kinds:
-                if opened and used >= budget:
-                    break
-                try:
-                    found = self.opener.open(kind, shape_of(n_ctx))
-                except ModelLoadError:
-                    if not opened:
-                        raise
-                    break  # memory may have run out: it comes first in the next group
-                self._live.append(found.backend)
-                opened.append((kind, found))
-                used += found.backend.kv_bytes + found.compute_bytes
-            pace = _work(0, n_timed(n_ctx)) / n_timed(n_ctx)
-            for done in timed(opened, tokens, n_ctx):
-                self._check_is_wanted()
-                if isinstance(done, int):
-                    self._n_done += round(done * pace)
-                    yield self._progress("speeds")
-                else:
-                    self._keep_cost(*done)
-        finally:
-            self._close([each.backend for _, each in opened])
-
-    def _budget(self) -> int:
-        """Bytes that contexts may take."""
-        free = psutil.virtual_memory().available
-        return self.plan.memory_bytes or round(MEMORY_SHARE * free)
-
-    def _cost_of(self, kind: KVTypes) -> Cost | None:
-        roles: tuple[Role, ...] = ("candidate", "reference")
-        return next((self._costs[r, kind] for r in roles if (r, kind) in self._costs), None)
-
-    def _keep_cost(self, kind: KVTypes, cost: Cost) -> None:
-        if kind == self.plan.reference:
-            self._costs["reference", kind] = self._costs["control", kind] = cost
-        if kind in self.plan.kinds:
-            self._costs["candidate", kind] = cost
+    def _lacks_cost(self, role: Role, kind: KVTypes) -> bool:
+        return kind not in self._costs and not self._is_refused(role, kind)
 
     # --- the report ---
 
     def _summary(self, *, n_draws: int) -> Report:
-        wanted = self._wanted() + [(each.role, each.kind) for each in self.report.measurements]
+        wanted = [*self.plan.contexts, *((e.role, e.kind) for e in self.report.measurements)]
         rows = (self._measurement(role, kind, n_draws) for role, kind in dict.fromkeys(wanted))
         return replace(
             self.report,
@@ -459,19 +368,9 @@ class Laboratory:
 
     def _measurement(self, role: Role, kind: KVTypes, n_draws: int) -> Measurement | None:
         """What is known of a kind: of an earlier report, or of its rows; None without any."""
-        earlier = self._earlier(role, kind)
-        cost = self._costs.get((role, kind))
+        earlier, cost = self._earlier(role, kind), self._costs.get(kind)
         if earlier is not None and earlier.is_complete:
             return replace(earlier, cost=cost)
-        found = {
-            index: rows
-            for index in range(len(self.documents))
-            if (rows := self.store.get(RowKey(role, kind, index))) is not None
-        }
+        keys = {index: RowKey(role, kind, index) for index in range(len(self.documents))}
+        found = {index: self.rows[key] for index, key in keys.items() if key in self.rows}
         return measurement_of(kind, role, self.documents, found, cost=cost, n_draws=n_draws)
-
-
-def _work(start: int, stop: int) -> int:
-    """The work of the tokens at some positions, the first of a context being 1."""
-    mean = 1 + (start + stop) / 2 / DEPTH_OF_TWICE
-    return round((stop - start) * mean)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from math import exp
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -20,10 +21,12 @@ from engine.validation import read_versioned
 CONTROL: Final = "control"
 """The setting of a report that says how its control differs; reports without it had the reference
 in batches a quarter as large, which below 64 tokens a batch is no other kernel."""
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Raised whenever a field changes its meaning; older files are then refused, not misread."""
 LEAST_TOKENS = 8_000
 """Scored tokens below which there are figures and no verdict."""
+MOST_NLL_DELTA = 20.0
+"""Nats beyond which a ratio of perplexities says nothing more."""
 POSITIONS = (0, 2048, 8192, 16384)
 """Where the parts of a text begin that are told apart by position."""
 TEXT_KINDS = ("chat", "code", "document", "tools")
@@ -71,8 +74,6 @@ class Scores:
     """Mean negative log-likelihood of the text with this kind."""
     nll_delta: Figure
     """The same less that of the reference: above 0 is worse."""
-    perplexity_ratio: Figure
-    """`exp(nll_delta)`."""
     kl_mean: Figure
     """KL(reference || kind) of a row: 0 where both distributions are the same."""
     kl_median: Figure
@@ -80,6 +81,13 @@ class Scores:
     kl_p999: Figure
     same_top: Figure
     """Share of rows on which both have the same likeliest token."""
+
+    @property
+    def perplexity_ratio(self) -> Figure:
+        """`exp(nll_delta)`: perplexity over that of the reference."""
+        delta = self.nll_delta
+        low, high = (None if end is None else _exp(end) for end in (delta.low, delta.high))
+        return Figure(_exp(delta.value), low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class Answers:
     __pydantic_config__ = STRICT
 
     name: Name
-    """Depth of the needles such as `50 %`, or a sort of problem."""
+    """Depth of the needles such as `50 %`."""
     n_right: Count
     n_asked: Count
 
@@ -150,8 +158,6 @@ class Measurement:
     by_text: tuple[Part, ...] = ()
     needle: tuple[Answers, ...] = ()
     """By depth in the text, the share of it that lies before the needle."""
-    reasoning: tuple[Answers, ...] = ()
-    """By sort of problem."""
     cost: Cost | None = None
     """None where it was not asked for or not reached."""
 
@@ -213,7 +219,7 @@ class Report:
     """The reference, the control, then the candidates as they were asked for."""
     elapsed_s: Amount = 0.0
     """Of all runs that made this report."""
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
     @property
     def n_tokens(self) -> int:
@@ -267,8 +273,13 @@ def check_same_subject(old: Subject, new: Subject) -> None:
         )
 
 
+def _exp(value: float) -> float:
+    """The exponential, within what can be shown."""
+    return exp(min(value, MOST_NLL_DELTA))
+
+
 def n_right(answers: Iterable[Answers]) -> tuple[int, int]:
-    """Questions answered right, and asked, of all depths or sorts."""
+    """Questions answered right, and asked, of all depths."""
     listed = tuple(answers)
     return sum(each.n_right for each in listed), sum(each.n_asked for each in listed)
 

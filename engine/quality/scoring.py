@@ -9,14 +9,14 @@ that came before.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from engine.backends.base import Backend, Vocabulary
 from engine.backends.base import Sequence as Line
-from engine.configuration import KVTypes
+from engine.configuration import Configuration, KVTypes
 from engine.quality.metrics import ReferenceRows, Rows, compared_rows, own_rows, reference_rows
 from engine.quality.records import QualityError, Role
 from engine.quality.texts import Document
@@ -39,6 +39,17 @@ class BatchShape:
     """Of a decode; None is as many as the model was opened with."""
     is_control: bool = False
     """Whether the reference's numbers are to be computed by other kernels than it takes."""
+
+    def of(self, configuration: Configuration) -> Configuration:
+        """A configuration for one sequence in a context of this shape."""
+        return replace(
+            configuration,
+            n_slots=1,
+            kv_unified=False,
+            n_ctx=self.n_ctx,
+            n_batch=self.n_batch,
+            n_ubatch=self.n_batch,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +93,14 @@ class Contestant:
 
     kind: KVTypes
     role: Role
+    opened: OpenedKind
     line: Line
-    n_step: int
-    """Tokens of one decode: the control's may be fewer than a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
     """A batch that all contestants have decoded."""
 
-    start: int
-    """Position of its first token in the document."""
     n_tokens: int
     rows: tuple[Rows, ...] = ()
     """One array for each contestant; none of tokens that are only read."""
@@ -112,7 +120,6 @@ def score(
     *,
     n_chunk: int,
     pool: Executor,
-    n_kept: int = 0,
     turn: Turn = FREE,
 ) -> Iterator[ScoredChunk]:
     """The rows of a document, chunk by chunk.
@@ -122,8 +129,6 @@ def score(
         contestants: The reference, then whom to compare with it.
         n_chunk: Tokens of a batch.
         pool: Threads; each takes a context at a time.
-        n_kept: First rows that are not needed again, a multiple of `n_chunk`: their tokens are only
-            read, in the batches of before, so that the caches hold the same.
         turn: Held while a context decodes: a lock lets one decode at a time.
 
     Raises:
@@ -133,16 +138,16 @@ def score(
     """
     for each in contestants:
         each.line.crop(0)
-    tokens, first, n_read = document.tokens, document.first, document.first + n_kept
-    for start in (*range(0, first, n_chunk), *range(first, n_read, n_chunk)):
-        unscored = tokens[start : min(start + n_chunk, first if start < first else n_read)]
+    tokens, first = document.tokens, document.first
+    for start in range(0, first, n_chunk):
+        unscored = tokens[start : min(start + n_chunk, first)]
         _all([pool.submit(_read, each, unscored, turn) for each in contestants])
-        yield ScoredChunk(start, len(unscored))
-    for start in range(n_read, len(tokens) - 1, n_chunk):
+        yield ScoredChunk(len(unscored))
+    for start in range(first, len(tokens) - 1, n_chunk):
         chunk = tokens[start : start + n_chunk]
         next_tokens = tokens[start + 1 : start + 1 + len(chunk)]
         rows = tuple(_compare(contestants, chunk, next_tokens, pool, turn))
-        yield ScoredChunk(start, len(chunk), rows)
+        yield ScoredChunk(len(chunk), rows)
 
 
 def _compare(
@@ -177,7 +182,7 @@ def _all(works: Sequence[Future[None]]) -> None:
 
 
 def _read(contestant: Contestant, tokens: Sequence[int], turn: Turn) -> None:
-    for step in _steps(tokens, contestant.n_step):
+    for step in _steps(tokens, contestant.opened.n_step):
         with turn:
             contestant.line.prefill(step)
 
@@ -196,7 +201,7 @@ def _compared(
 ) -> Rows:
     parts = []
     start = 0
-    for step in _steps(chunk, contestant.n_step):
+    for step in _steps(chunk, contestant.opened.n_step):
         with turn:
             logits = contestant.line.verify(step).logits
         parts.append(compared_rows(reference.result(), logits, start))
@@ -204,5 +209,6 @@ def _compared(
     return np.concatenate(parts)
 
 
-def _steps(tokens: Sequence[int], size: int) -> list[Sequence[int]]:
+def _steps(tokens: Sequence[int], n_step: int | None) -> list[Sequence[int]]:
+    size = n_step or len(tokens)
     return [tokens[at : at + size] for at in range(0, len(tokens), size)]

@@ -4,7 +4,7 @@ The intervals are of the percentile bootstrap over documents (Efron 1979): rows 
 together, so whole documents are drawn, with replacement.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import numpy as np
@@ -63,13 +63,11 @@ def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
         value = float(sums.sum() / counts.sum())
         return _figure(value, None if drawn is None else (drawn @ sums) / (drawn @ counts))
 
-    delta = mean("delta")
     median, p99, p999 = _percentiles(filled, joined["kl"].astype(np.float64), drawn)
     return Scores(
         n_tokens=len(joined),
         nll=mean("nll"),
-        nll_delta=delta,
-        perplexity_ratio=_mapped(delta, _exp),
+        nll_delta=mean("delta"),
         kl_mean=mean("kl"),
         kl_median=median,
         kl_p99=p99,
@@ -163,7 +161,6 @@ def measurement_of(
         by_position=parts_by_position(texts, rows, n_draws=n_draws),
         by_text=parts_by_text(texts, rows, n_draws=n_draws),
         needle=answers_of(*chosen("needle")),
-        reasoning=answers_of(*chosen("reasoning")),
         cost=cost,
     )
 
@@ -204,13 +201,3 @@ def _figure(value: float, drawn: NDArray[np.float64] | None) -> Figure:
         return Figure(value)
     low, high = np.quantile(drawn, INTERVAL)
     return Figure(value, min(float(low), value), max(float(high), value))
-
-
-def _mapped(figure: Figure, function: Callable[[float], float]) -> Figure:
-    ends = [None if end is None else function(end) for end in (figure.low, figure.high)]
-    return Figure(function(figure.value), *ends)
-
-
-def _exp(value: float) -> float:
-    """The exponential within what a report may hold."""
-    return float(np.exp(min(value, 20.0)))

@@ -4,10 +4,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
+from engine.backends.base import Vocabulary
 from engine.files import read_bytes
 from engine.quality.records import QualityError
 
@@ -27,20 +27,6 @@ CODE_ENDINGS = frozenset(
         "vue", "xml", "yaml", "yml", "zig",
     }
 )  # fmt: skip
-
-
-class Tokenizer(Protocol):
-    """What texts are cut into tokens by: a vocabulary here, or a server's."""
-
-    @property
-    def bos(self) -> int | None: ...
-
-    @property
-    def adds_bos(self) -> bool: ...
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
-
-    def piece(self, token: int, *, special: bool = False) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +56,7 @@ class Document:
 
     name: str
     kind: str
-    """One of `records.TEXT_KINDS`; of a question `needle` or `reasoning`."""
+    """One of `records.TEXT_KINDS`; of a question `needle`."""
     tokens: tuple[int, ...]
     first: int = 0
     """First token whose row is scored; those before are only read."""
@@ -122,7 +108,7 @@ def clean_name(name: str) -> str:
 
 
 def documents_of(
-    texts: Iterable[Text], vocabulary: Tokenizer, n_ctx: int, n_most: int | None = None
+    texts: Iterable[Text], vocabulary: Vocabulary, n_ctx: int, n_most: int | None = None
 ) -> tuple[Document, ...]:
     """The texts as tokens, each from the model's first token on.
 
@@ -161,7 +147,7 @@ def documents_of(
 
 
 def _cut(
-    text: Text, tokens: Sequence[int], vocabulary: Tokenizer, n_ctx: int
+    text: Text, tokens: Sequence[int], vocabulary: Vocabulary, n_ctx: int
 ) -> Iterator[Document]:
     start = () if vocabulary.bos is None or not vocabulary.adds_bos else (vocabulary.bos,)
     size = n_ctx - len(start)

@@ -10,9 +10,9 @@ import pytest
 from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
-from engine.load_laboratory import LaboratoryRequest
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Plan, ReportChanged
 from engine.quality.records import QualityError, Report, read_report, write_report
+from engine.quality.request import LaboratoryRequest
 from tests.engine.quality.made_reports import Q8, Q8_Q4, made_measurement, made_report
 
 HALF = replace(

@@ -16,22 +16,16 @@ from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.planning import keep_report
-from app.quality.measure import USUAL, _again, laboratory_request
 from app.startup import Services, prepare
-from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
-from engine.load_laboratory import LaboratoryRequest, subjects_of
 from engine.memory.hardware import this_processor
-from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings
-from engine.policy.plans import PlanStore, SavedPlan, read_plan
+from engine.policy.plans import PlanStore, read_plan
 from engine.quality.laboratory import Finished
-from engine.quality.records import QualityError, Report
-from engine.quality.summary import empty_report
-from engine.quality.texts import documents_of
+from engine.quality.records import Report
+from engine.quality.request import LaboratoryRequest
 from tests.app.cli.conftest import kvchat, spawned
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
@@ -50,10 +44,10 @@ def of_this_machine(found: Report, path: Path) -> Report:
     return replace(found, subject=subject)
 
 
-def keep(path: Path, found: Report | None = None) -> SavedPlan:
+def keep(path: Path, found: Report | None = None) -> Report:
     found = found or report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
     measured = of_this_machine(found, path)
-    return keep_report(measured, Configuration(path, 8192), read_model(path), POLICY)
+    return keep_report(measured, path)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
@@ -212,7 +206,7 @@ def test_an_old_plan_is_used_and_asked_to_be_measured_again(
     store = PlanStore(paths.cache_plans_dir())
     saved = keep(starter_path)
     long_ago = datetime.now(UTC) - timedelta(days=31)
-    old = store.find(saved.report.subject.model_identity, installed_build()).plans[0]
+    old = store.find(saved.subject.model_identity, installed_build()).plans[0]
     [path] = paths.cache_plans_dir().iterdir()
     text = path.read_text().replace(old.saved, long_ago.isoformat(timespec="seconds"))
     path.write_text(text)
@@ -221,7 +215,7 @@ def test_an_old_plan_is_used_and_asked_to_be_measured_again(
     warnings = found["warnings"]
     assert isinstance(warnings, list)
     assert any(
-        "31 days ago: `kvchat cache-quality --due` measures q8_0/q5_1" in each for each in warnings
+        "31 days ago: `kvchat cache-quality --due` measures it again" in each for each in warnings
     )
     settings = paths.settings_path()
     settings.parent.mkdir(parents=True)
@@ -274,21 +268,7 @@ def kinds_of(asked: list[LaboratoryRequest]) -> list[list[str]]:
     return [list(map(str, each.plan.kinds)) for each in asked]
 
 
-def test_a_measurement_of_a_model_takes_a_kind_along_whose_figures_are_old(
-    starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
-) -> None:
-    keep(starter_path)
-    command = ["cache-quality", str(starter_path), "--kinds", "q4_0"]
-    assert run(command) == 0
-    age()
-    assert run(command) == 0
-    assert kinds_of(asked) == [["q4_0"], ["q4_0", "q8_0/q5_1"]]
-    assert "q8_0/q5_1 was measured 31 days ago" in capsys.readouterr().err
-    assert run(command) == 0
-    assert kinds_of(asked)[2] == ["q4_0"], "it was measured a moment ago"
-
-
-def test_what_is_due_is_measured_again_and_old_figures_stay_beside_the_new_ones(
+def test_what_is_due_is_measured_again_with_all_its_kinds(
     starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = keep(starter_path)
@@ -297,58 +277,12 @@ def test_what_is_due_is_measured_again_and_old_figures_stay_beside_the_new_ones(
     assert "no measurement is due" in capsys.readouterr().err
     age()
     assert run(["cache-quality", "--due"]) == 0
-    assert kinds_of(asked) == [["q8_0/q5_1", "q8_0", "q4_0"]], "it was of other texts"
-    [plan] = PlanStore(paths.cache_plans_dir()).find(
-        saved.report.subject.model_identity, installed_build()
-    ).plans  # fmt: skip
-    assert len(plan.earlier) == 1
+    assert kinds_of(asked) == [["q8_0/q5_1", "q8_0", "q4_0"]]
+    store = PlanStore(paths.cache_plans_dir())
+    [plan] = store.find(saved.subject.model_identity, installed_build()).plans
+    assert plan.age_days(datetime.now(UTC)) == 0
     assert run(["cache-quality", "--due"]) == 0
     assert len(asked) == 1
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{}, {"n_tokens": 8300, "n_ctx": 1024}, {"n_tokens": None, "n_ctx": 4096, "asks": False}],
-)
-@pytest.mark.parametrize("adds_bos", [False, True])
-def test_of_the_same_texts_and_settings_the_chosen_kind_alone_is_measured_again(
-    starter_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], adds_bos: bool
-) -> None:
-    class Words(LlamaCppVocabulary):
-        def __init__(self, model: object) -> None:
-            super().__init__(model)
-            self.adds_bos = adds_bos
-
-    monkeypatch.setattr("engine.load_laboratory.LlamaCppVocabulary", Words)
-    configuration = open_model(ModelRequest(str(starter_path)), Settings()).configuration
-    options = replace(USUAL, **changed)  # type: ignore[arg-type]  # by name
-    request = laboratory_request(options, configuration)
-    found = report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
-    if not options.asks:
-        silent = (replace(row, needle=(), reasoning=()) for row in found.measurements)
-        found = replace(found, measurements=tuple(silent))
-    [subject] = subjects_of([request])
-    loaded = LoadedModel(configuration, NativeLog(), vocab_only=True)
-    words = Words(loaded.take())
-    texts = empty_report(
-        subject, documents_of(request.texts, words, subject.n_ctx, options.n_tokens)
-    ).texts
-    loaded.release()
-    plan = SavedPlan(
-        replace(found, subject=subject, texts=texts), MIXED, is_guess=False,
-        sentence="", saved="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
-    again = _again(USUAL, plan, configuration)
-    assert again.kinds == (MIXED,)
-    assert list(subjects_of([laboratory_request(again, configuration)])) == [subject]
-    other = replace(configuration, flash_attention="off")
-    assert len(_again(USUAL, plan, other).kinds) == 3
-    foreign = replace(subject, texts_digest="ab" * 16)
-    of_others = replace(plan, report=replace(plan.report, subject=foreign))
-    assert len(_again(USUAL, of_others, configuration).kinds) == 3
-    replaced = replace(subject, model_identity="ab" * 16)
-    with pytest.raises(QualityError, match="is another model now"):
-        _again(USUAL, replace(plan, report=replace(found, subject=replaced)), configuration)
 
 
 def test_a_due_plan_whose_model_is_gone_is_named_and_the_others_go_on(

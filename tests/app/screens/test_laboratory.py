@@ -23,14 +23,13 @@ from app.widgets.select_list import SelectList
 from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, WorkerError
-from engine.load_laboratory import LaboratoryRequest
-from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.policy.choice import judged
-from engine.policy.gates import Gates, PolicySettings
+from engine.policy.gates import Gates
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
 from engine.quality.records import Figure, QualityError, Report, Scores, TextFacts, write_report
 from engine.quality.records import Measurement as MeasuredKind
+from engine.quality.request import LaboratoryRequest
 from tests.app.screens.plan_host import Host, SilentDryRun, shows
 from tests.engine.quality.made_reports import Q8, Q8_Q4, made_measurement, made_report
 from tests.fakes_app import NARROW, WIDE, wait_until
@@ -224,7 +223,7 @@ async def test_what_the_command_measured_is_shown_and_taken(
 ) -> None:
     subject = replace(REPORT.subject, model_identity=model_identity(model), build=installed_build())
     found = replace(REPORT, subject=subject)
-    keep_report(found, Configuration(model, 2048), read_model(model), PolicySettings())
+    keep_report(found, model)
     screen = screen_of(model, scripted)
     host = Host(screen)  # type: ignore[arg-type]  # it keeps whatever is given
     async with host.run_test(size=WIDE) as pilot:

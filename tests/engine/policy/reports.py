@@ -31,7 +31,6 @@ def scores(loss: float = 0.0, n_tokens: int = N_TOKENS, same_top: float | None =
         n_tokens=n_tokens,
         nll=Figure(2.5 + loss / 2),
         nll_delta=Figure(loss / 2, loss / 4, loss / 1.5),
-        perplexity_ratio=Figure(1 + loss / 2),
         kl_mean=Figure(loss, loss / 2, loss * 1.2),
         kl_median=Figure(loss / 4),
         kl_p99=Figure(loss * 10),
@@ -58,7 +57,6 @@ def measured(
         by_position=(Part("0-2k", scores(loss, 6000)), Part("8-16k", scores(loss, 4000))),
         by_text=(Part("chat", scores(0.1 * loss, 4000)), Part("document", scores(loss, 6000))),
         needle=(Answers("50 %", 10, 10),),
-        reasoning=(Answers("sums", 10, 10),),
         cost=None if tps is None else cost(pair, tps),
     )
 

@@ -10,8 +10,8 @@ from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
 
 @pytest.mark.parametrize("pair", FAST_PAIRS)
-def test_without_a_report_every_pair_is_guessed(pair: tuple[str, str]) -> None:
-    standing = Known().standing(pair)  # type: ignore[arg-type]  # of FAST_PAIRS
+def test_without_a_report_every_pair_is_guessed(pair: KVTypes) -> None:
+    standing = Known().standing(pair)
     assert (standing.basis, standing.short, standing.is_kept) == (Basis.GUESSED, "guess", None)
 
 

@@ -4,19 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from engine import load_laboratory
+from engine import load
+from engine.backends.llama_cpp import contexts as contexts_module
+from engine.backends.llama_cpp.contexts import LlamaCppContexts
 from engine.configuration import Configuration, FlashAttention, KVTypes
 from engine.errors import ModelFileError, WorkerError
-from engine.load_laboratory import (
-    LaboratoryRequest,
-    llama_cpp_contexts,
-    open_laboratory,
-    subject_settings,
-)
+from engine.load import open_laboratory
 from engine.process import laboratory
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, Plan, Progress
 from engine.quality.records import QualityError
+from engine.quality.request import LaboratoryRequest, subject_settings
 from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
 from engine.testing import FakeBackend, FakeVocabulary
@@ -80,9 +78,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Configuration, int | N
         one.compute_bytes = 1000
         return one
 
-    monkeypatch.setattr(load_laboratory, "LoadedModel", FakeWeights)
-    monkeypatch.setattr(load_laboratory, "LlamaCppVocabulary", lambda _: FakeVocabulary())
-    monkeypatch.setattr(load_laboratory, "LlamaCppBackend", backend)
+    monkeypatch.setattr(contexts_module, "LoadedModel", FakeWeights)
+    monkeypatch.setattr(contexts_module, "LlamaCppVocabulary", lambda _: FakeVocabulary())
+    monkeypatch.setattr(contexts_module, "LlamaCppBackend", backend)
     return found
 
 
@@ -99,7 +97,7 @@ def test_a_context_has_the_threads_of_its_shape_and_all_other_settings_of_the_mo
     n_threads: int | None,
     taken: tuple[int, int | None],
 ) -> None:
-    contexts = llama_cpp_contexts(SET)
+    contexts = LlamaCppContexts(SET)
     contexts.open(KVTypes("q8_0", "q4_0"), BatchShape(1024, 256, 32, n_threads))
     expected = replace(
         SET, type_k="q8_0", type_v="q4_0", n_slots=1, kv_unified=False, n_ctx=1024, n_batch=256,
@@ -111,16 +109,16 @@ def test_a_context_has_the_threads_of_its_shape_and_all_other_settings_of_the_mo
 def test_f32_is_read_without_flash_attention_and_contexts_take_turns_beside_a_gpu_only(
     opened: list[tuple[Configuration, int | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contexts = llama_cpp_contexts(replace(SET, n_gpu_layers=-1))
+    contexts = LlamaCppContexts(replace(SET, n_gpu_layers=-1))
     shape = BatchShape(1024, 256, 32, 2)
     for kind in (KVTypes("f32", "f32"), KVTypes("f32", "q8_0"), KVTypes("f16", "f16")):
         contexts.open(kind, shape)
     usual = SET.flash_attention
     assert [one.flash_attention for one, _ in opened] == ["off", usual, usual]
     for gpus, is_concurrent in (((), True), ((object(),), False)):
-        monkeypatch.setattr(load_laboratory, "find_gpus", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(contexts_module, "find_gpus", lambda gpus=gpus: gpus)
         for n_layers in (-1, 0):
-            found = llama_cpp_contexts(replace(SET, n_gpu_layers=n_layers))
+            found = LlamaCppContexts(replace(SET, n_gpu_layers=n_layers))
             assert found.is_concurrent == (is_concurrent or not n_layers)
 
 
@@ -138,7 +136,7 @@ def test_the_control_has_the_other_attention_whatever_the_batch_is(
     n_chunk: int,
 ) -> None:
     path = made_model(tmp_path / "m.gguf", "llama", SHAPES["llama"]).file.path
-    contexts = llama_cpp_contexts(replace(SET, model_path=path, flash_attention=flash_attention))
+    contexts = LlamaCppContexts(replace(SET, model_path=path, flash_attention=flash_attention))
     kind, shape = KVTypes(reference, reference), BatchShape(512, n_chunk, n_chunk)
     contexts.open(kind, shape)
     control = contexts.open(kind, replace(shape, is_control=True))
@@ -155,7 +153,7 @@ def test_the_settings_that_were_asked_are_measured_with_and_stand_in_the_report(
     path = made_model(tmp_path / "m.gguf", "llama", SHAPES["llama"]).file.path
     asked, loaded = replace(SET, model_path=path), []
     monkeypatch.setattr(
-        load_laboratory, "llama_cpp_contexts", lambda given: loaded.append(given) or FakeOpener()
+        load, "LlamaCppContexts", lambda given: loaded.append(given) or FakeOpener()
     )
     one = open_laboratory(LaboratoryRequest(asked, Plan((Q8,)), (TEXT,), n_ctx=n_ctx))
     assert loaded == [replace(asked, n_ctx=n_ctx or 4096)]
@@ -197,7 +195,7 @@ def test_values_without_flash_attention_are_left_out_with_the_reason(
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_a_real_model_goes_on_in_the_middle_of_a_text_to_the_same_figures(
+def test_a_real_model_goes_on_after_a_stop_to_the_same_figures(
     starter_path: Path, tmp_path: Path
 ) -> None:
     long = Text("t", "document", (ROOT / "docs" / "cache.md").read_text()[:2000])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from engine.backends.base import Forward
 from engine.configuration import KVTypes
 from engine.errors import ModelLoadError
 from engine.quality.metrics import Rows
-from engine.quality.records import Report, Subject, TextFacts
+from engine.quality.records import Report, Role, Subject, TextFacts
 from engine.quality.scoring import BatchShape, Contestant, OpenedKind, Turn, score
 from engine.quality.texts import Document
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
@@ -59,7 +60,7 @@ class FakeOpener:
             noise=NOISES.get(kind.k, 0.05),
         )
         self.opened.append((kind, shape, backend))
-        return OpenedKind(backend, 1000)
+        return OpenedKind(backend, 1000, 3 if shape.is_control else None)
 
     def close(self) -> None:
         pass
@@ -70,14 +71,14 @@ def contestants(*kinds: KVTypes, n_chunk: int = 8, n_ctx: int = 512) -> list[Con
     opener = FakeOpener()
     shape = BatchShape(n_ctx, n_chunk, n_chunk)
 
-    def line(kind: KVTypes) -> FakeSequence:
-        opener.open(kind, shape)
-        return opener.opened[-1][2].open()
+    def contestant(kind: KVTypes, role: Role) -> Contestant:
+        found = opener.open(kind, replace(shape, is_control=role == "control"))
+        return Contestant(kind, role, found, found.backend.open())
 
     return [
-        Contestant(F16, "reference", line(F16), n_chunk),
-        Contestant(F16, "control", line(F16), 3),
-        *(Contestant(kind, "candidate", line(kind), n_chunk) for kind in kinds),
+        contestant(F16, "reference"),
+        contestant(F16, "control"),
+        *(contestant(kind, "candidate") for kind in kinds),
     ]
 
 

@@ -24,7 +24,6 @@ def made_measurement(
         by_position=(Part("0-2k", half), Part("2-8k", twice)),
         by_text=(Part("chat", half), Part("document", twice)),
         needle=(Answers("10 %", 4, 4), Answers("90 %", 3, 4)),
-        reasoning=(Answers("sums", 7, 10),),
         cost=Cost(4096, held * 4096, 1 << 20, 500.0, 512, tps, 3584, tps * 0.8),
     )
 

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import KVTypes
-from engine.quality import laboratory as laboratory_module
 from engine.quality.laboratory import Finished, Laboratory, Note, Plan, Progress, ReportChanged
 from engine.quality.records import QualityError
-from engine.quality.row_store import RowKey, RowStore
+from engine.quality.row_store import RowKey, read_rows
 from engine.quality.texts import Answer, Document
 from tests.engine.quality.fake_opener import (
     BROKEN,
@@ -27,15 +26,15 @@ QUESTION = Document("q", "needle", TEXTS[0].tokens, first=50, answers=(Answer("1
 def laboratory(
     *kinds: KVTypes,
     opener: FakeOpener | None = None,
-    store: RowStore | None = None,
+    rows_path: Path | None = None,
     takes_times: bool = False,
     memory_bytes: int | None = None,
 ) -> Laboratory:
     texts = (*TEXTS, QUESTION)
     plan = Plan(kinds, n_chunk=8, takes_times=takes_times, memory_bytes=memory_bytes)
     one = Laboratory(opener or FakeOpener(), plan, texts, empty_report(texts))
-    if store is not None:
-        one.store = store
+    if rows_path is not None:
+        one.rows, one.rows_path = read_rows(rows_path, one.report.subject.digest), rows_path
     return one
 
 
@@ -129,7 +128,7 @@ def test_kinds_that_do_not_fit_side_by_side_follow_in_groups(
 
 def test_a_stopped_measurement_reports_what_it_has_and_goes_on_later(tmp_path: Path) -> None:
     whole = finished(laboratory(Q8)).report
-    one = laboratory(Q8, store=RowStore(tmp_path / "rows", "s"))
+    one = laboratory(Q8, rows_path=tmp_path / "rows")
     for event in one.run():
         if isinstance(event, ReportChanged) and event.report.candidates[0].scores.n_tokens == 118:
             one.stop()
@@ -139,55 +138,36 @@ def test_a_stopped_measurement_reports_what_it_has_and_goes_on_later(tmp_path: P
     assert event.report.candidates[0].scores.n_tokens == 118
     assert event.report.candidates[0].scores.kl_mean.low is not None
 
-    store, opener = RowStore(tmp_path / "rows", "s"), FakeOpener()
-    store.read()
-    again = replace(laboratory(Q8, store=store, opener=opener), report=event.report)
+    opener = FakeOpener()
+    one = laboratory(Q8, rows_path=tmp_path / "rows", opener=opener)
+    again = replace(one, report=event.report)
     last = finished(again)
     assert last.is_complete
     assert last.report.measurements == whole.measurements
     assert sum(backend.n_decoded for _, _, backend in opener.opened) < 3 * 5 * 60
 
 
-LONG = (*documents(1, 400), *TEXTS[1:])
-
-
-def long_laboratory(store: RowStore) -> Laboratory:
-    plan = Plan((Q8,), n_chunk=8, takes_times=False)
-    return Laboratory(FakeOpener(), plan, LONG, empty_report(LONG), store=store)
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_run_that_ends_in_a_long_text_goes_on_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
-) -> None:
-    whole = finished(long_laboratory(RowStore(None, ""))).report
-    monkeypatch.setattr(laboratory_module, "KEEP_EVERY_S", 0.0)
-    monkeypatch.setattr(laboratory_module, "MOST_KEEPING", 1.0)
-    one = long_laboratory(RowStore(tmp_path / "rows", "s"))
-    for number, event in enumerate(one.run()):
-        if isinstance(event, Progress) and number > 60:
+def test_a_run_that_ends_within_a_text_goes_on_with_it(tmp_path: Path, is_killed: bool) -> None:
+    whole = finished(laboratory(Q8)).report
+    one = laboratory(Q8, rows_path=tmp_path / "rows")
+    for event in one.run():
+        if isinstance(event, Progress) and event.n_done > 3 * 100:
             if is_killed:
                 break
             one.stop()
-    store = RowStore(tmp_path / "rows", "s")
-    store.read()
-    n_rows = store.n_rows(RowKey("candidate", Q8, 0))
-    assert 100 < n_rows < 399
+    kept = read_rows(tmp_path / "rows", one.report.subject.digest)
+    assert {key.document for key in kept} == {0}
+    assert {len(rows) for rows in kept.values()} == {59}
     if not is_killed:
         assert isinstance(event, Finished)
-        assert event.report.candidates[0].scores.n_tokens == n_rows
-        assert not event.report.candidates[0].is_complete
-
-    events = list(long_laboratory(store).run())
+        assert 59 < event.report.candidates[0].scores.n_tokens < 118, "what was read counts here"
+    events = list(laboratory(Q8, rows_path=tmp_path / "rows").run())
     assert isinstance(events[-1], Finished)
     assert events[-1].report.measurements == whole.measurements
     reached = [event for event in events if isinstance(event, Progress)]
-    assert reached[0].n_before > 0
-    assert reached[0].n_done == reached[0].n_before, "what is only read again is no progress"
-    assert reached[0].left_s(1.0) is None
-    assert reached[-1].n_done == reached[-1].n_total
-    n_only_read = sum(one.n_done == one.n_before for one in reached)
-    assert n_only_read == n_rows // 8, "a chunk of eight is not scored again"
+    assert reached[0].n_before == 3 * 60
+    assert RowKey("candidate", Q8, 0) in kept
 
 
 def test_the_time_left_is_told_by_the_pace_of_this_run() -> None:
@@ -220,7 +200,7 @@ def test_complete_kinds_are_not_measured_again() -> None:
 
 def test_rows_that_cannot_be_kept_are_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    events = list(laboratory(Q8, store=RowStore(tmp_path / "file" / "rows", "s")).run())
+    events = list(laboratory(Q8, rows_path=tmp_path / "file" / "rows").run())
     assert sum(isinstance(event, Note) for event in events) == 1
     last = events[-1]
     assert isinstance(last, Finished)

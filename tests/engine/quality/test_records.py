@@ -30,8 +30,8 @@ def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ('"schema": 1', '"schema": 2', "schema 2"),
-        ('"type_k": "q8_0"', '"type_k": "q8 0"', "type_k"),
+        ('"schema": 2', '"schema": 3', "schema 3"),
+        ('"k": "q8_0"', '"k": "q8 0"', "kind.k"),
         ('"role": "control"', '"role": "king"', "role"),
         ('"elapsed_s": 12.5', '"elapsed_s": -1', "elapsed_s"),
         ('"n_threads": 2', '"n_threads": 2, "more": 1', "more"),

@@ -1,11 +1,10 @@
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Lock
 
 import numpy as np
 import pytest
 
-from engine.quality.scoring import ContestantError, score
+from engine.quality.scoring import ContestantError
 from engine.quality.texts import Document
 from tests.engine.quality.fake_opener import BROKEN, Q4, Q8, contestants, documents, scored
 
@@ -41,16 +40,6 @@ def test_rows_before_the_first_are_read_and_not_scored() -> None:
     late, reached = scored(replace(DOCUMENT, first=21), contestants(Q4))
     assert sum(reached) == 60
     assert all((some == all_[21:]).all() for some, all_ in zip(late, whole, strict=True))
-
-
-def test_rows_that_are_there_are_read_and_not_scored_again() -> None:
-    late = replace(DOCUMENT, first=21)
-    whole, _ = scored(late, contestants(Q4))
-    with ThreadPoolExecutor(1) as pool:
-        *read, begun, _, _, last = score(late, contestants(Q4), n_chunk=8, pool=pool, n_kept=8)
-    assert not any(chunk.rows for chunk in read)
-    assert (begun.start, last.start + last.n_tokens) == (29, 60)
-    assert all((one == all_[8:16]).all() for one, all_ in zip(begun.rows, whole, strict=True))
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 9])

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from engine.quality import texts as texts_module
-from engine.quality.questions import questions
+from engine.quality.needles import needles
 from engine.quality.records import TEXT_KINDS, QualityError
 from engine.quality.texts import (
     Text,
@@ -105,22 +105,19 @@ def test_a_digest_is_that_of_the_tokens() -> None:
 
 def test_answers_are_found_in_the_tokens_of_the_whole_text() -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
-    asked = questions(VOCABULARY, hay, 4096)
-    assert {each.kind for each in asked} == {"needle", "reasoning"}
-    for document in asked:
+    for document in needles(VOCABULARY, hay, 4096):
         spelled = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
         assert len(document.tokens) <= 4096
         for answer in document.answers:
             text = b"".join(map(VOCABULARY.piece, document.tokens[answer.start : answer.stop]))
             assert text.startswith(b" ")
             assert answer.start > document.first
-            if document.kind == "needle":
-                assert spelled.count(text.decode() + ".") == 2, "hidden once, asked once"
+            assert spelled.count(text.decode() + ".") == 2, "hidden once, asked once"
 
 
 def test_needles_lie_at_the_depths_that_they_are_named_by() -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
-    document = next(each for each in questions(VOCABULARY, hay, 3000) if each.kind == "needle")
+    document = needles(VOCABULARY, hay, 3000)[0]
     spelled = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
     length = spelled.index("Numbers that the text above names")
     for answer in document.answers:
@@ -130,15 +127,15 @@ def test_needles_lie_at_the_depths_that_they_are_named_by() -> None:
         )
 
 
-def test_questions_are_the_same_every_time_and_fit_the_context() -> None:
+def test_needles_are_the_same_every_time_and_fit_the_context() -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
-    assert questions(VOCABULARY, hay, 2000) == questions(VOCABULARY, hay, 2000)
-    assert all(len(each.tokens) <= 900 for each in questions(VOCABULARY, hay, 900))
+    assert needles(VOCABULARY, hay, 2000) == needles(VOCABULARY, hay, 2000)
+    assert all(len(each.tokens) <= 900 for each in needles(VOCABULARY, hay, 900))
 
 
 @pytest.mark.parametrize("n_ctx", [512, 1024, 1025, 1030, 2560, 2563, 4096])
 def test_needles_are_hidden_in_any_context(n_ctx: int) -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
-    needles = [each for each in questions(VOCABULARY, hay, n_ctx) if each.kind == "needle"]
-    assert len(needles) == 1 + (n_ctx > 2560)
-    assert all(len(each.tokens) <= n_ctx and len(each.answers) == 5 for each in needles)
+    found = needles(VOCABULARY, hay, n_ctx)
+    assert len(found) == 1 + (n_ctx > 2560)
+    assert all(len(each.tokens) <= n_ctx and len(each.answers) == 5 for each in found)

@@ -17,13 +17,13 @@ from engine.backends.torch.caches.base import held_bytes
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS
 from engine.backends.torch.caches.kinds import FLOATS
 from engine.backends.torch.caches.tiered import TieredCache
+from engine.backends.torch.contexts import TorchContexts
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session
-from engine.load import load_session
-from engine.load_laboratory import LaboratoryRequest, open_laboratory, torch_contexts
+from engine.load import load_session, open_laboratory
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -32,6 +32,7 @@ from engine.model.architecture import read_model
 from engine.model.chat_template import ChatTemplate
 from engine.quality.laboratory import Finished as Measured
 from engine.quality.laboratory import Note, Plan
+from engine.quality.request import LaboratoryRequest
 from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
 from engine.requests import Cancellation, GenerationRequest
@@ -142,7 +143,7 @@ def test_first_layers_of_another_type_lie_between_both(
 
 
 def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
-    contexts = torch_contexts(settings(llama))
+    contexts = TorchContexts(settings(llama))
     shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
     opened = {
         name: contexts.open(KVTypes(name, name), shape) for name in ("f32", "f16", "q4_0", "paged")

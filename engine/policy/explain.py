@@ -1,10 +1,14 @@
-"""What a cache kind does to the text, in one sentence, by its figures alone."""
+"""Why a cache has its types, and what they do to the text, in one sentence."""
+
+from collections.abc import Sequence
 
 from engine.configuration import KVTypes
 from engine.memory.kv_cache import bits_of, is_whole
-from engine.policy.choice import Basis, Choice
+from engine.policy.choice import Basis
+from engine.policy.known import Known
 from engine.quality.records import Figure, Measurement, Part, Report, n_right
 
+MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
 TEXT_NAMES = {"document": "long documents", "tools": "tool calls"}
 """Sorts of text as a sentence calls them, where that is not the sort's own name."""
 ROUNDED_AWAY = 0.0005
@@ -30,11 +34,44 @@ def sentence(report: Report, kind: KVTypes) -> str:
     return f"{kind_name(kind)}: {', '.join(parts)}"
 
 
-def verdict(report: Report | None, choice: Choice) -> str:
-    """The sentence of a choice; where nothing smaller passes or it is a guess, the reason."""
-    if report is None or choice.basis is not Basis.MEASURED or is_whole(choice.pair):
-        return choice.reason
-    return sentence(report, choice.pair)
+def explain(known: Known, pair: KVTypes) -> str:
+    """Why a cache has its types: their figures, what keeps smaller ones out, or that it is a guess.
+
+    Args:
+        known: What was measured of the model.
+        pair: The types.
+    """
+    standing = known.standing(pair)
+    if standing.basis is Basis.GUESSED:
+        text = f"{pair}; nothing was measured on this model, {MEASURE_IT}"
+        return f"{text}; {standing.text}" if known.has_key_biases and not is_whole(pair) else text
+    if known.has_verdict and is_whole(pair):
+        return _why_whole(known, pair)
+    if known.report is None or not known.has_verdict or standing.basis is Basis.UNKNOWN:
+        return f"{pair}: {standing.text}"
+    return sentence(known.report, pair)
+
+
+def _why_whole(known: Known, pair: KVTypes) -> str:
+    """What keeps smaller types out, or how quick those are that would pass."""
+    smaller = [each for each in known.candidates.values() if not is_whole(each.pair)]
+    passing = [each.pair for each in smaller if not each.objections]
+    if passing:
+        would = " and ".join(map(str, passing))
+        return f"{pair}, though {would} would keep the gates, too{_rates(known, pair, passing)}"
+    failed = [f"{each.pair}: {each.objections[0]}" for each in smaller if each.objections]
+    why = f" ({'; '.join(failed[:2])})" if failed else ""
+    return f"{pair}, because no smaller type keeps the gates{why}"
+
+
+def _rates(known: Known, pair: KVTypes, passing: Sequence[KVTypes]) -> str:
+    """How quick a pair is beside those that pass, where that was measured on this machine."""
+    found = [known.candidates.get(each) for each in (pair, *passing)]
+    costs = [each.measured.cost for each in found if each and each.measured]
+    tps = [f"{cost.deep_tps:.3g}" for cost in costs if cost is not None]
+    if not known.has_rates or len(tps) < len(found):
+        return ""
+    return f": {tps[0]} tokens/s, {' and '.join(tps[1:])} with {' and '.join(map(str, passing))}"
 
 
 def kind_name(kind: KVTypes) -> str:

@@ -1,4 +1,4 @@
-"""Needles in a long text, and small problems, as documents whose answers are known.
+"""Needles in a long text: documents whose answers are known.
 
 A greedy reply spells an answer exactly where each of its tokens is the likeliest one behind the
 right ones before it, so an answer is judged by the rows of the text that holds it: no sampling, and
@@ -6,50 +6,38 @@ no chat template, so that base models are asked too.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 
-from engine.backends.base import common_prefix
-from engine.quality.texts import Answer, Document, Text, Tokenizer
+from engine.backends.base import Vocabulary, common_prefix
+from engine.quality.texts import Answer, Document, Text
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 HAYSTACKS = (1024, 2560)
 """Tokens of the texts that needles are hidden in, as far as the context holds them."""
 SEED = 17
-N_PROBLEMS = 12
-N_SHOWN = 3
-"""Problems of a sort that only show how it goes."""
-N_STEPS = 3
 THINGS = (
     "copper lantern", "blue ladder", "glass compass", "iron kettle", "paper boat",
     "silver whistle", "stone owl", "velvet glove", "wooden clock", "yellow umbrella",
 )  # fmt: skip
-NAMES = (
-    "Ada", "Ben", "Cora", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kim", "Leo", "Mia",
-    "Nora", "Otto", "Pia",
-)  # fmt: skip
-FRUITS = ("apple", "cherry", "fig", "grape", "lemon", "mango", "melon", "olive", "peach", "plum")
-
 Piece = tuple[str, str | None]
 """A stretch of a text, and what it is counted under where it is an answer."""
 
 
-def questions(vocabulary: Tokenizer, texts: Sequence[Text], n_ctx: int) -> tuple[Document, ...]:
-    """Needles and problems that fit the context; the same for the same texts.
+def needles(vocabulary: Vocabulary, texts: Sequence[Text], n_ctx: int) -> tuple[Document, ...]:
+    """Needles that fit the context; the same for the same texts.
 
     Args:
         vocabulary: The model's.
         texts: What needles are hidden in.
         n_ctx: Most tokens of a document.
     """
-    found = [_problems(vocabulary, sort, write) for sort, write in _SORTS.items()]
     hay = "\n\n".join(text.text for text in texts)
     sizes = [size for size in HAYSTACKS if size < n_ctx] or [n_ctx]
-    found += [_needles(vocabulary, hay, size, n_ctx) for size in sizes]
+    found = [_needles(vocabulary, hay, size, n_ctx) for size in sizes]
     return tuple(each for each in found if each.answers and len(each.tokens) <= n_ctx)
 
 
-def _needles(vocabulary: Tokenizer, hay: str, size: int, n_ctx: int) -> Document:
+def _needles(vocabulary: Vocabulary, hay: str, size: int, n_ctx: int) -> Document:
     """A text of some `size` tokens with a sentence at each depth, and questions behind it.
 
     It is cut where it is more than `n_ctx`, as far as its questions leave something to cut.
@@ -92,7 +80,7 @@ def _shuffled(
     return mixed
 
 
-def _start(vocabulary: Tokenizer, hay: str, n_tokens: int) -> str:
+def _start(vocabulary: Vocabulary, hay: str, n_tokens: int) -> str:
     """The first `n_tokens` of a text, about."""
     tokens = vocabulary.tokenize(hay, add_special=False, parse_special=False)[: max(0, n_tokens)]
     return b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "ignore")
@@ -109,71 +97,7 @@ def _with_sentences(text: str, sentences: Sequence[str]) -> str:
     return "".join([*parts, text[before:]])
 
 
-def _problems(
-    vocabulary: Tokenizer, sort: str, write: Callable[[random.Random], list[Piece]]
-) -> Document:
-    draw = random.Random(f"{SEED} {sort}")
-    pieces: list[Piece] = []
-    for number in range(N_PROBLEMS):
-        is_shown = number < N_SHOWN
-        pieces += [(text, None if is_shown or not name else sort) for text, name in write(draw)]
-        pieces.append(("\n", None))
-    return _document(vocabulary, sort, "reasoning", pieces)
-
-
-def _running_total(draw: random.Random) -> list[Piece]:
-    total = draw.randrange(5, 40)
-    pieces: list[Piece] = [(f"Start with {total}.", None)]
-    for _ in range(N_STEPS):
-        by = draw.randrange(2, 20)
-        is_more = by >= total or draw.random() < 0.6
-        total += by if is_more else -by
-        pieces += [(f" {'Add' if is_more else 'Take away'} {by}:", None), (f" {total}", "step")]
-        pieces.append((".", None))
-    return pieces
-
-
-def _variables(draw: random.Random) -> list[Piece]:
-    names = draw.sample("abcdefghkmnpqrstuvwxyz", 4)
-    values = {names[0]: draw.randrange(10, 100), names[1]: draw.randrange(10, 100)}
-    lines = [f"{name} = {value}" for name, value in values.items()]
-    for name in names[2:]:
-        source = draw.choice(list(values))
-        values[name] = values[source]
-        lines.append(f"{name} = {source}")
-    asked = draw.choice(names[2:])
-    return [(f"{'; '.join(lines)}; so {asked} is", None), (f" {values[asked]}", "value")]
-
-
-def _order(draw: random.Random) -> list[Piece]:
-    oldest_first = draw.sample(NAMES, 4)
-    pairs = list(pairwise(oldest_first))
-    draw.shuffle(pairs)
-    said = " ".join(f"{first} is older than {second}." for first, second in pairs)
-    name = oldest_first[0] if draw.random() < 0.5 else oldest_first[-1]
-    word = "oldest" if name == oldest_first[0] else "youngest"
-    return [(f"{said} So the {word} is", None), (f" {name}", "name"), (".", None)]
-
-
-def _positions(draw: random.Random) -> list[Piece]:
-    listed = draw.sample(FRUITS, 5)
-    turned = listed[::-1]
-    return [
-        (f"List: {', '.join(listed)}. Backwards: {turned[0]},", None),
-        (f" {', '.join(turned[1:])}", "list"),
-        (".", None),
-    ]
-
-
-_SORTS: dict[str, Callable[[random.Random], list[Piece]]] = {
-    "running totals": _running_total,
-    "variables": _variables,
-    "order": _order,
-    "lists": _positions,
-}
-
-
-def _document(vocabulary: Tokenizer, name: str, kind: str, pieces: Sequence[Piece]) -> Document:
+def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Piece]) -> Document:
     """A document whose answers are found among the tokens of the whole text.
 
     A piece may share a token with its neighbours: it counts from the first token that the text

@@ -5,18 +5,12 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import KVTypes
-from engine.memory.kv_cache import bits_of
-from engine.policy.choice import Wish, choose
-from engine.policy.gates import Gates
-from engine.policy.sentence import sentence, verdict
+from engine.policy.explain import explain, sentence
+from engine.policy.known import Known
 from engine.quality.records import Answers, Figure, Part, Report, Scores
-from tests.engine.policy.reports import Q8, WHOLE, measured, report, scores
+from tests.engine.policy.reports import Q4, Q8, WHOLE, measured, report, scores
 
 MIXED = KVTypes("q8_0", "q5_1")
-
-
-def size(pair: KVTypes) -> int:
-    return round(1024 * sum(bits_of(pair)))
 
 
 def losing(nats: float, noise: float = 0.0) -> Scores:
@@ -93,9 +87,15 @@ def test_what_was_not_measured_and_the_reference_itself_have_no_figures() -> Non
     assert said(report(), WHOLE) == "f16: what the others are compared with"
 
 
-def test_a_verdict_for_f16_or_a_guess_is_the_reason() -> None:
-    for found in (report({Q8: 0.4}), report({Q8: 0.0}, n_tokens=10), None):
-        choice = choose(found, Wish(4096), Gates(), size)
-        assert verdict(found, choice) == choice.reason
-    good = report({Q8: 0.001}, {Q8: 60.0})
-    assert verdict(good, choose(good, Wish(4096), Gates(), size)).startswith("q8_0: 1.9x smaller")
+def test_types_are_explained_by_figures_by_what_keeps_smaller_ones_out_or_as_a_guess() -> None:
+    good = Known(report({Q8: 0.001}, {Q8: 60.0}), has_rates=True)
+    assert explain(good, Q8).startswith("q8_0: 1.9x smaller")
+    assert explain(good, WHOLE) == (
+        "f16, though q8_0 would keep the gates, too: 40 tokens/s, 48 with q8_0"
+    )
+    bad = explain(Known(report({Q8: 0.4})), WHOLE)
+    assert bad.startswith("f16, because no smaller type keeps the gates (q8_0: ")
+    assert explain(Known(), Q8).startswith("q8_0; nothing was measured on this model")
+    assert explain(good, Q4) == "q4_0: not among the 2 kinds that were measured"
+    few = explain(Known(report({Q8: 0.0}, n_tokens=10)), Q8)
+    assert few.endswith("10 tokens of 8,000: no verdict")

@@ -1,0 +1,63 @@
+"""Contexts of one loaded model in llama.cpp that differ in the types of keys and values."""
+
+from dataclasses import replace
+
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
+from engine.configuration import Configuration, KVTypes
+from engine.memory.hardware import find_gpus
+from engine.memory.kv_cache import with_types
+from engine.model.architecture import read_model
+from engine.quality.scoring import BatchShape, OpenedKind
+
+CONTROL_SHARE = 4
+"""The control decodes a chunk in so many batches, through the other attention."""
+
+
+class LlamaCppContexts:
+    """Opens contexts over weights that lie in memory once.
+
+    Batches of `n_ubatch` tokens are computed as one: llama.cpp writes their keys and values into
+    the cache before attention reads any (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so that
+    every row reads what was quantised, its own too. On a processor one thread for each context
+    wastes nothing on waiting for other threads, which takes most of the time where other programs
+    run; the figures are the same. Flash attention makes f16 of what is f32: those are read without
+    (`build_attn_mha`, the same file). The control has flash attention where the reference has none
+    and none where it has: smaller batches alone take the same kernels below 64 tokens
+    (`GGML_FA_TILE_Q`, `ggml/src/ggml-cpu/common.h`) and show nothing.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Load the model.
+
+        Raises:
+            ModelLoadError: llama.cpp refused the file.
+        """
+        self._configuration = configuration
+        self._log = NativeLog()
+        self._weights = LoadedModel(configuration, self._log)
+        self._opened: list[LlamaCppBackend] = []
+        self.vocabulary = LlamaCppVocabulary(self._weights.take())
+        self.is_concurrent = not (configuration.n_gpu_layers and find_gpus())
+
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
+        changed = with_types(shape.of(self._configuration), kind)
+        is_wide = kind == KVTypes("f32", "f32")
+        is_flash = changed.flash_attention != "off" and not is_wide
+        if shape.is_control:
+            model = read_model(changed.model_path)
+            is_flash = not is_flash and model.architecture.has_flash_attention
+        if shape.is_control or is_wide:
+            changed = replace(changed, flash_attention="on" if is_flash else "off")
+        if shape.n_threads is not None:
+            changed = replace(changed, n_threads=shape.n_threads, n_threads_batch=None)
+        backend = LlamaCppBackend(changed, self._log, model=self._weights, n_rows=shape.n_rows)
+        self._opened.append(backend)
+        n_step = max(1, shape.n_rows // CONTROL_SHARE) if shape.is_control else None
+        return OpenedKind(backend, backend.compute_bytes, n_step)
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+        self._weights.release()

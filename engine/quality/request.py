@@ -1,0 +1,208 @@
+"""What is to be measured of which model, and the laboratory that measures it."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.builds import installed_build
+from engine.backends.base import Vocabulary
+from engine.configuration import Configuration, KVTypes
+from engine.errors import EngineError, PresetError
+from engine.memory.hardware import find_gpus, this_processor, usable_cores
+from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name
+from engine.model.architecture import Model, read_model
+from engine.model.identity import adapters_in_words, identity_of, model_identity
+from engine.quality.laboratory import Laboratory, Plan
+from engine.quality.needles import needles
+from engine.quality.records import (
+    CONTROL,
+    LEAST_TOKENS,
+    QualityError,
+    Report,
+    Subject,
+    check_same_subject,
+)
+from engine.quality.row_store import read_rows
+from engine.quality.scoring import KindOpener
+from engine.quality.summary import empty_report
+from engine.quality.texts import (
+    LEAST_OF_A_TEXT,
+    Document,
+    Text,
+    clean_name,
+    digest_of,
+    documents_of,
+)
+
+LABORATORY_CTX = 8192
+"""Longest text of a measurement that says nothing else: its contexts lie in memory side by side."""
+LEAST_LABORATORY_CTX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LaboratoryRequest:
+    """What to measure of which model."""
+
+    configuration: Configuration
+    """Its cache types and context do not count."""
+    plan: Plan
+    texts: tuple[Text, ...]
+    haystack: tuple[Text, ...] = ()
+    """What needles are hidden in; without any nothing is asked."""
+    n_ctx: int | None = None
+    """Longest text without a break; None is `LABORATORY_CTX`, or what the model was trained on."""
+    n_most: int | None = None
+    """Tokens after which texts are left out; None takes all."""
+    earlier: Report | None = None
+    """A report to go on with."""
+    rows_path: Path | None = None
+    """Where rows are kept until the measurement is complete."""
+
+
+def laboratory_of(
+    request: LaboratoryRequest, load: Callable[[Configuration], KindOpener]
+) -> Laboratory:
+    """A measurement that is ready to run; closing it frees the model.
+
+    Args:
+        request: What to measure.
+        load: Loads the model.
+
+    Raises:
+        ModelFileError: the model's file cannot be read.
+        ModelLoadError: the backend refused it.
+        QualityError: no text is long enough, a context is too small, or the earlier report is of
+            something else.
+    """
+    configuration, plan = request.configuration, request.plan
+    model = read_model(configuration.model_path)
+    n_ctx = request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
+    if n_ctx < LEAST_LABORATORY_CTX:
+        raise QualityError(
+            f"a context of {n_ctx} tokens is too small to measure in: {LEAST_LABORATORY_CTX} are "
+            "the fewest"
+        )
+    opener = load(replace(configuration, n_ctx=n_ctx))
+    try:
+        documents = _documents(request, opener.vocabulary, n_ctx)
+        subject = _subject(model, configuration, plan, documents)
+        report = request.earlier or empty_report(subject, documents)
+        check_same_subject(report.subject, subject)
+        path = request.rows_path
+        rows = {} if path is None else read_rows(path, subject.digest)
+    except EngineError:
+        opener.close()
+        raise
+    refusal = _refusal(model, configuration, subject)
+    notes = tuple(_notes(request, model, documents, n_ctx))
+    return Laboratory(opener, plan, documents, report, refusal, rows, path, notes)
+
+
+def _documents(
+    request: LaboratoryRequest, vocabulary: Vocabulary, n_ctx: int
+) -> tuple[Document, ...]:
+    """The texts of a request, then its needles."""
+    found = documents_of(request.texts, vocabulary, n_ctx, request.n_most)
+    return found + (needles(vocabulary, request.haystack, n_ctx) if request.haystack else ())
+
+
+def _refusal(
+    model: Model, configuration: Configuration, subject: Subject
+) -> Callable[[KVTypes], str | None]:
+    """Why a kind cannot be used with a model; torch says that itself when one is opened."""
+    if configuration.backend == "torch":
+        return lambda _: None
+    shape = CacheShape(
+        n_ctx=subject.n_ctx,
+        n_ubatch=subject.n_chunk,
+        type_k="f16",
+        type_v="f16",
+        flash_attention=configuration.flash_attention != "off"
+        and model.architecture.has_flash_attention,
+    )
+
+    def refusal(kind: KVTypes) -> str | None:
+        try:
+            type_k, type_v = kv_type_name(kind.k), kv_type_name(kind.v)
+            check_cache_types(model.architecture, replace(shape, type_k=type_k, type_v=type_v))
+        except PresetError as error:
+            return str(error)
+        return None
+
+    return refusal
+
+
+def _notes(
+    request: LaboratoryRequest, model: Model, documents: tuple[Document, ...], n_ctx: int
+) -> Iterator[str]:
+    n_tokens = sum(len(each.tokens) for each in documents if not each.answers)
+    n_again = len(request.texts) - len({text.text for text in request.texts})
+    if n_again:
+        yield f"{n_again} of the texts are others again, and are scored once"
+    if request.haystack and not any(each.answers for each in documents):
+        yield f"no needles fit into {n_ctx:,} tokens: what is found in long texts is not known"
+    if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
+        yield (
+            f"the first {n_tokens:,} tokens of the texts are scored: --tokens says how many, and 0 "
+            "takes all"
+        )
+    if n_tokens < LEAST_TOKENS:
+        yield (
+            f"{n_tokens:,} tokens give figures and no verdict: {LEAST_TOKENS:,} are the least to "
+            "choose a type by"
+        )
+    if n_ctx > model.architecture.n_ctx_train:
+        yield (
+            f"texts of up to {n_ctx:,} tokens are longer than the "
+            f"{model.architecture.n_ctx_train:,} that the model was trained on: it reads their "
+            "ends badly with any cache"
+        )
+
+
+def _subject(
+    model: Model, configuration: Configuration, plan: Plan, documents: tuple[Document, ...]
+) -> Subject:
+    """What the measurement is of; a context holds the longest document."""
+    n_ctx = max(len(each.tokens) for each in documents)
+    gpus = find_gpus() if configuration.n_gpu_layers else ()
+    devices = (this_processor().name, *(gpu.name for gpu in gpus))
+    return Subject(
+        model=clean_name(configuration.model_path.name),
+        model_identity=identity_of(model.file),
+        texts_digest=digest_of(documents),
+        build=installed_build(configuration.backend),
+        device=clean_name(", ".join(devices)),
+        n_threads=configuration.n_threads or usable_cores()[0],
+        n_ctx=n_ctx,
+        n_chunk=min(plan.n_chunk, n_ctx),
+        reference=plan.reference,
+        settings=subject_settings(configuration),
+    )
+
+
+def subject_settings(configuration: Configuration) -> dict[str, str]:
+    """The settings that change figures of cache quality, as a report names them."""
+    window = "whole" if configuration.swa_full else "as trained"
+    if configuration.backend == "torch":
+        return {
+            "backend": configuration.backend,
+            "computed in": configuration.dtype,
+            "sliding window": window,
+            CONTROL: "2 rows at once",
+        }
+    rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
+    settings = {
+        "flash attention": configuration.flash_attention,
+        "sliding window": window,
+        "CPU kernels": "repacked" if configuration.use_extra_buffers else "plain",
+        "rotation of quantised caches": "on" if rotation else "off",
+        CONTROL: "the other attention",
+    }
+    n_layers = configuration.n_gpu_layers
+    if n_layers and find_gpus():
+        settings["layers on the GPU"] = "all" if n_layers < 0 else str(n_layers)
+        settings["cache on the GPU"] = "yes" if configuration.offload_kqv else "no"
+    if configuration.lora_paths:
+        settings["LoRA"] = adapters_in_words(configuration.adapters, model_identity)
+    return settings
