@@ -15,7 +15,7 @@ from app import paths
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
-from app.planning import keep_report
+from app.planning import keep_report, verdict_of
 from app.startup import Services, prepare
 from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
@@ -68,7 +68,9 @@ def test_one_measurement_one_sentence_and_the_named_type_runs(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = keep(starter_path)
-    assert saved.sentence.startswith("q8_0 K with q5_1 V: 2.2x smaller, same top token 99.6 %")
+    found = verdict_of(saved, Configuration(starter_path, 8192), POLICY)
+    assert found is not None
+    assert found.text.startswith("q8_0 K with q5_1 V: 2.2x smaller, same top token 99.6 %")
     arguments = ["run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "2"]
     assert run([*arguments, "--ctx", "512", "--temperature", "0"]) == 0
     told = capsys.readouterr().err

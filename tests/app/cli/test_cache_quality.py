@@ -39,7 +39,10 @@ def test_kinds_are_read_as_keys_and_values() -> None:
 
 
 def test_torch_says_itself_which_kinds_it_knows() -> None:
-    assert read_kinds("kivi4,nf4/f16", "torch") == (("kivi4", "kivi4"), ("nf4", "f16"))
+    assert read_kinds("kivi4,nf4/f16", "torch") == (
+        KVTypes("kivi4", "kivi4"),
+        KVTypes("nf4", "f16"),
+    )
     for value in ("NF 4", "a" * 40, "f16/f16/f16"):
         with pytest.raises(click.BadParameter):
             read_kinds(value, "torch")
@@ -179,7 +182,7 @@ def test_bad_input_is_told_before_anything_is_loaded(
 
 def test_a_table_of_costs_without_any_is_left_out(report_path: Path) -> None:
     report = read_report(report_path)
-    rows = [replace(row, cost=None, needle=(), reasoning=()) for row in report.measurements]
+    rows = [replace(row, cost=None, needle=()) for row in report.measurements]
     bare = replace(report, measurements=tuple(rows))
     for shown in (lambda each: "".join(map(plain, report_lines(each, (), 400))), html_page):
         assert "What it takes" in shown(report)
