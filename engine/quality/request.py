@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.builds import installed_build
 from engine.backends.base import Vocabulary
+from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, PresetError
 from engine.memory.hardware import find_gpus, this_processor, usable_cores
