@@ -250,8 +250,8 @@ def own(options: argparse.Namespace) -> None:
     """Score the windows, and print the figures by kind as JSON."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
+    from engine.contexts import LlamaCppContexts
     from engine.quality.metrics import Rows
     from engine.quality.scoring import BatchShape, Contestant, score
     from engine.quality.summary import scores_of
@@ -291,8 +291,8 @@ def own(options: argparse.Namespace) -> None:
 
 def decode(options: argparse.Namespace) -> None:
     """The tool's calls of `llama_decode` with nothing around them; prints their time as JSON."""
-    from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
+    from engine.contexts import LlamaCppContexts
     from engine.quality.scoring import BatchShape
 
     configuration = Configuration(

@@ -6,11 +6,11 @@ from typing import Literal, Protocol
 from engine.backends import TORCH_MISSING
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
-from engine.backends.llama_cpp.contexts import LlamaCppContexts
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LoadedModel
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
+from engine.contexts import LlamaCppContexts, TorchContexts
 from engine.errors import EngineError, ModelFileError, ModelLoadError
 from engine.events import BufferSize, Loaded
 from engine.generation.session import Session
@@ -153,13 +153,8 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
     Raises:
         EngineError: as `laboratory_of` does.
     """
-    if request.configuration.backend == "llama.cpp":
-        return laboratory_of(request, LlamaCppContexts)
-    try:
-        from engine.backends.torch.contexts import TorchContexts  # takes a second or two
-    except ImportError as error:
-        raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
-    return laboratory_of(request, TorchContexts)
+    is_torch = request.configuration.backend == "torch"
+    return laboratory_of(request, TorchContexts if is_torch else LlamaCppContexts)
 
 
 def _check_projector(configuration: Configuration) -> None:

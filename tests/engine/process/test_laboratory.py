@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import contexts as contexts_module
 from engine import load
-from engine.backends.llama_cpp import contexts as contexts_module
-from engine.backends.llama_cpp.contexts import LlamaCppContexts
 from engine.configuration import Configuration, FlashAttention, KVTypes
+from engine.contexts import LlamaCppContexts
 from engine.errors import ModelFileError, WorkerError
 from engine.load import open_laboratory
 from engine.process import laboratory

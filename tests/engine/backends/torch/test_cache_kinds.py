@@ -17,9 +17,9 @@ from engine.backends.torch.caches.base import held_bytes
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS
 from engine.backends.torch.caches.kinds import FLOATS
 from engine.backends.torch.caches.tiered import TieredCache
-from engine.backends.torch.contexts import TorchContexts
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
+from engine.contexts import TorchContexts
 from engine.errors import ContextFullError, ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session

@@ -1,22 +1,29 @@
-"""Contexts of one loaded model in llama.cpp that differ in the types of keys and values."""
+"""Contexts of one loaded model that differ in the types of keys and values."""
 
 from dataclasses import replace
 
+from engine.backends import TORCH_MISSING
+from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.configuration import Configuration, KVTypes
+from engine.errors import ModelLoadError
 from engine.memory.hardware import find_gpus
 from engine.memory.kv_cache import with_types
 from engine.model.architecture import read_model
 from engine.quality.scoring import BatchShape, OpenedKind
 
 CONTROL_SHARE = 4
-"""The control decodes a chunk in so many batches, through the other attention."""
+"""llama.cpp's control decodes a chunk in so many batches, through the other attention."""
+CONTROL_ROWS = 2
+"""Rows that torch's control decodes at once: up to two take another product (`torch/device.py`)."""
+LEAST_CTX = 64
+"""Of the torch backend that holds the weights and computes nothing."""
 
 
 class LlamaCppContexts:
-    """Opens contexts over weights that lie in memory once.
+    """Opens contexts of llama.cpp over weights that lie in memory once.
 
     Batches of `n_ubatch` tokens are computed as one: llama.cpp writes their keys and values into
     the cache before attention reads any (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so that
@@ -61,3 +68,42 @@ class LlamaCppContexts:
         for backend in self._opened:
             backend.close()
         self._weights.release()
+
+
+class TorchContexts:
+    """Opens contexts of torch over weights that lie in memory once.
+
+    Rows read what older tokens became in the cache, and the last ones exactly (`WindowedCache`),
+    whatever the batches are.
+    """
+
+    is_concurrent = False
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Load the model.
+
+        Raises:
+            ModelLoadError: torch is not installed, has no code for the model, or it does not fit
+                into memory.
+        """
+        try:
+            from engine.backends.torch.backend import TorchBackend  # takes a second or two
+        except ImportError as error:
+            raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
+        self._opener = TorchBackend
+        self._configuration = replace(configuration, draft=None)
+        self._log = NativeLog()
+        least = BatchShape(LEAST_CTX, LEAST_CTX, LEAST_CTX).of(self._configuration)
+        self._weights = TorchBackend(replace(least, kv_cache="f16"), self._log)
+        self._opened: list[Backend] = []
+        self.vocabulary = self._weights.vocabulary
+
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
+        changed = replace(shape.of(self._configuration), kv_cache=str(kind))
+        backend = self._opener(changed, self._log, like=self._weights, n_rows=shape.n_rows)
+        self._opened.append(backend)
+        return OpenedKind(backend, backend.read_bytes, CONTROL_ROWS if shape.is_control else None)
+
+    def close(self) -> None:
+        for backend in (*self._opened, self._weights):
+            backend.close()
