@@ -41,10 +41,9 @@ from engine.generation.prompt import (
 from engine.generation.reply import Reply, Round, StreamingText
 from engine.generation.reuse import LastLines
 from engine.generation.scheduler import (
-    Company,
     Computed,
     Item,
-    SharedStep,
+    Scheduler,
     StandBy,
     computed,
 )
@@ -82,7 +81,7 @@ class Shared:
     recall: Recall
     costs: Costs
     predictors: PredictorPool
-    company: Company
+    scheduler: Scheduler
     prefill: Prefill
     grammars: Grammars
     last_lines: LastLines
@@ -114,10 +113,12 @@ class ReplyLoop:
 
     @property
     def is_exclusive(self) -> bool:
+        """Whether its steps have to round as they do alone."""
         return self._wanted.strict
 
     @property
     def adapters(self) -> tuple[Adapter, ...] | None:
+        """What it is computed with; None is what the model was loaded with."""
         return self._request.adapters
 
     @property
@@ -129,6 +130,14 @@ class ReplyLoop:
         return self._shared.costs.plain
 
     def run(self) -> Events:
+        """Events, steps to compute and, where there is no room, `StandBy`, to the end.
+
+        Between a step and the next thing that it yields it calls no backend: the logits of other
+        replies are read then.
+
+        Raises:
+            EngineError: the reply failed.
+        """
         prompt = self._prompt()
         has_begun = False
         try:
@@ -154,6 +163,7 @@ class ReplyLoop:
                     )
 
     def give_up(self) -> bool:
+        """Free the cells of a reply that stands by, which computes them again; False: has none."""
         return self._reply is not None and self._recall.give_up(self._reply.recalled.slot)
 
     def _run(self, prompt: Prompt) -> Events:
@@ -363,7 +373,7 @@ class ReplyLoop:
         self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
         verify_s = reply.watch.split()
         done = Round(draft, verdict, committed, waited_s, draft_s, verify_s, given.is_alone)
-        changed = self._learn(drafter, done, given.shared)
+        changed = self._learn(drafter, done, given)
         yield from self._tell(reply, done, length, drafter)
         if changed is not None:
             yield changed
@@ -412,9 +422,7 @@ class ReplyLoop:
         verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
         return verdict, given
 
-    def _learn(
-        self, drafter: Drafter, done: Round, shared: SharedStep | None
-    ) -> ThreadsChanged | None:
+    def _learn(self, drafter: Drafter, done: Round, given: Computed) -> ThreadsChanged | None:
         """Take what a round took, or the batch that it shared with other replies' rounds."""
         outcome, changed = done.outcome, None
         costs, threads = self._shared.costs, self._shared.threads
@@ -422,11 +430,11 @@ class ReplyLoop:
             n_rows = 1 + outcome.n_verified
             costs.add(n_rows, outcome.verify_s)
             changed = threads.stepped(outcome.verify_s, costs.rows.steps(n_rows))
-        elif shared is not None and shared.n_rows <= MAX_ROWS:
-            is_known = shared.n_rows in dict(costs.rows.measured())
-            costs.add(shared.n_rows, shared.elapsed_s)
+        elif 0 < given.n_shared <= MAX_ROWS:
+            is_known = given.n_shared in dict(costs.rows.measured())
+            costs.add(given.n_shared, given.elapsed_s)
             if is_known:  # a guessed cost would say that the machine had changed
-                changed = threads.stepped(shared.elapsed_s, costs.rows.steps(shared.n_rows))
+                changed = threads.stepped(given.elapsed_s, costs.rows.steps(given.n_shared))
         drafter.observe(outcome, [token.token for token in done.committed.tokens])
         costs.use_threads(threads.n_decode)
         return changed
@@ -500,7 +508,7 @@ class ReplyLoop:
 
     def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:
         """The room of a draft: rows of logits, cells, and tokens that may still be emitted."""
-        n_rows = self._backend.n_rows if self.is_exclusive else self._shared.company.n_rows
+        n_rows = self._backend.n_rows if self.is_exclusive else self._shared.scheduler.n_rows
         n_max = min(n_rows - 1, self._backend.n_ctx - len(reply.tokens))
         if most_exact is not None:
             n_max = min(n_max, most_exact)

@@ -12,7 +12,7 @@ from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
-from engine.generation.scheduler import Company, Computed, computed
+from engine.generation.scheduler import Computed, Scheduler, computed
 from engine.generation.threads import Threads
 from engine.images import before_image, behind_image
 from engine.requests import Cancellation
@@ -35,10 +35,15 @@ class Prefill:
     """Computes prompts into the sequences that `Recall` chose, and learns what that costs."""
 
     def __init__(
-        self, backend: Backend, recall: Recall, costs: Costs, threads: Threads, company: Company
+        self,
+        backend: Backend,
+        recall: Recall,
+        costs: Costs,
+        threads: Threads,
+        scheduler: Scheduler,
     ) -> None:
         self._backend = backend
-        self._company = company
+        self._scheduler = scheduler
         self._threads = threads
         self._recall = recall
         self._costs = costs
@@ -111,7 +116,7 @@ class Prefill:
         while (n_held := len(reply.sequence.tokens)) < n_known:
             cancellation.check()
             tokens = [*reply.tokens, *accepted]
-            end = _whole(tokens, n_held, min(n_held + self._company.chunk, n_known))
+            end = _whole(tokens, n_held, min(n_held + self._scheduler.chunk, n_known))
             yield from computed(Step(reply.sequence, unread=tokens[n_held:end]))
 
     def _ready(self, reply: Reply) -> PromptReady:
@@ -153,7 +158,7 @@ class Prefill:
         stops = sorted({reply.recalled.n_branch, reply.n_lasting})
         start = reply.recalled.n_reused
         while start < n_end:
-            end = min(start + self._company.chunk, n_end)
+            end = min(start + self._scheduler.chunk, n_end)
             end = next((stop for stop in stops if start < stop < end), end)
             end = _whole(reply.tokens, start, end)
             yield start, end

@@ -10,17 +10,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.backends.base import Backend, Forward, Logits, Step
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
-from engine.configuration import Adapter
 from engine.errors import DecodeAborted, EngineError
 from engine.events import Event
 from engine.requests import Cancellation
+
+if TYPE_CHECKING:
+    from engine.generation.loop import ReplyLoop
 
 CHUNK_S = 0.1
 """Time that a stretch of a prompt may add to a step in which other replies decode."""
@@ -32,14 +34,6 @@ NOTHING = Forward(np.empty((0, 0), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
-class SharedStep:
-    """A batch of several replies' rows, and nothing else."""
-
-    n_rows: int
-    elapsed_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Computed:
     """What a step gave."""
 
@@ -47,8 +41,11 @@ class Computed:
     """`[n_rows, n_vocab]`, valid until the loop yields again."""
     is_alone: bool
     """Whether no other reply's step was in the batch, so that its time is this step's."""
-    shared: SharedStep | None = None
-    """The batch, where it was shared: one of those that shared it is told, and learns from it."""
+    n_shared: int = 0
+    """Rows of the batch, where it held those of several replies and nothing else: one of them is
+    told, and learns from it; 0 for all others."""
+    elapsed_s: float = 0.0
+    """Time of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +63,11 @@ def computed(step: Step) -> Generator[Step, Computed | None, Computed]:
     return given
 
 
-class Loop(Protocol):
-    """One reply, as the scheduler sees it."""
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether its steps have to round as they do alone."""
-        ...
-
-    @property
-    def adapters(self) -> tuple[Adapter, ...] | None:
-        """What it is computed with; None is what the model was loaded with."""
-        ...
-
-    def run(self) -> Generator[Item, Computed | None, None]:
-        """Events, steps to compute and, where there is no room, `StandBy`, to the end.
-
-        Between a step and the next thing that it yields it calls no backend: the logits of other
-        replies are read then.
-
-        Raises:
-            EngineError: the reply failed.
-        """
-        ...
-
-    def give_up(self) -> bool:
-        """Free the cells of a reply that stands by, which computes them again; False: has none."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Generation:
     """One reply from its request to its end: what it tells, and how it ended."""
 
-    loop: Loop
+    loop: "ReplyLoop"
     cancellation: Cancellation
     number: int
     """In the order of the requests."""
@@ -121,43 +89,13 @@ class Generation:
             yield self.events.popleft()
 
 
-class Company:
-    """How many replies are under way, and how much of a prompt fits beside them."""
-
-    def __init__(self, backend: Backend, recall: Recall) -> None:
-        self._backend = backend
-        self._recall = recall
-        self.n_replies = 0
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether at most one reply is under way."""
-        return self.n_replies < 2
-
-    @property
-    def chunk(self) -> int:
-        """Tokens of a prompt that go into one batch."""
-        n_batch = self._backend.n_batch
-        if self.is_alone:
-            return n_batch
-        token_s = self._recall.rate.seconds_of(1)
-        n_tokens = CHUNK if not token_s else int(CHUNK_S / token_s)
-        n_beside = max(n_batch - self._backend.n_rows, n_batch // 2, 1)
-        return min(max(n_tokens, LEAST_CHUNK), n_beside)
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of logits that each reply may ask for, so that the steps of all fit one batch."""
-        return max(1, self._backend.n_rows // max(1, self.n_replies))
-
-
 class Scheduler:
     """Takes the replies of one context on, step by step; from one thread."""
 
     def __init__(
         self,
         backend: Backend,
-        company: Company,
+        recall: Recall,
         *,
         stop: Callable[[], None],
         clear: Callable[[], None],
@@ -166,12 +104,12 @@ class Scheduler:
 
         Args:
             backend: Of all of them.
-            company: Is told how many replies are under way.
+            recall: Knows how fast prompts are read.
             stop: Aborts what is being computed, from any thread.
             clear: Lets what follows run again.
         """
         self._backend = backend
-        self._company = company
+        self._recall = recall
         self._stop, self._clear = stop, clear
         self._under_way: list[Generation] = []
         self._waiting: list[Generation] = []
@@ -189,7 +127,23 @@ class Scheduler:
         """Replies that are not over, those that wait included."""
         return len(self._under_way) + len(self._waiting)
 
-    def add(self, loop: Loop, cancellation: Cancellation) -> Generation:
+    @property
+    def chunk(self) -> int:
+        """Tokens of a prompt that go into one batch."""
+        n_batch = self._backend.n_batch
+        if len(self._under_way) < 2:
+            return n_batch
+        token_s = self._recall.rate.seconds_of(1)
+        n_tokens = CHUNK if not token_s else int(CHUNK_S / token_s)
+        n_beside = max(n_batch - self._backend.n_rows, n_batch // 2, 1)
+        return min(max(n_tokens, LEAST_CHUNK), n_beside)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of logits that each reply may ask for, so that the steps of all fit one batch."""
+        return max(1, self._backend.n_rows // max(1, len(self._under_way)))
+
+    def add(self, loop: "ReplyLoop", cancellation: Cancellation) -> Generation:
         """A reply that begins as soon as there is room for it, in the order of the requests."""
         self._n_begun += 1
         generation = Generation(loop, cancellation, self._n_begun, loop.run())
@@ -248,7 +202,6 @@ class Scheduler:
         self._waiting.remove(one)
         self._under_way.append(one)
         one.is_standing_by = False
-        self._count()
         self._advance(one)
         return not one.is_standing_by
 
@@ -285,11 +238,11 @@ class Scheduler:
         except EngineError as error:
             self._recover(chosen, lengths, error)
             return
-        is_alone, shared = len(chosen) == 1, _shared(chosen, watch.total())
+        is_alone, n_shared, elapsed_s = len(chosen) == 1, _n_shared(chosen), watch.total()
         for one, forward in zip(chosen, forwards, strict=True):
             one.wish, one.turn = None, self._n_batches
-            self._take(one, Computed(forward.logits, is_alone, shared))
-            shared = None
+            self._take(one, Computed(forward.logits, is_alone, n_shared, elapsed_s))
+            n_shared = 0
 
     def _forwards(self, chosen: Sequence[Generation]) -> list[Forward]:
         steps = [one.wish for one in chosen if one.wish is not None]
@@ -301,7 +254,7 @@ class Scheduler:
             return (ready[0],)
         chosen: list[Generation] = []
         n_rows = n_tokens = n_unread = 0
-        n_most_unread = self._company.chunk if _decodes(ready) else self._backend.n_batch
+        n_most_unread = self.chunk if _decodes(ready) else self._backend.n_batch
         for one in sorted(ready, key=lambda one: one.turn):
             step = one.wish
             assert step is not None, "whoever is ready has something to compute"
@@ -367,7 +320,6 @@ class Scheduler:
                 self._under_way.remove(one)
                 self._waiting.append(one)
                 self._waiting.sort(key=lambda waiting: waiting.number)
-                self._count()
             else:
                 one.events.append(item)
 
@@ -378,10 +330,6 @@ class Scheduler:
             if one in generations:
                 generations.remove(one)
         self._has_room = True
-        self._count()
-
-    def _count(self) -> None:
-        self._company.n_replies = len(self._under_way)
 
     def _compute_for(self, generations: tuple[Generation, ...]) -> None:
         """What follows is these replies' work; an abort that was meant for others is over."""
@@ -418,9 +366,9 @@ def _decodes(ready: Sequence[Generation]) -> bool:
     return any(one.wish is not None and not one.wish.unread for one in ready)
 
 
-def _shared(chosen: Sequence[Generation], elapsed_s: float) -> SharedStep | None:
-    """The batch of several replies that has rows alone; None for any other."""
+def _n_shared(chosen: Sequence[Generation]) -> int:
+    """The rows of a batch of several replies that has rows alone; 0 for any other."""
     steps = [one.wish for one in chosen if one.wish is not None]
     if len(steps) < 2 or any(step.unread for step in steps):
-        return None
-    return SharedStep(sum(len(step.tokens) for step in steps), elapsed_s)
+        return 0
+    return sum(len(step.tokens) for step in steps)

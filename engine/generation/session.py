@@ -16,7 +16,7 @@ from engine.generation.loop import ReplyLoop, Shared
 from engine.generation.prefill import Prefill
 from engine.generation.prompt import chat_prompt, text_tokens
 from engine.generation.reuse import LastLines
-from engine.generation.scheduler import Company, Generation, Scheduler
+from engine.generation.scheduler import Generation, Scheduler
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
@@ -69,7 +69,9 @@ class Session:
         self._costs = measured = Costs(costs)
         threads = Threads((backend,), follows=(False, False)) if threads is None else threads
         measured.use_threads(threads.n_decode)
-        company = Company(backend, recall)
+        self._scheduler = scheduler = Scheduler(
+            backend, recall, stop=self._abort, clear=self._clear_abort
+        )
         self._predictors = PredictorPool(
             backend, measured, draft=draft_backend, custom=custom_predictor
         )
@@ -83,14 +85,13 @@ class Session:
             recall=recall,
             costs=measured,
             predictors=self._predictors,
-            company=company,
-            prefill=Prefill(backend, recall, measured, threads, company),
+            scheduler=scheduler,
+            prefill=Prefill(backend, recall, measured, threads, scheduler),
             grammars=Grammars(backend.vocabulary),
             last_lines=LastLines(backend.vocabulary),
             reasoning=reasoning,
             marker_tokens=_marker_tokens(reasoning, backend),
         )
-        self._scheduler = Scheduler(backend, company, stop=self._abort, clear=self._clear_abort)
         self._is_closed = False
 
     @property
