@@ -55,17 +55,10 @@ of llama.cpp its dry run, to the byte. Stand-in GPUs are described on the
 """
 
 REASONS = """\
-Models of attention, of feed-forward blocks and experts, of Mamba, RWKV, short convolutions and
-gated delta nets, with layers in loops or with shared caches and embeddings, are laid out as
-llama.cpp does it: their graph tensor by tensor (`engine/memory/layer_graph.py`,
-`recurrent_graph.py`, `rwkv_graph.py`, `gemma_graph.py`), the scheduler that gives tensors to
-devices and copies what crosses (`scheduler.py`), the allocator (`allocator.py`). Equal layers are
-laid out some times and not all. What is further off has other causes, and formulas of the widest
-place stay for it:
-
-- PLaMo 2, delta nets with a gate for each channel, lightning attention, latent and sparse
-  attention, hyper-connections, encoders, adapters in a model: their graphs are not written down.
-- Small tensors around the choice of experts, which move others where they fit into a hole.
+A buffer is the widest place of the graph: a dense block, experts, attention or a state, with what
+is alive beside it (`engine/memory/compute.py`), and what crosses between devices (`graph.py`). The
+order in which tensors of a layer come and go is no part of it: small ones that fit into a hole, or
+do not, move a buffer by some hidden states, which the printed range holds.
 
 llama.cpp's dry run forgets which tensors it had bound to a device by hand
 (`ggml_backend_sched_reserve_size` resets its scheduler): without flash attention and with a cache

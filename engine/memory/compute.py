@@ -12,17 +12,9 @@ from typing import Literal
 
 from engine.memory.cuda_kernels import cast_bytes
 from engine.memory.kv_cache import CacheShape, is_quantized
-from engine.memory.layer_tensors import (
-    CELL_BYTES,
+from engine.memory.sparse_attention import (
     FLOAT_BYTES,
     HALF_BYTES,
-    TURNED_ELEMENTS,
-    VALUE_TURN_BYTES,
-    is_turned,
-    is_value_turned,
-    key_turn_bytes,
-)
-from engine.memory.sparse_attention import (
     choices_bytes,
     sparse_attention_bytes,
     transposed_values_bytes,
@@ -83,7 +75,15 @@ ROUGH = frozenset(
     }
 )  # fmt: skip
 """Architectures without a graph here of which formulas were furthest off."""
+FIRST_VALUES = frozenset({"arwkv7", "rwkv7"})
+"""Architectures whose layers all take the values of the first one."""
 HIDDEN_STATES = 3
+CELL_BYTES = 8
+"""The number of a cell, as an input of the graph."""
+ROTATED_ELEMENTS = 64
+"""Heads of multiples of so many elements are rotated by a Hadamard matrix in a quantised cache."""
+UNROTATED = frozenset({"lfm2", "lfm2moe"})
+"""Architectures whose quantised caches are not rotated."""
 STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
@@ -99,7 +99,9 @@ def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int)
     """
     embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
     logits = embedded + logits_bytes(architecture, shape, n_outputs)
-    return max(layers_bytes(architecture, shape), logits)
+    is_even = architecture.widths.query == architecture.d_hidden
+    n_beside = 3 if is_even and has_rotated_keys(architecture, shape) else 4
+    return max(layers_bytes(architecture, shape, n_beside), logits)
 
 
 def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -120,27 +122,62 @@ def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if architecture.attends_in_batch:
         return nbytes
     n_cells = 1 if shape.flash_attention else architecture.v_width_max
-    nbytes += turning_bytes(architecture, shape) * n_caches
+    nbytes += rotation_bytes(architecture, shape) * n_caches
     return nbytes + n_caches * n_tokens * (1 + n_cells) * CELL_BYTES
 
 
-def turning_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The Hadamard matrices of a cache."""
-    nbytes = key_turn_bytes(architecture) if is_turned(architecture, shape) else 0
-    return nbytes + VALUE_TURN_BYTES * is_value_turned(architecture, shape)
+def rotation_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The Hadamard matrices of a cache: for keys as large as the size of their heads allows."""
+    n_dims = max(architecture.k_head_dims, default=0)
+    n_keys = (n_dims & -n_dims) * has_rotated_keys(architecture, shape)
+    n_values = ROTATED_ELEMENTS * _has_rotated_values(architecture, shape)
+    return (n_keys**2 + n_values**2) * FLOAT_BYTES
 
 
-def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The buffer of the layers without the output layer."""
-    width = max(feed_forward_width(architecture), experts_width(architecture))
+def has_rotated_keys(architecture: Architecture, shape: CacheShape) -> bool:
+    """Whether queries and keys are rotated by a Hadamard matrix, for a quantised cache."""
+    is_even = not max(architecture.k_head_dims, default=0) % ROTATED_ELEMENTS
+    return is_quantized(shape.type_k) and is_even and architecture.name not in UNROTATED
+
+
+def _has_rotated_values(architecture: Architecture, shape: CacheShape) -> bool:
+    is_even = not max(architecture.v_head_dims, default=1) % ROTATED_ELEMENTS
+    return is_quantized(shape.type_v) and is_even and architecture.name not in UNROTATED
+
+
+def layers_bytes(architecture: Architecture, shape: CacheShape, n_beside: int = 4) -> int:
+    """The buffer of the layers without the output layer.
+
+    Args:
+        architecture: The model.
+        shape: The cache.
+        n_beside: Hidden states beside the inner activations of a dense block: one less where
+            rotated queries and keys left room.
+    """
+    width = max(feed_forward_width(architecture, n_beside), experts_width(architecture))
     widest = shape.n_graph_tokens * width * FLOAT_BYTES
     widest = max(widest, recurrent_bytes(architecture, shape), streams_bytes(architecture, shape))
     if not shape.flash_attention:
         widest += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
     widest += mask_bytes(architecture, shape)
-    beside = shape.n_graph_tokens * architecture.streams_width * FLOAT_BYTES
+    beside = shape.n_graph_tokens * _held_width(architecture) * FLOAT_BYTES
     beside += choices_bytes(architecture, shape)
+    beside += 2 * image_bytes(architecture, shape)
     return beside + max(widest, attention_bytes(architecture, shape))
+
+
+def image_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The rows of an image's features beside the embeddings of tokens (DeepStack)."""
+    return shape.n_graph_tokens * architecture.n_image_rows * architecture.d_hidden * FLOAT_BYTES
+
+
+def _held_width(architecture: Architecture) -> int:
+    """The elements of one token that stay through all layers.
+
+    Embeddings of the layers leave room behind, as large as they are, that two hidden states fit.
+    """
+    embedded = architecture.layer_embedding_width
+    return architecture.streams_width + 2 * embedded - 2 * bool(embedded) * architecture.d_hidden
 
 
 def streams_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -212,14 +249,31 @@ def scores_width(architecture: Architecture, shape: CacheShape) -> int:
     return 0 if shape.flash_attention else width
 
 
-def feed_forward_width(architecture: Architecture) -> int:
-    """The elements of one token in a dense block: inner activations and hidden states."""
+def feed_forward_width(architecture: Architecture, n_beside: int = 4) -> int:
+    """The elements of one token in a dense block: inner activations and hidden states.
+
+    The row of fused queries, keys and values leaves room for one of them, too. A block beside
+    attention waits for its result.
+    """
     widths = architecture.widths
-    if widths.is_gated:
-        n_inner, n_beside = 3, 3 if widths.is_normed_behind else 4
-    else:
-        n_inner, n_beside = 1, 4
-    return n_inner * widths.feed_forward + n_beside * architecture.d_hidden
+    if widths.is_gated and widths.is_parallel:
+        n_beside = 5
+    elif widths.is_gated and widths.is_fused:
+        n_beside = 3
+    n_beside += 5 * (architecture.name in FIRST_VALUES)
+    return (3 if widths.is_gated else 1) * widths.feed_forward + n_beside * architecture.d_hidden
+
+
+def inner_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """One of the activations of a gated block, or of the experts of a token.
+
+    While a matrix that visits a GPU is there, not all of them are.
+    """
+    widths = architecture.widths
+    width = widths.feed_forward * widths.is_gated
+    if architecture.is_moe:
+        width = architecture.n_experts_used * widths.expert
+    return shape.n_graph_tokens * width * FLOAT_BYTES
 
 
 def experts_width(architecture: Architecture) -> int:
@@ -237,7 +291,7 @@ def experts_width(architecture: Architecture) -> int:
         return max(n_inner * inner, 2 * inner + outer) + n_beside * architecture.d_hidden
     above = outer if outer > (n_inner - 1) * inner else 0
     routed = n_inner * inner + above
-    n_beside = 4 if widths.shared_expert or not above else 3
+    n_beside = 4 if widths.shared_expert or not above else 5
     return max(routed, 3 * widths.shared_expert) + n_beside * architecture.d_hidden
 
 
@@ -257,17 +311,18 @@ def attention_width(architecture: Architecture, shape: CacheShape) -> int:
     if widths.is_fused and architecture.layers:
         return widths.query + _split_width(architecture, shape) + 2 * architecture.d_hidden
     n_key_values = 2 if widths.is_decompressed and is_quantized(shape.type_k) else 1
-    return 2 * widths.query + n_key_values * widths.key_value + 3 * architecture.d_hidden
+    n_beside = 3 if shape.flash_attention else 2
+    return 2 * widths.query + n_key_values * widths.key_value + n_beside * architecture.d_hidden
 
 
 def _split_width(architecture: Architecture, shape: CacheShape) -> int:
     """What is there beside fused queries, keys and values.
 
     Rotated queries and keys, or the normed hidden states that they come from. For a quantised
-    cache queries and values are turned by a Hadamard matrix.
+    cache queries and values are rotated by a Hadamard matrix.
     """
     is_packed = is_quantized(shape.type_k) or is_quantized(shape.type_v)
-    is_packed = is_packed and not max(architecture.k_head_dims) % TURNED_ELEMENTS
+    is_packed = is_packed and not max(architecture.k_head_dims) % ROTATED_ELEMENTS
     query = max(layer.n_heads * layer.k_head_dim for layer in architecture.distinct_layers)
     keys = max(layer.k_width for layer in architecture.distinct_layers)
     return query + max(keys, is_packed * (query + architecture.d_hidden))
@@ -284,9 +339,12 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if widths.delta_net:
         width, n_states = 6 * widths.delta_net + 2 * d_hidden, 2
     elif widths.gated_delta_net:
-        width, n_states = 3 * widths.gated_delta_net + 4 * d_hidden, 2
+        width, n_states = 3 * widths.gated_delta_net + 2 * d_hidden, 2
+    elif widths.mixtures:
+        n_beside = 7 if architecture.name in FIRST_VALUES else 4
+        width, n_states = 2 * widths.mixtures + n_beside * d_hidden, 2
     else:
-        width, n_states = 3 * widths.state_input + 3 * d_hidden, 1
+        width, n_states = 3 * widths.state_input + d_hidden, 1
     return (shape.n_graph_tokens * width + n_states * row) * FLOAT_BYTES
 
 

@@ -14,6 +14,9 @@ from engine.memory.compute import (
     compute_bounds,
     compute_bytes,
     decay_bytes,
+    has_rotated_keys,
+    image_bytes,
+    inner_bytes,
     input_bytes,
     layers_bytes,
     logits_bytes,
@@ -23,6 +26,7 @@ from engine.memory.compute import (
 )
 from engine.memory.cuda_kernels import (
     COPYING,
+    GROUPED_SCANS,
     attending_layers,
     cast_bytes,
     cast_shape,
@@ -33,16 +37,9 @@ from engine.memory.cuda_kernels import (
 )
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
-from engine.memory.layer_tensors import FLOAT_BYTES, HALF_BYTES, is_turned
-from engine.memory.layout import LEAST_TOKENS, Devices, laid_out_bytes
-from engine.memory.placement import (
-    Placement,
-    device_named,
-    offloaded_tensor_bytes,
-)
-from engine.memory.sparse_attention import transposed_values_bytes
+from engine.memory.placement import Placement, offloaded_tensor_bytes
+from engine.memory.sparse_attention import FLOAT_BYTES, HALF_BYTES, transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
-from engine.memory.weights import moved_tensors
 from engine.model.architecture import Architecture, Model
 from engine.model.layers import StateRow
 
@@ -50,6 +47,10 @@ MASKS_CROSS = frozenset({"minimax-m3"})
 """Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
 MASKS_APART = frozenset({"glm5-next"})
 """Architectures whose sparse layers each take a copy of the mask, all from the start."""
+LEAST_TOKENS = 32
+"""From how many tokens on weights of main memory visit the first GPU (`op_offload`)."""
+MOST_COPIES = 30
+"""Tensors that are copied to a device at once (`GGML_SCHED_MAX_SPLIT_INPUTS`)."""
 PIPELINE_COPIES = 4
 """`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
 
@@ -72,7 +73,7 @@ class Graph:
     layer on a GPU, too, as long as llama.cpp finds one."""
     attends_on_cpu: bool = field(init=False)
     """Whether the CPU attends for layers of GPUs: it alone has a kernel."""
-    is_turned: bool = field(init=False)
+    transposes_late: bool = field(init=False)
     """Whether `auto` ended without flash attention: values are kept for it, and transposed."""
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class Graph:
             "is_pipelined": _is_pipelined(self.configuration, self.where),
             "is_offloaded": self.visited is not None and shape.n_graph_tokens >= LEAST_TOKENS,
             "attends_on_cpu": by_cuda and leaves_gpus(architecture, shape),
-            "is_turned": self.configuration.flash_attention == "auto"
+            "transposes_late": self.configuration.flash_attention == "auto"
             and architecture.has_flash_attention
             and not shape.flash_attention,
         }
@@ -126,9 +127,17 @@ class Graph:
         architecture, chosen = self.architecture, set(indices)
         if len(chosen) >= architecture.n_layers:
             return architecture
-        layers = {i: layer for i, layer in architecture.layers.items() if i in chosen}
+        n_image_layers = architecture.n_image_rows  # features go to the first layers
+        owners = {i: architecture.sharing.get(i, i) for i in sorted(chosen)}
+        layers = {i: architecture.layers[o] for i, o in owners.items() if o in architecture.layers}
         states = {i: row for i, row in architecture.states.items() if i in chosen}
-        return replace(architecture, layers=layers, states=states)
+        return replace(
+            architecture,
+            layers=layers,
+            states=states,
+            layer_embedding_width=architecture.layer_embedding_width * (0 in chosen),
+            n_image_rows=architecture.n_image_rows * (min(chosen, default=0) < n_image_layers),
+        )
 
 
 def add_graph(
@@ -141,11 +150,6 @@ def add_graph(
 ) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
     graph = Graph(model, configuration, shape, where)
-    if laid_out := _laid_out(graph, ledger.cpu, n_outputs):
-        for device, nbytes in laid_out.items():
-            _add_buffer(ledger, graph, device, nbytes)
-        _add_output_rows(ledger, graph, n_outputs)
-        return
     visited = (graph.visited,) if graph.visited and graph.is_offloaded else ()
     for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
         layers, crossing = _layers_on_device_bytes(graph, device)
@@ -177,27 +181,6 @@ def _add_output_rows(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
 
-def _laid_out(graph: Graph, cpu: Device, n_outputs: int) -> dict[Device, int]:
-    """The buffers of a graph whose order is known."""
-    where, configuration = graph.where, graph.configuration
-    numbers = {device: number for number, device in enumerate((*where.gpus, cpu))}
-    moved = moved_tensors(graph.model.file, configuration.tensor_overrides, configuration.n_cpu_moe)
-    devices = Devices(
-        len(numbers),
-        tuple(n for first, end, on in where.spans for n in (numbers[on],) * (end - first)),
-        numbers[where.output_device],
-        is_cache_on_cpu=not configuration.offload_kqv,
-        n_copies=graph.n_copies,
-        attends_on_cpu=graph.attends_on_cpu,
-        scans_on_cpu=graph.scan_width > 0,
-        norms_stay=graph.is_whole and any(gpu.worker for gpu in where.gpus),
-        visited=None if graph.visited is None else numbers[graph.visited],
-        moved=tuple((n, numbers[device_named(to, where.gpus, cpu)]) for n, to in moved),
-    )
-    found = laid_out_bytes(graph.model, graph.shape, devices, n_outputs, is_late=graph.is_turned)
-    return {device: nbytes for device, nbytes in zip(numbers, found, strict=False) if nbytes}
-
-
 def _layers_on_device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
     """The buffer of a device's layers, and the copies of what crosses to it that are in it."""
     if device.kind == "cpu":
@@ -206,11 +189,11 @@ def _layers_on_device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
     layers = _gpu_layers_bytes(graph, device)
     own = graph.layers_on(device)
     if not own:
-        return layers, 0
+        return max(0, layers - _embedded_bytes(graph)), 0
     part = graph.part(own)
     layers += graph.n_copies * _masks_apart_bytes(graph, part)
     if not graph.is_pipelined:
-        return layers, 0
+        return max(0, layers - _embedded_bytes(graph)), 0
     crossing = PIPELINE_COPIES * _crossing_bytes(graph, part, device)
     layers += crossing - _input_bytes(graph, part)
     layers += PIPELINE_COPIES * _returning_bytes(graph, part, device)
@@ -231,23 +214,31 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
         return 0
     part = graph.part([*own, *visiting]) if own or visiting else graph.architecture
     seen = _without_attention(shape) if graph.attends_on_cpu else shape
-    attention = attention_bytes(part, seen) + _turned_values_bytes(graph, part)
+    attention = attention_bytes(part, seen) + _late_values_bytes(graph, part)
     is_alone = _is_last_layer(graph, [*own, *visiting])
     whole = attention if is_alone else layers_bytes(part, seen)
     if graph.attends_on_cpu:
         attention, whole = (n - mask_bytes(part, seen) for n in (attention, whole))
+    is_copied = bool(visiting) or not graph.configuration.offload_kqv
     copied = cuda_copy_bytes(part, shape) if device.vendor in COPYING else 0
     layers = max(whole, attention + copied) if own else 0
     if graph.attends_on_cpu and (cast := cast_bytes(part, shape)):
-        is_copied = bool(visiting) or not graph.configuration.offload_kqv
-        layers = max(layers, attention + cast + is_copied * _copied_cache_bytes(part, shape))
-    if visits:
-        tensor = offloaded_tensor_bytes(graph.model, graph.configuration, graph.where)
-        layers = max(layers, whole + tensor if tensor else 0)
-    if (visiting or not graph.configuration.offload_kqv) and not graph.attends_on_cpu:
-        copies = _copied_cache_bytes(part, shape) + copied
+        layers = max(layers, attention + cast + is_copied * _copied_cache_bytes(graph, part))
+    tensor = offloaded_tensor_bytes(graph.model, graph.configuration, graph.where)
+    if visits and tensor:
+        beside = whole if is_alone else _beside_tensor_bytes(graph, part)
+        layers = max(layers, whole, beside + tensor)
+    if is_copied and not graph.attends_on_cpu:
+        copies = _copied_cache_bytes(graph, part) + copied
         layers = max(layers, (attention + whole) // 2 + copies)
     return layers
+
+
+def _beside_tensor_bytes(graph: Graph, part: Architecture) -> int:
+    """What is there with a tensor that visits a GPU: no scores, nor all activations of a block."""
+    shape = _without_attention(graph.shape)
+    layers = layers_bytes(part, shape)
+    return max(attention_bytes(part, shape), layers - inner_bytes(part, shape))
 
 
 def _without_attention(shape: CacheShape) -> CacheShape:
@@ -255,8 +246,8 @@ def _without_attention(shape: CacheShape) -> CacheShape:
     return replace(cast_shape(shape), flash_attention=True)
 
 
-def _turned_values_bytes(graph: Graph, architecture: Architecture) -> int:
-    if not graph.is_turned:
+def _late_values_bytes(graph: Graph, architecture: Architecture) -> int:
+    if not graph.transposes_late:
         return 0
     return transposed_values_bytes(architecture, graph.shape)
 
@@ -271,29 +262,58 @@ def _is_last_layer(graph: Graph, indices: list[int]) -> bool:
     return is_cut and last not in architecture.states and indices == [last]
 
 
-def _copied_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
+def _copied_cache_bytes(graph: Graph, part: Architecture) -> int:
     """A layer's cache that lies in main memory, copied to a GPU.
 
     What else is alive then lies between attention alone and the whole layer: the mean came close
-    on 192 models.
+    on 192 models. Layers that use the caches of others follow each other without a break, and
+    theirs are all copied before the first of them, as many as llama.cpp takes at once.
     """
-    layers = dict(enumerate(architecture.distinct_layers))
-    return max(layers_kv_bytes(architecture, layers, shape).values(), default=0)
+    architecture, shape = graph.architecture, graph.shape
+    layers = dict(enumerate(part.distinct_layers))
+    largest = max(layers_kv_bytes(part, layers, shape).values(), default=0)
+    owners = list(architecture.sharing.values())[: MOST_COPIES // 2]
+    shared = {index: architecture.layers[owner] for index, owner in enumerate(owners)}
+    return max(largest, sum(layers_kv_bytes(architecture, shared, shape).values()))
 
 
 def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     """What crosses to a GPU before its first layer: inputs, hidden states, gates of Mamba.
 
-    Behind the first GPU hidden states cross as they are and normed.
+    Behind the first GPU hidden states cross as they are and normed, RWKV's with those of the
+    tokens before.
     """
     is_first = device == graph.where.gpus[0]
-    n_states = 1 if is_first else 2
+    n_states = 1 if is_first or part.widths.is_normed_behind else 2
+    n_states *= 2 if part.widths.mixtures and not part.widths.feed_forward else 1
+    n_states += is_first and part.embeds_positions
+    n_states += part.n_image_rows * (not is_first)
     width = n_states * part.d_hidden + part.streams_width
-    if min(graph.layers_on(device)) in part.states:
+    is_hybrid = part.name in GROUPED_SCANS and bool(graph.architecture.layers)
+    if min(graph.layers_on(device)) in part.states and not is_hybrid:
         width += part.widths.state_input // (2 if is_first else 1)
     embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
     inputs = _input_bytes(graph, part) - embedded + decay_bytes(part, graph.shape)
+    inputs += _of_other_layers_bytes(graph, device)
     return graph.shape.n_graph_tokens * width * FLOAT_BYTES + inputs
+
+
+def _of_other_layers_bytes(graph: Graph, device: Device) -> int:
+    """What layers of a GPU take from elsewhere (Gemma 3n and 4).
+
+    Their own part of the embeddings for all layers, which the first GPU makes of whole ones, and
+    caches of layers on another GPU. Streams come from the last GPU, where they are made.
+    """
+    whole, own = graph.architecture, set(graph.layers_on(device))
+    if not whole.layer_embedding_width:
+        return 0
+    owners = {index: whole.sharing[index] for index in own & whole.sharing.keys()}
+    shared = {i: whole.layers[owner] for i, owner in owners.items() if owner not in own}
+    is_first = device == graph.where.gpus[0]
+    share = 1 if is_first else len(own) / whole.n_blocks
+    width = round(share * whole.layer_embedding_width) + whole.streams_width
+    caches = layers_kv_bytes(whole, shared, graph.shape)
+    return graph.shape.n_graph_tokens * width * FLOAT_BYTES + sum(caches.values())
 
 
 def _returning_bytes(graph: Graph, part: Architecture, device: Device) -> int:
@@ -341,6 +361,12 @@ def _is_pipelined(configuration: Configuration, where: Placement) -> bool:
     )
 
 
+def _embedded_bytes(graph: Graph) -> int:
+    """The place of embeddings that nobody gives: beside GPUs it lies in main memory."""
+    one = graph.shape.n_graph_tokens * graph.architecture.d_hidden * FLOAT_BYTES
+    return one + image_bytes(graph.architecture, graph.shape)
+
+
 def _input_bytes(graph: Graph, part: Architecture) -> int:
     """The inputs of a GPU: embedded tokens, positions, cells, masks."""
     embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
@@ -349,7 +375,7 @@ def _input_bytes(graph: Graph, part: Architecture) -> int:
 
 def _shared_input_bytes(graph: Graph, part: Architecture) -> int:
     """The inputs of all devices: where `auto` ended, values are not transposed in the cache."""
-    if graph.is_turned:
+    if graph.transposes_late:
         return mask_bytes(part, graph.shape)
     return input_bytes(part, graph.shape)
 
@@ -359,11 +385,11 @@ def _add_host_buffers(ledger: Ledger, graph: Graph) -> None:
     if not graph.where.gpus or (not graph.is_offloaded and graph.has_cpu_layers):
         return
     architecture, shape = graph.architecture, graph.shape
-    n_tokens = shape.n_graph_tokens
-    embedded = n_tokens * architecture.d_hidden * FLOAT_BYTES
+    embedded = _embedded_bytes(graph)
     inputs = embedded + _shared_input_bytes(graph, architecture)
     inputs = graph.n_copies * (inputs + decay_bytes(architecture, shape))
-    inputs += max(embedded, _cached_rows_bytes(graph))
+    hidden = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
+    inputs += max(hidden, _cached_rows_bytes(graph)) + architecture.embeds_positions * hidden
     computed = (_host_attention_bytes(graph), _host_scans_bytes(graph))
     inputs += sum(computed) if graph.is_pipelined else max(computed)
     note = "inputs of the graph"
@@ -388,14 +414,14 @@ def _host_attention_bytes(graph: Graph) -> int:
 def _cached_rows_bytes(graph: Graph) -> int:
     """Keys and values that come from a GPU to a cache in main memory, in room of the embeddings.
 
-    Values that are views of a fused row come with all of it; those that are turned are tensors of
+    Values that are views of a fused row come with all of it; those that are rotated are tensors of
     their own. Where the CPU attends, queries come too, and its results are there.
     """
     architecture, shape = graph.architecture, graph.shape
     if graph.configuration.offload_kqv and not graph.has_cpu_layers:
         return 0
     row = architecture.widths.query if architecture.widths.is_fused else 0
-    v_row = 0 if is_quantized(shape.type_v) and is_turned(architecture, shape) else row
+    v_row = 0 if is_quantized(shape.type_v) and has_rotated_keys(architecture, shape) else row
     width = 0
     for layer in architecture.distinct_layers:
         stored = layer.k_width + max(layer.v_width, v_row)

@@ -25,7 +25,7 @@ LOOPED = frozenset({"hrm_text"})
 """Architectures that run their layers several times, as Nanbeige may."""
 UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})
 """Architectures whose layers differ in their operations, as those of hybrids do."""
-EVEN = frozenset({"glm5-next"})
+EVEN = frozenset({"glm5-next", "granitehybrid", "lfm2moe"})
 """Hybrids for which this was not seen."""
 UNEVEN_FACTOR = 1.85
 """Such layers leave holes that the next tensor does not fit: nearly two are there at once."""

@@ -81,18 +81,18 @@ class Architecture:
     gives_all_logits: bool = False
     """Whether the graph makes logits of every token."""
     widths: Widths = field(default_factory=Widths)
-    sharing: dict[int, int] = field(default_factory=dict)
-    """Last layers that use the cache of one before them, and which (Gemma 3n and 4)."""
     indexer: Indexer | None = None
     """What sparse attention chooses tokens by."""
     n_streams: int = 0
-    """Streams of hidden states (hyper-connections); 0 where there is but one."""
+    """Streams of hidden states (hyper-connections, AltUp); 0 where there is but one."""
     layer_embedding_width: int = 0
     """Elements of the embeddings that a token has for all layers (Gemma 3n and 4)."""
+    sharing: dict[int, int] = field(default_factory=dict)
+    """Last layers that use the cache of one before them, and which (Gemma 3n and 4)."""
+    embeds_positions: bool = False
+    """Whether positions have embeddings of their own (GPT-2)."""
     n_image_rows: int = 0
     """Rows of an image's features that a token brings along (DeepStack of Qwen 3 VL)."""
-    image_layers: frozenset[int] = frozenset()
-    """Layers beside which they are added."""
     doubts: tuple[str, ...] = ()
     distinct_layers: tuple[Layer, ...] = field(init=False)
     """The layers that own a cache, each kind once."""
@@ -128,6 +128,8 @@ class Model:
 
 GEMMA3N_LAYER_EMBEDDING = 256
 """Elements of a token's embedding for one layer, whatever the header says (`n_embd_altup`)."""
+GEMMA3N_STREAMS = 4
+"""Its alternating updates (`n_altup`)."""
 SETTLED_NS = 2_000_000_000
 """Age from which another time of change shows that a file was changed again: clocks are coarse."""
 Stamp = tuple[int, ...]
@@ -180,7 +182,6 @@ def architecture_of(file: GgufFile) -> Architecture:
     dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
     spans, doubts = windows(keys, n_blocks)
     kinds = layer_kinds(keys, n_blocks, n_layers, kv_heads)
-    n_image_rows, image_layers = _image_rows(keys, n_layers)
     return Architecture(
         name=keys.name,
         n_layers=n_layers,
@@ -205,12 +206,12 @@ def architecture_of(file: GgufFile) -> Architecture:
         has_position_bias=keys.name in POSITION_BIAS,
         gives_all_logits=keys.name in ALL_LOGITS,
         widths=widths_of(file.tensors),
-        sharing=_sharing(keys, spans),
         indexer=indexer_of(keys),
-        n_streams=keys.optional("hyper_connection.count", 0) if keys.name in STREAMED else 0,
+        n_streams=_n_streams(keys),
         layer_embedding_width=_layer_embedding_width(keys, n_blocks),
-        n_image_rows=n_image_rows,
-        image_layers=image_layers,
+        sharing=_sharing(keys, spans),
+        embeds_positions=any(t.name == "position_embd.weight" for t in file.tensors),
+        n_image_rows=_n_image_rows(keys),
         doubts=(*doubts, *_doubts(keys)),
     )
 
@@ -264,16 +265,20 @@ def _sharing(keys: HeaderKeys, spans: list[int | None]) -> dict[int, int]:
     }
 
 
-def _image_rows(keys: HeaderKeys, n_layers: int) -> tuple[int, frozenset[int]]:
-    """The rows of an image's features that come with a token, and the layers that take one."""
+def _n_streams(keys: HeaderKeys) -> int:
+    if keys.name == "gemma3n":
+        return GEMMA3N_STREAMS
+    return keys.optional("hyper_connection.count", 0) if keys.name in STREAMED else 0
+
+
+def _n_image_rows(keys: HeaderKeys) -> int:
+    """The rows of an image's features that come with a token."""
     if keys.name in DEEP_STACKS:
-        n_rows = keys.optional("n_deepstack_layers", 0)
-        return n_rows, frozenset(range(min(n_rows, n_layers)))
+        return keys.optional("n_deepstack_layers", 0)
     if keys.name not in MAPPED_FEATURES:
-        return 0, frozenset()
+        return 0
     rows = keys.file.integers(f"{keys.name}.deepstack_mapping") or ()
-    taking = frozenset(index for index, row in enumerate(rows[:n_layers]) if index and row >= 0)
-    return len({row for row in rows if row >= 0}), taking
+    return len({row for row in rows if row >= 0})
 
 
 def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:

@@ -10,6 +10,10 @@ from engine.model.gguf import GgufFile
 from engine.model.gguf_header import TensorInfo
 
 EMBEDDINGS = "token_embd.weight"
+MIXTURES = 5
+"""Mixtures of RWKV 6: decay, key, value, receptance, gate; RWKV 7 tells its own by a tensor."""
+BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm", "attn_norm_2")
+"""Names of the norm between attention and a block."""
 LAYER = re.compile(r"^blk\.(\d+)\.")
 EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 """Tensors of which a token reads its own experts' part (llama.cpp 0c1e57098, common/common.h)."""
@@ -24,15 +28,13 @@ class Widths:
     is_gated: bool = True
     """Whether the block multiplies two such activations (SwiGLU and its kin)."""
     is_normed_behind: bool = False
-    """Whether the block's result is normed, and not what it takes."""
+    """Whether the results of attention and block are normed, and not what they take."""
+    is_parallel: bool = False
+    """Whether attention and block take the same normed states."""
     expert: int = 0
     """Inner elements of one expert."""
     expert_output: int = 0
     """Elements that one expert gives: fewer than the hidden state has where experts are latent."""
-    n_dense: int = 0
-    """Layers with a dense block and no experts."""
-    has_expert_bias: bool = False
-    """Whether experts are chosen by other numbers than those they are weighted with."""
     is_expert_gated: bool = True
     shared_expert: int = 0
     """Inner elements of the experts that every token passes through, beside the routed ones."""
@@ -42,12 +44,12 @@ class Widths:
     """Whether keys and values are made of a latent row, and kept whole (older DeepSeek files)."""
     is_fused: bool = False
     """Whether one matrix gives queries, keys and values."""
-    is_query_normed: bool = False
-    """Whether queries and keys are normed head by head."""
     key_value: int = 0
     """Elements of all key and value heads, as they are computed."""
     state_input: int = 0
     """Elements that a layer of Mamba projects its input to."""
+    mixtures: int = 0
+    """All mixtures of a token with the one before it (RWKV)."""
     gated_delta_net: int = 0
     """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
     delta_net: int = 0
@@ -67,18 +69,18 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
         is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
+        is_parallel=table.has("attn_norm") and not any(map(table.has, BEFORE_BLOCK)),
         expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
-        n_dense=len(_blocks(tensors, "ffn_down.weight") - _blocks(tensors, "ffn_down_exps.weight")),
-        has_expert_bias=bool(_blocks(tensors, "exp_probs_b.bias", "exp_probs_b")),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
         shared_expert=table.inputs("ffn_down_shexp"),
         query=query or fused,
         is_decompressed=table.has("attn_kv_b"),
         is_fused=not query,
-        is_query_normed=table.has("attn_q_norm"),
         key_value=max(separate, latent),
         state_input=table.outputs("ssm_in"),
+        mixtures=table.elements("time_mix_lerp_fused")
+        or MIXTURES * table.inputs("time_mix_lerp_x"),
         gated_delta_net=table.outputs("ssm_conv1d") if table.has("attn_gate") else 0,
         delta_net=table.rows("ssm_conv1d_q"),
         linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
@@ -166,11 +168,8 @@ class _Table:
     def rows(self, name: str) -> int:
         return max((prod(shape[1:]) for shape in self._of(name)), default=0)
 
+    def elements(self, name: str) -> int:
+        return max(map(prod, self._of(name)), default=0)
+
     def _of(self, name: str) -> Sequence[tuple[int, ...]]:
         return self._shapes.get(name, ())
-
-
-def _blocks(tensors: tuple[TensorInfo, ...], *names: str) -> set[str]:
-    """The numbers of the layers that have a tensor of one of these names."""
-    found = (tensor.name.split(".", 2) for tensor in tensors if tensor.name.startswith("blk."))
-    return {parts[1] for parts in found if parts[2] in names}

