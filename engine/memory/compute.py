@@ -61,30 +61,11 @@ SPREADS: dict[Place, dict[Kind, tuple[float, float]]] = {
 }
 """How far a buffer was below and above its formula on 1,100 shapes of 135 architectures, as a part
 of it, beside what holes hold (`docs/accuracy_shapes.md`)."""
-UNUSUAL = frozenset(
-    {
-        "cogvlm", "deci", "gemma3n", "gemma4", "graniteswitch", "hrm_text", "minicpm3", "nanbeige",
-        "step35",
-    }
-)  # fmt: skip
-"""Architectures whose layers differ from each other or run in loops, beside those with states."""
-ROUGH = frozenset(
-    {
-        "bailingmoe3", "chameleon", "deci", "deepseek4", "dots3note", "glm5-next", "graniteswitch",
-        "kimi-k3", "kimi-linear", "minimax-01",
-    }
-)  # fmt: skip
-"""Architectures without a graph here of which formulas were furthest off."""
-FIRST_VALUES = frozenset({"arwkv7", "rwkv7"})
-"""Architectures whose layers all take the values of the first one."""
 HIDDEN_STATES = 3
 CELL_BYTES = 8
 """The number of a cell, as an input of the graph."""
 ROTATED_ELEMENTS = 64
 """Heads of multiples of so many elements are rotated by a Hadamard matrix in a quantised cache."""
-UNROTATED = frozenset({"lfm2", "lfm2moe"})
-"""Architectures whose quantised caches are not rotated."""
-STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -109,8 +90,7 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
     n_rows = shape.n_graph_tokens
     if not architecture.gives_all_logits:
         n_rows = min(n_rows, n_outputs)
-    n_copies = 3 if architecture.name == "chameleon" else 1  # logits of images are taken out
-    width = n_copies * architecture.n_vocab + 2 * architecture.d_hidden
+    width = architecture.family.n_logit_copies * architecture.n_vocab + 2 * architecture.d_hidden
     return n_rows * width * FLOAT_BYTES
 
 
@@ -137,12 +117,12 @@ def rotation_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def has_rotated_keys(architecture: Architecture, shape: CacheShape) -> bool:
     """Whether queries and keys are rotated by a Hadamard matrix, for a quantised cache."""
     is_even = not max(architecture.k_head_dims, default=0) % ROTATED_ELEMENTS
-    return is_quantized(shape.type_k) and is_even and architecture.name not in UNROTATED
+    return is_quantized(shape.type_k) and is_even and architecture.family.rotates_cache
 
 
 def _has_rotated_values(architecture: Architecture, shape: CacheShape) -> bool:
     is_even = not max(architecture.v_head_dims, default=1) % ROTATED_ELEMENTS
-    return is_quantized(shape.type_v) and is_even and architecture.name not in UNROTATED
+    return is_quantized(shape.type_v) and is_even and architecture.family.rotates_cache
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape, n_beside: int = 4) -> int:
@@ -187,7 +167,7 @@ def streams_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """
     if not architecture.n_streams:
         return 0
-    n_copies = STREAM_COPIES.get(architecture.name, 2)
+    n_copies = architecture.family.n_stream_copies
     width = (n_copies * architecture.n_streams + 4) * architecture.d_hidden
     return shape.n_graph_tokens * width * FLOAT_BYTES
 
@@ -212,7 +192,7 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     activations = sparse_attention_bytes(architecture, shape, activations)
     if cast := cast_bytes(architecture, shape):
         activations = max(activations, cast + kernel_bytes(architecture, shape))
-    if architecture.name == "t5":
+    if architecture.has_position_bias and not architecture.attends_in_batch:
         activations += encoded_bytes(architecture, shape)
         activations += transposed_values_bytes(architecture, shape)
     return activations + mask_bytes(architecture, shape)
@@ -260,7 +240,7 @@ def feed_forward_width(architecture: Architecture, n_beside: int = 4) -> int:
         n_beside = 5
     elif widths.is_gated and widths.is_fused:
         n_beside = 3
-    n_beside += 5 * (architecture.name in FIRST_VALUES)
+    n_beside += 5 * (architecture.family.keeps_first_values)
     return (3 if widths.is_gated else 1) * widths.feed_forward + n_beside * architecture.d_hidden
 
 
@@ -341,7 +321,7 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
     elif widths.gated_delta_net:
         width, n_states = 3 * widths.gated_delta_net + 2 * d_hidden, 2
     elif widths.mixtures:
-        n_beside = 7 if architecture.name in FIRST_VALUES else 4
+        n_beside = 7 if architecture.family.keeps_first_values else 4
         width, n_states = 2 * widths.mixtures + n_beside * d_hidden, 2
     else:
         width, n_states = 3 * widths.state_input + d_hidden, 1
@@ -384,10 +364,11 @@ def compute_bounds(
 
 
 def _kind(architecture: Architecture) -> Kind:
-    if architecture.name in ROUGH:
+    rarity = architecture.family.graph
+    if rarity == "rough":
         return "rough"
     is_rare = architecture.is_recurrent or architecture.indexer or architecture.n_streams
-    is_rare = is_rare or architecture.has_position_bias or architecture.name in UNUSUAL
+    is_rare = is_rare or architecture.has_position_bias or rarity == "unusual"
     if is_rare:
         return "unusual"
     return "experts" if architecture.is_moe else "dense"

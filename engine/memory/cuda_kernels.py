@@ -27,22 +27,10 @@ GROUP_MULTIPLES = {(192, 128): 8, (320, 256): 32}
 """Kernels that want so many query heads for each key head, or a multiple."""
 GROUPED_HEADS = frozenset({*GROUP_MULTIPLES, (512, 512), (576, 512)})
 """Kernels that want more than one query head for each key head."""
-UNSCANNED = frozenset({"plamo2"})
-"""Architectures whose scans CUDA has no kernel for (states of 64 elements)."""
-EARLY_STATES = frozenset(
-    {"granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"}
-)
-"""Hybrids that read the states of a layer before the layer before it is done."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
 COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})
 """Whose caches may be copied to f16: ROCm is built from CUDA's code, and Vulkan needs less."""
 HALF_BYTES = 2
-GROUPED_SCANS = frozenset(
-    {"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe", "plamo2"}
-)
-"""Architectures with the scan of Mamba 2: one decay for each head."""
-SINGLE_SCANS = frozenset({"jamba", "mamba"})
-"""Architectures with the scan of Mamba 1: one decay for each element."""
 GROUPED_STATES = (96, 128, 256)
 SINGLE_STATE = 16
 SCAN_HEADS, SCAN_CHANNELS = 16, 128
@@ -51,14 +39,14 @@ SCAN_HEADS, SCAN_CHANNELS = 16, 128
 
 def scan_width(model: Model) -> int:
     """Elements of a token in a scan that the CPU runs; 0 where a GPU has a kernel, or none is."""
-    name = model.architecture.name
-    if name not in GROUPED_SCANS | SINGLE_SCANS or not model.architecture.states:
+    name, kind = model.architecture.name, model.architecture.family.state
+    if kind not in ("mamba", "mamba2") or not model.architecture.states:
         return 0
     state, inner, heads = (
         model.file.integer(f"{name}.ssm.{key}") or 0
         for key in ("state_size", "inner_size", "time_step_rank")
     )
-    if name in SINGLE_SCANS:
+    if kind == "mamba":
         has_kernel = state == SINGLE_STATE and not inner % SCAN_CHANNELS
     else:
         head = inner // heads if heads else 0
@@ -128,8 +116,8 @@ def strays(architecture: Architecture, configuration: Configuration) -> bool:
     is_whole = not 0 <= configuration.n_gpu_layers <= architecture.n_blocks
     first = architecture.n_blocks + 1 - configuration.n_gpu_layers
     is_before = first in architecture.states and first - 1 in architecture.layers
-    is_early = architecture.name in EARLY_STATES and is_before
-    return not is_whole and (architecture.name in UNSCANNED or is_early)
+    is_early = architecture.family.reads_states_early and is_before
+    return not is_whole and (not architecture.family.has_cuda_scan or is_early)
 
 
 def leaves_gpus(architecture: Architecture, shape: CacheShape) -> bool:

@@ -26,7 +26,6 @@ from engine.memory.compute import (
 )
 from engine.memory.cuda_kernels import (
     COPYING,
-    GROUPED_SCANS,
     attending_layers,
     cast_bytes,
     cast_shape,
@@ -43,10 +42,6 @@ from engine.memory.terms import Ledger, Source, TermKind
 from engine.model.architecture import Architecture, Model
 from engine.model.layers import StateRow
 
-MASKS_CROSS = frozenset({"minimax-m3"})
-"""Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
-MASKS_APART = frozenset({"glm5-next"})
-"""Architectures whose sparse layers each take a copy of the mask, all from the start."""
 LEAST_TOKENS = 32
 """From how many tokens on weights of main memory visit the first GPU (`op_offload`)."""
 MOST_COPIES = 30
@@ -289,7 +284,7 @@ def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     n_states += is_first and part.embeds_positions
     n_states += part.n_image_rows * (not is_first)
     width = n_states * part.d_hidden + part.streams_width
-    is_hybrid = part.name in GROUPED_SCANS and bool(graph.architecture.layers)
+    is_hybrid = part.family.state == "mamba2" and bool(graph.architecture.layers)
     if min(graph.layers_on(device)) in part.states and not is_hybrid:
         width += part.widths.state_input // (2 if is_first else 1)
     embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
@@ -336,7 +331,7 @@ def _chosen_masks_bytes(graph: Graph, part: Architecture, device: Device) -> int
     """
     shape = graph.shape
     is_sparse = shape.flash_attention and (shape.n_slots == 1 or not shape.kv_unified)
-    if part.name not in MASKS_CROSS or device == graph.where.gpus[0] or not is_sparse:
+    if part.family.indexer != "blocks" or device == graph.where.gpus[0] or not is_sparse:
         return 0
     n_layers = sum(layer.indexer_k_width > 0 for layer in part.layers.values())
     return n_layers * shape.n_graph_tokens * shape.n_cells * FLOAT_BYTES
@@ -344,7 +339,7 @@ def _chosen_masks_bytes(graph: Graph, part: Architecture, device: Device) -> int
 
 def _masks_apart_bytes(graph: Graph, part: Architecture) -> int:
     """The masks of sparse layers that are views of their own, beside the first."""
-    if part.name not in MASKS_APART:
+    if part.family.indexer != "latent pools":
         return 0
     n_layers = sum(layer.indexer_k_width > 0 for layer in part.layers.values())
     return max(0, n_layers - 1) * mask_bytes(part, graph.shape)

@@ -21,14 +21,9 @@ from engine.memory.weights import CPU, Weights, layer_of, overridden, override_r
 from engine.model.architecture import Model, layer_counts
 from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
 
-LOOPED = frozenset({"hrm_text"})
-"""Architectures that run their layers several times, as Nanbeige may."""
-UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})
-"""Architectures whose layers differ in their operations, as those of hybrids do."""
-EVEN = frozenset({"glm5-next", "granitehybrid", "lfm2moe"})
-"""Hybrids for which this was not seen."""
 UNEVEN_FACTOR = 1.85
-"""Such layers leave holes that the next tensor does not fit: nearly two are there at once."""
+"""Layers that differ in their operations leave holes that the next tensor does not fit: nearly two
+are there at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +116,12 @@ def offloaded_tensor_bytes(model: Model, configuration: Configuration, where: Pl
     by_layer, moved = _visiting_bytes(model.file, overrides, n_cpu_moe)
     on_cpu = [by_layer[i] for i, device in enumerate(where.layer_devices) if device.kind == "cpu"]
     architecture = model.architecture
-    is_uneven = architecture.name in UNEVEN or (
-        architecture.states and architecture.name not in EVEN
-    )
+    family = architecture.family
+    is_uneven = bool(architecture.states) if family.is_uneven is None else family.is_uneven
     if n_cpu_moe and is_uneven:
         moved = round(moved * UNEVEN_FACTOR)
-    if architecture.name in LOOPED or (model.file.integer("nanbeige.num_loops") or 1) > 1:
+    n_loops = model.file.integer(f"{architecture.name}.num_loops") or 1
+    if family.loops == "always" or (family.loops and n_loops > 1):
         return sum(layer.total for layer in on_cpu)
     is_gated = architecture.widths.is_gated
     return max([moved, *(layer.largest if is_gated else layer.unfitting for layer in on_cpu)])

@@ -24,14 +24,14 @@ def sparse_attention_bytes(architecture: Architecture, shape: CacheShape, attend
     indexer = architecture.indexer
     if indexer is None:
         return attending
-    match architecture.name:
-        case "minimax-m3":
+    match architecture.family.indexer:
+        case "blocks":
             return max(attending, _blocks_bytes(architecture, indexer, shape))
-        case "qwen4exp":
+        case "pools":
             return attending + _pooled_scores_bytes(indexer, shape)
-        case "glm5-next":
+        case "latent pools":
             return _pooled_latents_bytes(architecture, indexer, shape, attending)
-        case "deepseek4":
+        case "compressed":
             return attending + _compressed_bytes(architecture, shape)
         case _:
             queries = 2 * indexer.n_heads * indexer.head_dim * FLOAT_BYTES
@@ -42,15 +42,16 @@ def sparse_attention_bytes(architecture: Architecture, shape: CacheShape, attend
 def choices_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The zeros that open the mask to chosen tokens: all layers' are there from the start."""
     indexer = architecture.indexer
-    if indexer is None or architecture.name == "minimax-m3":
+    kind = architecture.family.indexer
+    if indexer is None or kind == "blocks":
         return 0
     n_chosen, size = indexer.n_chosen + indexer.pool - 1, FLOAT_BYTES
     layers = [layer for layer in architecture.layers.values() if layer.window is None]
     n_cells = shape.n_cells
-    if architecture.name == "deepseek4":
+    if kind == "compressed":
         layers = [layer for layer in architecture.layers.values() if layer.indexer_k_width]
         n_cells, size = _compressed_cells(architecture, shape), HALF_BYTES
-    n_layers = 1 if architecture.name == "glm5-next" else len(layers)
+    n_layers = 1 if kind == "latent pools" else len(layers)
     return shape.n_graph_tokens * n_layers * min(n_chosen, n_cells) * size
 
 

@@ -13,6 +13,7 @@ from engine.configuration import TensorOverride
 from engine.errors import PresetError, shown
 from engine.memory.hardware import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
+from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
 from engine.model.gguf_header import TensorInfo
 
@@ -30,24 +31,8 @@ EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` keeps in main memory (llama.cpp, common/common.h)."""
 OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.output", "fc.")
 FIRST_LAYER_PREFIXES = ("rope_", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
-OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
-"""Architectures whose tied output is made before the embeddings: the CPU holds both, too."""
-EMBEDDING_IS_OUTPUT = frozenset({"bitnet"})
-"""Architectures whose embeddings give the logits where they are: no GPU gets a copy."""
-LOADED_OF_NEXTN = {
-    "glm-dsa": re.compile(r"\.exp_probs_b"),
-    "hy_v3": re.compile(r"\.(ffn_|exp_probs|nextn\.(embed_tokens|shared_head_head))"),
-}
-"""Tensors of a next-token head that llama.cpp loads although it does not use them."""
 UNUSED = "cross_attn_rel_b"
 """Part of the name of tensors that llama.cpp passes over (T5's decoder)."""
-HEADLESS = frozenset(
-    {
-        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert",
-        "nomic-bert", "nomic-bert-moe",
-    }
-)  # fmt: skip
-"""Encoders without an output layer: their embeddings are not copied to a GPU."""
 MAX_LAYERS = 512
 """Most layers that llama.cpp 0c1e57098 takes (`LLAMA_MAX_LAYERS`, `src/llama-hparams.h`)."""
 MAX_PATTERN = 2000
@@ -121,7 +106,7 @@ def weights_of(
             inputs += nbytes
     embeddings = tied_embeddings(file)
     tied = 0 if embeddings is None else padded(embeddings)
-    if file.architecture in OUTPUT_FIRST:
+    if family_of(file.architecture).sharing is not None:
         outputs, embeddings, tied = outputs + tied, None, 0
     return Weights(
         inputs,
@@ -136,11 +121,11 @@ def weights_of(
 def loaded_tensors(file: GgufFile, *, with_head: bool) -> Iterator[TensorInfo]:
     """The tensors that llama.cpp loads, those of a next-token head only where it is used."""
     n_blocks, n_trunk = layer_counts(HeaderKeys(file))
-    loaded = LOADED_OF_NEXTN.get(file.architecture)
+    loaded = family_of(file.architecture).loaded_of_head
     for tensor in file.tensors:
         index = layer_of(tensor.name, n_blocks)
         is_head = index is not None and index >= n_trunk
-        if is_head and not with_head and not (loaded and loaded.search(tensor.name)):
+        if is_head and not with_head and not (loaded and re.search(loaded, tensor.name)):
             continue
         if UNUSED not in tensor.name:
             yield tensor
@@ -221,7 +206,7 @@ def moved_tensors(
 
 def tied_embeddings(file: GgufFile) -> TensorInfo | None:
     """The embeddings that are the output layer too; None where it has weights of its own."""
-    if file.architecture in HEADLESS or file.architecture in EMBEDDING_IS_OUTPUT:
+    if family_of(file.architecture).output in ("embeddings", "none"):
         return None
     tensors = {tensor.name: tensor for tensor in file.tensors}
     return None if "output.weight" in tensors else tensors.get("token_embd.weight")
@@ -230,7 +215,7 @@ def tied_embeddings(file: GgufFile) -> TensorInfo | None:
 def output_as_embeddings(file: GgufFile) -> TensorInfo | None:
     """The output layer of which CodeShell makes its embeddings where a file has none."""
     tensors = {tensor.name: tensor for tensor in file.tensors}
-    if file.architecture != "codeshell" or "token_embd.weight" in tensors:
+    if family_of(file.architecture).output != "also embeddings" or "token_embd.weight" in tensors:
         return None
     return tensors.get("output.weight")
 

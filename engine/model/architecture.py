@@ -5,20 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.model.families import (
-    ALL_LOGITS,
-    COMPRESSED,
-    DEEP_STACKS,
-    EXACT,
-    IN_BATCH,
-    MAPPED_FEATURES,
-    NO_CACHE,
-    NO_FLASH_ATTENTION,
-    NOT_ALONE,
-    POSITION_BIAS,
-    ROLLS_BACK,
-    STREAMED,
-)
+from engine.model.architectures import Family, family_of
 from engine.model.gguf import MAX_LAYERS, MOST_HEADERS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
     HeadDims,
@@ -104,6 +91,11 @@ class Architecture:
         object.__setattr__(self, "distinct_layers", tuple(kinds))
 
     @property
+    def family(self) -> Family:
+        """What llama.cpp does for models of this architecture."""
+        return family_of(self.name)
+
+    @property
     def is_moe(self) -> bool:
         return self.n_experts > 0
 
@@ -126,10 +118,12 @@ class Model:
     architecture: Architecture
 
 
-GEMMA3N_LAYER_EMBEDDING = 256
-"""Elements of a token's embedding for one layer, whatever the header says (`n_embd_altup`)."""
-GEMMA3N_STREAMS = 4
-"""Its alternating updates (`n_altup`)."""
+NOT_ALONE = {
+    "adapter": "an adapter: it runs beside the model that it was made for (--lora)",
+    "draft head": "a draft head: it runs beside its target only",
+    "projector": "a projector for images or sound: it runs beside a language model (--mmproj)",
+}
+"""Files that hold no language model of their own."""
 SETTLED_NS = 2_000_000_000
 """Age from which another time of change shows that a file was changed again: clocks are coarse."""
 Stamp = tuple[int, ...]
@@ -175,6 +169,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     """
     _check_is_model(file)
     keys = HeaderKeys(file)
+    family = keys.family
     n_blocks, n_layers = layer_counts(keys)
     d_hidden = keys.needed("embedding_length")
     nothing = [0] * n_blocks
@@ -195,16 +190,16 @@ def architecture_of(file: GgufFile) -> Architecture:
         layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
         states=_states(keys, kinds, n_layers, d_hidden, heads[0]),
         head_layers=_head_layers(keys, dims, heads, kv_heads, n_layers),
-        rolls_back=keys.name in ROLLS_BACK,
+        rolls_back=family.rolls_back,
         is_latent=dims.is_latent,
-        needs_one_type=dims.is_latent or keys.name in COMPRESSED,
+        needs_one_type=dims.is_latent or family.indexer == "compressed",
         v_width_max=max(map(dims.v_width, kv_heads, spans)),
         k_head_dims=dims.k_dims(spans),
         v_head_dims=dims.v_dims(spans),
-        has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
-        attends_in_batch=keys.name in IN_BATCH,
-        has_position_bias=keys.name in POSITION_BIAS,
-        gives_all_logits=keys.name in ALL_LOGITS,
+        has_flash_attention=family.has_flash_attention,
+        attends_in_batch=family.attends_in_batch or not family.has_cache,
+        has_position_bias=family.has_position_bias,
+        gives_all_logits=family.gives_all_logits,
         widths=widths_of(file.tensors),
         indexer=indexer_of(keys),
         n_streams=_n_streams(keys),
@@ -221,8 +216,8 @@ def _check_is_model(file: GgufFile) -> None:
         raise ModelFileError(
             f"{file.path.name} names no architecture (general.architecture): it is no model"
         )
-    if file.architecture in NOT_ALONE:
-        raise ModelFileError(f"{file.path.name} is {NOT_ALONE[file.architecture]}")
+    if (kind := family_of(file.architecture).not_alone) in NOT_ALONE:
+        raise ModelFileError(f"{file.path.name} is {NOT_ALONE[kind]}")
 
 
 def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
@@ -232,9 +227,9 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
         ModelFileError: the file holds no model, or an impossible number of layers.
     """
     n_blocks = keys.n_blocks()
-    if keys.name == "graniteswitch":
+    if keys.family.has_router_layer:
         return n_blocks + 1, n_blocks
-    if keys.name == "nanbeige":
+    if keys.family.loops == "named":
         n_blocks *= max(1, keys.optional("num_loops", 1))
         if n_blocks > MAX_LAYERS:
             raise ModelFileError(f"{keys.file.path.name} claims {n_blocks} looped layers")
@@ -249,7 +244,7 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
 
 def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
     """Heads and key-value heads of each layer; a router's layer has one of each."""
-    n_named = n_blocks - 1 if keys.name == "graniteswitch" else n_blocks
+    n_named = n_blocks - keys.family.has_router_layer
     heads = keys.per_layer("attention.head_count", n_named, default=[0] * n_named)
     kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
     routers = [1] * (n_blocks - n_named)
@@ -266,27 +261,27 @@ def _sharing(keys: HeaderKeys, spans: list[int | None]) -> dict[int, int]:
 
 
 def _n_streams(keys: HeaderKeys) -> int:
-    if keys.name == "gemma3n":
-        return GEMMA3N_STREAMS
-    return keys.optional("hyper_connection.count", 0) if keys.name in STREAMED else 0
+    if (sharing := keys.family.sharing) is not None:
+        return sharing.n_streams
+    return keys.optional("hyper_connection.count", 0) if keys.family.n_stream_copies else 0
 
 
 def _n_image_rows(keys: HeaderKeys) -> int:
     """The rows of an image's features that come with a token."""
-    if keys.name in DEEP_STACKS:
+    if keys.family.image_rows == "stacked":
         return keys.optional("n_deepstack_layers", 0)
-    if keys.name not in MAPPED_FEATURES:
+    if not keys.family.image_rows:
         return 0
     rows = keys.file.integers(f"{keys.name}.deepstack_mapping") or ()
     return len({row for row in rows if row >= 0})
 
 
 def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:
-    if keys.name not in ("gemma3n", "gemma4"):
+    sharing = keys.family.sharing
+    if sharing is None:
         return 0
-    if keys.name == "gemma3n":
-        return n_blocks * GEMMA3N_LAYER_EMBEDDING
-    return n_blocks * keys.optional("embedding_length_per_layer_input", 0)
+    named = keys.optional("embedding_length_per_layer_input", 0)
+    return n_blocks * (sharing.layer_embedding or named)
 
 
 def _cached_layers(
@@ -298,7 +293,7 @@ def _cached_layers(
     spans: list[int | None],
     n_layers: int,
 ) -> dict[int, Layer]:
-    if keys.name in NO_CACHE:
+    if not keys.family.has_cache:
         return {}
     n_owning = n_layers_with_cache(keys, len(kv_heads))
     found = {}
@@ -324,7 +319,7 @@ def _head_layers(
     keys: HeaderKeys, dims: HeadDims, heads: list[int], kv_heads: list[int], n_layers: int
 ) -> dict[int, Layer]:
     """The layers of a next-token head: they attend to every token."""
-    if keys.name == "graniteswitch":
+    if keys.family.has_router_layer:
         return {}
     return {
         index: dims.layer(kv_heads[index], heads[index], None)
@@ -335,6 +330,6 @@ def _head_layers(
 
 def _doubts(keys: HeaderKeys) -> tuple[str, ...]:
     """Why the cache of an architecture is not known exactly."""
-    if keys.name not in EXACT:
+    if not keys.family.is_known:
         return (f"{keys.name} is an architecture that kvchat has no rule for",)
     return ()

@@ -12,6 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.errors import ModelFileError
 from engine.files import open_file
+from engine.model.architectures import family_of
 from engine.model.ggml_types import FILE_TYPES
 from engine.model.gguf_header import (
     Header,
@@ -190,6 +191,7 @@ class HeaderKeys:
     def __init__(self, file: GgufFile) -> None:
         self.file = file
         self.name = file.architecture
+        self.family = family_of(self.name)
 
     def has(self, key: str) -> bool:
         """Whether the header holds the key."""

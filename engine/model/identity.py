@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.configuration import Adapter
 from engine.errors import ModelFileError
 from engine.files import open_file
+from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, read_gguf
 
 BLOCK_BYTES = 64 << 10
@@ -16,18 +17,6 @@ N_DATA_BLOCKS = 8
 N_VOCABULARY_BLOCKS = 4
 TABLE_BYTES = 512 << 10
 """Of the header's end, where the tensor table is: 5,000 tensors."""
-PROJECTORS = frozenset({"clip", "mmproj"})
-ADAPTERS = frozenset({"controlvector"})
-DRAFTS = frozenset({"eagle3", "dflash", "gemma4-assistant"})
-EMBEDDINGS = frozenset(
-    {
-        "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2",
-        "jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed", "t5encoder",
-    }
-)  # fmt: skip
-"""Architectures of llama.cpp 0c1e57098 (`src/llama-arch.cpp`) that generate no text."""
-DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
-"""Architectures that generate text though they look at all of it at once."""
 
 
 def model_identity(path: Path) -> str:
@@ -109,15 +98,15 @@ def check_adapter(file: GgufFile, model: GgufFile) -> None:
 
 def kind_of(file: GgufFile) -> ModelKind:
     """What a file is for, by its header."""
-    name = file.architecture
     said = TYPES.get(file.text("general.type") or "")
     if said is not None:
         return said
-    if name in PROJECTORS:
+    role = family_of(file.architecture).not_alone
+    if role == "projector":
         return ModelKind.PROJECTOR
-    if name in ADAPTERS or "adapter.type" in file.values:
+    if role == "adapter" or "adapter.type" in file.values:
         return ModelKind.ADAPTER
-    if name in DRAFTS or _is_only_next_token_head(file):
+    if role == "draft head" or _is_only_next_token_head(file):
         return ModelKind.DRAFT
     if not file.tensors and "tokenizer.ggml.tokens" in file.array_lengths:
         return ModelKind.VOCABULARY
@@ -136,11 +125,12 @@ def _blocks(nbytes: int, header_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _gives_vectors(file: GgufFile) -> bool:
-    name = file.architecture
+    name, family = file.architecture, family_of(file.architecture)
     if (file.integer(f"{name}.pooling_type") or 0) > 0:
         return True
-    is_causal = file.values.get(f"{name}.attention.causal", name not in EMBEDDINGS)
-    return is_causal is False and name not in DIFFUSION
+    is_causal = file.values.get(f"{name}.attention.causal", not family.gives_vectors)
+    is_diffusion = not family.has_cache and not family.gives_vectors
+    return is_causal is False and not is_diffusion
 
 
 def _is_only_next_token_head(file: GgufFile) -> bool:

@@ -6,23 +6,9 @@ in `create_memory` of `src/llama-model.cpp`.
 
 from dataclasses import dataclass, replace
 
-from engine.model.families import (
-    COMPRESSED,
-    DELTA_ATTENTION,
-    HEADLESS_HYBRIDS,
-    INDEXED,
-    INTERVAL_HYBRIDS,
-    LATENT,
-    MAMBA,
-    RECURRENT,
-    SHORT_CONVOLUTION,
-    SLIDING,
-    UNGROUPED,
-    WindowRule,
-)
+from engine.model.architectures import WindowRule
 from engine.model.gguf import HeaderKeys
 
-GEMMA3N_LAYERS_WITH_CACHE = 20
 GLM_5_2_CONTEXT = 1_048_576
 NO_WINDOW = "the file names no sliding window, and llama.cpp refuses it: all layers count as dense"
 NO_PATTERN = "the file does not say which layers slide: all are counted as dense"
@@ -83,7 +69,7 @@ class HeadDims:
         self._k_swa = keys.optional("attention.key_length_swa", self.k)
         self._v_swa = keys.optional("attention.value_length_swa", self.v)
         self.is_latent = is_latent(keys)
-        self._keeps_values = not self.is_latent and keys.name not in COMPRESSED
+        self._keeps_values = not self.is_latent and keys.family.indexer != "compressed"
 
     def layer(self, n_kv_heads: int, n_heads: int, window: int | None) -> Layer:
         """A layer's share of the cache."""
@@ -105,30 +91,26 @@ class HeadDims:
 
 def is_latent(keys: HeaderKeys) -> bool:
     """Whether the cache holds latent keys alone: both `*_mla` sizes are in the file."""
-    hybrids = ("bailingmoe3", "glm5-next", "kimi-k3", "kimi-linear")
-    if keys.name not in LATENT and keys.name not in hybrids:
-        return False
-    return all(keys.optional(f"attention.{key}_length_mla", 0) for key in ("key", "value"))
+    return keys.family.may_be_latent and all(
+        keys.optional(f"attention.{key}_length_mla", 0) for key in ("key", "value")
+    )
 
 
 def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
     """How many of the first layers own a cache; the others reuse one of theirs."""
-    if keys.name == "gemma3n":
-        return min(GEMMA3N_LAYERS_WITH_CACHE, n_blocks)
-    if keys.name == "gemma4":
-        return max(0, n_blocks - keys.optional("attention.shared_kv_layers", 0))
-    return n_blocks
+    sharing = keys.family.sharing
+    if sharing is None:
+        return n_blocks
+    n_named = max(0, n_blocks - keys.optional("attention.shared_kv_layers", 0))
+    return min(sharing.n_cached_layers, n_blocks) or n_named
 
 
 def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[str, ...]]:
     """Each layer's window, and doubts about them."""
     dense: list[int | None] = [None] * n_blocks
-    window = keys.optional("attention.sliding_window", 0)
-    if keys.name == "lfm2" and window:
-        return [window] * n_blocks, ()
-    if keys.name in COMPRESSED:
-        return [window] * n_blocks, ()
-    rule = SLIDING.get(keys.name)
+    if keys.family.indexer == "compressed":
+        return [keys.optional("attention.sliding_window", 0)] * n_blocks, ()
+    rule = keys.family.window
     if rule is None or rule.only_n_layers not in (None, n_blocks):
         return dense, ()
     sliding = _window_of(rule, keys)
@@ -147,26 +129,27 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
 def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int) -> tuple[int, int]:
     """Key and value elements that a layer's indexer keeps of a token."""
     k_dim = keys.optional("attention.indexer.key_length", 0)
-    if keys.name not in INDEXED or not k_dim or index >= n_layers:
+    kind = keys.family.indexer
+    if kind in ("", "compressed") or not k_dim or index >= n_layers:
         return 0, 0
-    match keys.name:
-        case "minimax-m3":
-            is_dense = index < keys.optional("leading_dense_block_count", 0)
-            return (0, 0) if is_dense else (k_dim, v_head_dim)
-        case "hy_v4" if not keys.optional("attention.indexer.top_k", 0):
-            return 0, 0
-        case "glm5-next":
-            k_dim *= 3 if keys.optional("attention.indexer.kpool", 0) else 1
+    if kind == "blocks":
+        is_dense = index < keys.optional("leading_dense_block_count", 0)
+        return (0, 0) if is_dense else (k_dim, v_head_dim)
+    if keys.family.needs_top_k and not keys.optional("attention.indexer.top_k", 0):
+        return 0, 0
+    if kind == "latent pools":
+        k_dim *= 3 if keys.optional("attention.indexer.kpool", 0) else 1
     return (k_dim, 0) if _has_full_indexer(keys, index, n_layers) else (0, 0)
 
 
 def indexer_of(keys: HeaderKeys) -> Indexer | None:
     """What all indexers of a model have in common; None where there is none."""
     head_dim = keys.optional("attention.indexer.key_length", 0)
-    if keys.name not in INDEXED | COMPRESSED or not head_dim:
+    kind = keys.family.indexer
+    if not kind or not head_dim:
         return None
-    pool = keys.optional("attention.indexer.kpool", 1) if keys.name == "glm5-next" else 1
-    if keys.name == "qwen4exp":
+    pool = keys.optional("attention.indexer.kpool", 1) if kind == "latent pools" else 1
+    if kind == "pools":
         key = "attention.compress_ratios"
         pool = max(keys.file.integers(f"{keys.name}.{key}") or (keys.optional(key, 0),))
         if pool < 1:
@@ -181,7 +164,7 @@ def indexer_of(keys: HeaderKeys) -> Indexer | None:
 
 def with_compression(keys: HeaderKeys, index: int, layer: Layer) -> Layer:
     """Add the compressed caches of a layer: one of the keys, and one of the fine indexer."""
-    if keys.name not in COMPRESSED:
+    if keys.family.indexer != "compressed":
         return layer
     ratio = compress_ratio(keys, index)
     indexer = keys.optional("attention.indexer.key_length", 0) if ratio == FINE_RATIO else 0
@@ -216,25 +199,26 @@ class LayerKinds:
 def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[int]) -> LayerKinds:
     """What each layer is; `n_layers` leaves out those of a next-token head."""
     blocks, trunk = frozenset(range(n_blocks)), frozenset(range(n_layers))
-    name = keys.name
-    if name in RECURRENT:
-        return LayerKinds(frozenset(), trunk)
-    if name == "falcon-h1":
-        return LayerKinds(blocks, trunk)
-    if name in INTERVAL_HYBRIDS:
-        recurrent = _by_interval(keys, n_blocks, n_layers)
-        return LayerKinds(trunk - recurrent, recurrent & trunk)
-    if name in ("nemotron_h", "nemotron_h_moe"):
-        n_ff = keys.per_layer("feed_forward_length", n_blocks, default=[0] * n_blocks)
-        without = frozenset(i for i in blocks if n_ff[i] == 0)
-        recurrent = frozenset(i for i in trunk & without if kv_heads[i] == 0)
-        return LayerKinds(without - recurrent, recurrent)
-    if name in HEADLESS_HYBRIDS:
-        reach = trunk if name == "glm5-next" else blocks
-        marked = blocks if name == "bailingmoe3" else trunk
-        recurrent = frozenset(i for i in marked if kv_heads[i] == 0)
-        return LayerKinds(reach - recurrent, recurrent & trunk)
-    keeps_head = name == "graniteswitch" or name in COMPRESSED
+    family = keys.family
+    match family.recurrent:
+        case "all":
+            return LayerKinds(frozenset(), trunk)
+        case "beside attention":
+            return LayerKinds(blocks, trunk)
+        case "by interval":
+            recurrent = _by_interval(keys, n_blocks, n_layers)
+            return LayerKinds(trunk - recurrent, recurrent & trunk)
+        case "without block":
+            n_ff = keys.per_layer("feed_forward_length", n_blocks, default=[0] * n_blocks)
+            without = frozenset(i for i in blocks if n_ff[i] == 0)
+            recurrent = frozenset(i for i in trunk & without if kv_heads[i] == 0)
+            return LayerKinds(without - recurrent, recurrent)
+        case "without heads":
+            reach = trunk if family.of_head == "nothing" else blocks
+            marked = blocks if family.of_head == "recurs" else trunk
+            recurrent = frozenset(i for i in marked if kv_heads[i] == 0)
+            return LayerKinds(reach - recurrent, recurrent & trunk)
+    keeps_head = family.has_router_layer or family.indexer == "compressed"
     return LayerKinds(blocks if keeps_head else trunk, frozenset())
 
 
@@ -243,21 +227,22 @@ def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
 
     What other architectures read counts for nothing, though it may stand in the file.
     """
-    if keys.name in RECURRENT - MAMBA:
+    kind = keys.family.state
+    if kind == "rwkv":
         n_shifts, head = keys.optional("token_shift_count", 2), keys.optional("wkv.head_size", 0)
         return StateRow(n_shifts * d_hidden if head else 0, d_hidden * head)
-    if keys.name in SHORT_CONVOLUTION:
+    if kind == "convolution":
         return StateRow(d_hidden * max(0, keys.optional("shortconv.l_cache", 0) - 1), 0)
-    if keys.name == "minimax-01":
+    if kind == "linear attention":
         head = keys.optional("attention.key_length", d_hidden // n_heads if n_heads else 0)
         return StateRow(0, head * head * n_heads)
     n_kernel = keys.optional("ssm.conv_kernel", 0)
-    if keys.name in DELTA_ATTENTION:
+    if kind == "kda":
         head = keys.optional("kda.head_dim", 0)
         n_kept = n_kernel - 1 if n_kernel else 3
         return StateRow(3 * n_kept * n_heads * head, head * head * n_heads)
     inner, d_state = keys.optional("ssm.inner_size", 0), keys.optional("ssm.state_size", 0)
-    groups = 0 if keys.name in UNGROUPED else keys.optional("ssm.group_count", 0)
+    groups = 0 if kind == "mamba" else keys.optional("ssm.group_count", 0)
     return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), d_state * inner)
 
 
@@ -265,7 +250,7 @@ def with_hash_layers(
     keys: HeaderKeys, states: dict[int, StateRow], d_hidden: int
 ) -> dict[int, StateRow]:
     """Add the history of the layer that hashes n-grams (`ple_conv_state`, Qwen 3.8)."""
-    if keys.name != "qwen4exp":
+    if not keys.family.hashes_ngrams:
         return states
     chosen = keys.file.integers(f"{keys.name}.ple.layers") or ()
     n_kernel, n_gram = keys.optional("ple.conv_kernel", 0), keys.optional("ple.ngram_size", 0)
@@ -283,7 +268,7 @@ def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
     Both a sum and its weights, of the keys and of a fine indexer; fine rows overlap by half
     (`llama_dsv4_comp_state`, `src/llama-kv-cache-dsv4.cpp`).
     """
-    if keys.name not in COMPRESSED:
+    if keys.family.indexer != "compressed":
         return {}
     ratios = {index: compress_ratio(keys, index) for index in range(n_blocks)}
     return {index: _compressor(keys, ratio) for index, ratio in ratios.items() if ratio}
@@ -314,21 +299,23 @@ def _slides(index: int, period: int, *, dense_first: bool) -> bool:
 
 
 def _has_full_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:
-    if keys.name in ("deepseek32", "qwen4exp"):
+    which = keys.family.indexer_layers
+    if which == "all":
         return True
     flags = keys.flags("attention.indexer.types", n_layers)
     if flags is not None:
         return flags[index]
-    if keys.name == "glm-dsa" and keys.optional("context_length", 0) >= GLM_5_2_CONTEXT:
+    is_long = keys.optional("context_length", 0) >= GLM_5_2_CONTEXT
+    if which == "by context unless named" and is_long:
         return index < 2 or (index - 2) % 4 == 0
-    return keys.name in ("glm-dsa", "glm5-next")
+    return which != "named"
 
 
 def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[int]:
     if keys.has("attention.recurrent_layers"):
         flags = keys.per_layer("attention.recurrent_layers", n_blocks, default=[0] * n_blocks)
         return frozenset(i for i in range(n_blocks) if flags[i])
-    interval = keys.optional("full_attention_interval", INTERVAL_HYBRIDS[keys.name]) or 1
+    interval = keys.optional("full_attention_interval", keys.family.interval) or 1
     return frozenset(i for i in range(n_layers) if (i + 1) % interval)
 
 

@@ -26,9 +26,7 @@ GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)
 CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
 BASE = Configuration(Path("m.gguf"), 8192, flash_attention="on")
-FIRST_STAND_IN, SECOND_STAND_IN = (
-    Device(f"GPU {i}", "gpu", 24 * GIB, 24 * GIB) for i in range(2)
-)
+FIRST_STAND_IN, SECOND_STAND_IN = (Device(f"GPU {i}", "gpu", 24 * GIB, 24 * GIB) for i in range(2))
 
 
 def compute(found: Estimate, device: Device) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, KVTypes
+from engine.configuration import Configuration
 from engine.errors import PresetError, WorkerError
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
@@ -14,10 +14,6 @@ from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.gguf_header import Value
-from engine.planning.goals import Goal, Limits
-from engine.planning.search import search
-from tests.layouts import tables as t
-from tests.layouts.tables import uniform
 from tests.made_models import catalog_keys, made_model
 from tests.rare_architectures import RARE
 
@@ -27,8 +23,6 @@ SMALL: dict[str, Value] = {
     "embedding_length": 512, "attention.head_count": 8, "attention.head_count_kv": 4,
     "feed_forward_length": 256,
 }  # fmt: skip
-
-GROUPS: dict[str, Value] = {"expert_group_count": 4, "expert_group_used_count": 2}
 
 
 @pytest.fixture(scope="module")
@@ -64,93 +58,6 @@ def stops(dry_run: DryRun, configuration: Configuration) -> bool:
     except WorkerError as error:
         return "llama.cpp stopped" in str(error)
     return False
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(
-    ("n_layers", "n_used", "type_k", "type_v", "is_too_much"),
-    [
-        (24, 8, "q8_0", "q8_0", True),
-        (24, 8, "q8_0", "f16", False),
-        (24, 8, "f16", "f16", False),
-        (24, 7, "q4_0", "q4_0", False),
-        (12, 8, "q8_0", "q8_0", True),
-        (32, 8, "q8_0", "q8_0", False),
-    ],
-)
-def test_a_graph_without_room_is_refused(
-    n_layers: int, n_used: int, type_k: str, type_v: str, *, is_too_much: bool,
-    tmp_path: Path, dry_run: DryRun,
-) -> None:  # fmt: skip
-    model = small(tmp_path, "granite-3.1-3b-a800m", block_count=n_layers, expert_used_count=n_used)
-    plain = Configuration(model.file.path, 4096, flash_attention="on")
-    now = replace(plain, type_k=type_k, type_v=type_v)  # type: ignore[arg-type]  # by name
-    assert is_refused(model, now) == stops(dry_run, now) == is_too_much
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(
-    ("name", "n_layers"),
-    [("afm-4.5b", 12), ("afm-4.5b", 36), ("olmo-7b", 22), ("olmo-7b", 32), ("falcon-7b", 20),
-     ("mpt-7b", 32), ("glm-4-9b", 20)],
-)  # fmt: skip
-def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
-    name: str, n_layers: int, tmp_path: Path, dry_run: DryRun
-) -> None:
-    entry = catalog_keys(name)
-    values = {**entry.values, "block_count": n_layers}
-    model = made_model(tmp_path / "m.gguf", entry.architecture, values, traits=entry.traits)
-    now = Configuration(
-        model.file.path, 4096, flash_attention="on", type_k="q8_0", type_v="q8_0"
-    )  # fmt: skip
-    assert is_refused(model, now) == stops(dry_run, now)
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(("n_slots", "is_too_much"), [(1, False), (3, True)])
-def test_slots_with_caches_of_their_own_leave_a_graph_of_few_tensors_no_room(
-    n_slots: int, *, is_too_much: bool, tmp_path: Path, dry_run: DryRun
-) -> None:
-    entry = catalog_keys("phi-4")
-    model = made_model(
-        tmp_path / "m.gguf", entry.architecture, entry.values, traits=entry.traits
-    )  # fmt: skip
-    now = Configuration(
-        model.file.path, 5000, flash_attention="on", type_k="q8_0", type_v="q8_0", n_slots=n_slots
-    )
-    assert is_refused(model, now) == stops(dry_run, now) == is_too_much
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(
-    ("name", "n_layers", "n_used", "keys", "settings", "is_too_much"),
-    [
-        ("minicpm-2b", 24, 8, {}, {}, True),
-        ("minicpm-2b", 24, 7, {}, {}, False),
-        ("qwen3-30b-a3b", 48, 12, GROUPS, {}, True),
-        ("qwen3-30b-a3b", 48, 12, {}, {}, False),
-        ("qwen3-30b-a3b", 48, 18, {}, {"n_slots": 8}, True),
-        ("qwen3-30b-a3b", 48, 18, {}, {"n_slots": 8, "kv_unified": True}, False),
-        ("qwen3-30b-a3b", 48, 20, {}, {"type_v": "f16", "flash_attention": "off"}, True),
-        ("qwen3-30b-a3b", 48, 20, {}, {"type_v": "f16"}, False),
-    ],
-)
-def test_groups_of_experts_slots_and_attention_count(
-    name: str, n_layers: int, n_used: int, keys: dict[str, Value], settings: dict[str, object], *,
-    is_too_much: bool, tmp_path: Path, dry_run: DryRun,
-) -> None:  # fmt: skip
-    entry = catalog_keys(name)
-    counts = {"block_count": n_layers, "expert_count": 128, "expert_used_count": n_used}
-    model = made_model(
-        tmp_path / "m.gguf",
-        entry.architecture,
-        {**entry.values, **SMALL, **counts, **keys},
-        traits=entry.traits,
-        layout=uniform(t.ATTENTION, t.FFN_NORM, t.EXPERTS) if name == "minicpm-2b" else None,
-    )
-    plain = Configuration(model.file.path, 4096, flash_attention="on", type_k="q8_0", type_v="q8_0")
-    now = replace(plain, **settings)  # type: ignore[arg-type]  # by name
-    assert is_refused(model, now) == stops(dry_run, now) == is_too_much
 
 
 @pytest.mark.model
@@ -210,13 +117,3 @@ def test_heads_of_rwkv_are_whole_steps_of_the_kernel(
         return
     with pytest.raises(PresetError, match=f"heads of {n_head} elements"):
         estimate(model, Configuration(model.file.path, 4096), devices)
-
-
-def test_fit_takes_no_cache_that_leaves_the_graph_without_room(tmp_path: Path) -> None:
-    model = small(tmp_path, "granite-3.1-3b-a800m", block_count=24)
-    limits = Limits(pairs=(KVTypes("q8_0", "q8_0"), KVTypes("f16", "f16")))
-    for goal in Goal:
-        found = search(
-            model, (CPU,), goal, target="llama-server", margin_bytes=0, limits=limits
-        )  # fmt: skip
-        assert found.configuration.type_k == "f16"
