@@ -175,7 +175,7 @@ def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
 def restored_rows(case: Case, state: bytes, n_rows: int) -> Rows:
     """The rows behind a state, in a process that has never decoded its tokens."""
     backend = case.open()
-    backend.try_out()
+    backend.warm_up()
     sequence = backend.open()
     sequence.load(line(case.n_tokens), [state])
     found = rows(sequence, n_rows)

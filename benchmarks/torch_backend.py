@@ -162,7 +162,7 @@ def compiled(
                 n_ctx=size, type_k=dtype, type_v=dtype, compile="on",
             )  # fmt: skip
             backend, watch = TorchBackend(configuration, NativeLog()), Stopwatch()
-            backend.try_out()
+            backend.warm_up()
             took = watch.total()
             seconds = steps_taken(backend, rounds, tokens)
             compiled_s, plain_s = seconds["compiled"], seconds["plain"]
@@ -193,7 +193,7 @@ def bandwidth(
             n_ctx=ctx, type_k=dtype, type_v=dtype, compile="on", n_gpu_layers=-1,
         )  # fmt: skip
         backend = TorchBackend(configuration, NativeLog())
-        backend.try_out()
+        backend.warm_up()
         print(f"{dtype} on {backend.model.device}: {'; '.join(backend.notes)}")
         copied = copied_bytes_per_s(backend)
         print(f"a copy moves {copied / 1e9:.0f} GB/s", flush=True)

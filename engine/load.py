@@ -63,7 +63,7 @@ class ModelBackend(Backend, Protocol):
         """Why it reads no images; empty where it does."""
         ...
 
-    def try_out(self) -> None:
+    def warm_up(self) -> None:
         """Decode a few tokens as a trial."""
         ...
 
@@ -109,7 +109,7 @@ def load_session(
             draft = _open_backend(own, log, "draft")
             opened.append(draft)
         for backend in opened:
-            backend.try_out()
+            backend.warm_up()
         session = Session(
             target,
             _template(target),

@@ -17,7 +17,7 @@ from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
-from engine.backends.llama_cpp.parameters import context_parameters
+from engine.backends.llama_cpp.parameters import open_context
 from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.requantisation import is_rotation_off
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
@@ -107,7 +107,7 @@ class LlamaCppBackend(BaseBackend):
         self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=self.n_threads[0])
         try:
-            self.native = _open_context(self._model, threaded, self.n_rows, log)
+            self.native = open_context(self._model, threaded, self.n_rows, log)
             self._adapters = Adapters(self._model, self.native, log)
             self._usual_adapters = configuration.adapters
             self._adapters.use(self._usual_adapters)
@@ -220,7 +220,7 @@ class LlamaCppBackend(BaseBackend):
         self.opened[0].crop(0)
         return self.opened[0]
 
-    def try_out(self) -> None:
+    def warm_up(self) -> None:
         """Decode a few tokens, and learn from them what saved states look like.
 
         A badly built llama.cpp crashes at its first decode.
@@ -417,7 +417,7 @@ class LlamaCppBackend(BaseBackend):
         if opened:
             max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()
         else:
-            self.try_out()
+            self.warm_up()
 
     def _metadata(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(512)
@@ -434,21 +434,3 @@ def _rounds_by_threads(configuration: Configuration) -> bool:
     has_one_type = configuration.type_k == configuration.type_v
     is_float = configuration.type_k in ("f16", "f32")
     return configuration.flash_attention != "off" and has_one_type and is_float
-
-
-def _open_context(
-    model: object, configuration: Configuration, n_rows: int, log: NativeLog
-) -> object:
-    batched = replace(configuration, n_batch=max(n_rows, configuration.n_batch_of_kvchat))
-    params = context_parameters(batched, n_rows)
-    params.n_threads = configuration.n_threads
-    params.n_threads_batch = configuration.n_threads_batch or configuration.n_threads
-    context = llama_cpp.llama_init_from_model(model, params)
-    if context is None:
-        raise ModelLoadError(
-            f"llama.cpp refused a context of {configuration.n_ctx} tokens with K "
-            f"{configuration.type_k}, V {configuration.type_v}, flash attention "
-            f"{configuration.flash_attention}: "
-            f"{log.errors() or 'it gave no reason; try a smaller context'}"
-        )
-    return context

@@ -3,10 +3,12 @@
 import ctypes
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import llama_cpp
 
+from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, FlashAttention, SplitMode
 from engine.errors import ModelLoadError
 from engine.memory.weights import expert_pattern
@@ -68,6 +70,29 @@ def context_parameters(configuration: Configuration, n_rows: int, n_rollback: in
     params.swa_full = configuration.swa_full
     params.offload_kqv = configuration.offload_kqv
     return params
+
+
+def open_context(
+    model: object, configuration: Configuration, n_rows: int, log: NativeLog
+) -> object:
+    """A context of a loaded model, with room for `n_rows` rows of logits in a batch.
+
+    Raises:
+        ModelLoadError: llama.cpp refused it; the message has the reason that it logged.
+    """
+    batched = replace(configuration, n_batch=max(n_rows, configuration.n_batch_of_kvchat))
+    params = context_parameters(batched, n_rows)
+    params.n_threads = configuration.n_threads
+    params.n_threads_batch = configuration.n_threads_batch or configuration.n_threads
+    context = llama_cpp.llama_init_from_model(model, params)
+    if context is None:
+        raise ModelLoadError(
+            f"llama.cpp refused a context of {configuration.n_ctx} tokens with K "
+            f"{configuration.type_k}, V {configuration.type_v}, flash attention "
+            f"{configuration.flash_attention}: "
+            f"{log.errors() or 'it gave no reason; try a smaller context'}"
+        )
+    return context
 
 
 class _Override(ctypes.Structure):

@@ -28,7 +28,7 @@ from engine.model.identity import not_a_file
 
 MARKER = b"<__media__>"
 READING = "upright on white"
-"""How pixels are read: what was kept of others is not taken for them."""
+"""How pixels are read; it goes into an image's tokens, so that states of another reading differ."""
 NO_TOKEN = -1
 """Where libmtmd looked for a word in the vocabulary that is not there."""
 MOST_IMAGES = 1024
@@ -43,7 +43,7 @@ NO_LIBRARY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ImageChunk:
     """The tokens of an image between two words."""
 
     image: str
@@ -110,7 +110,7 @@ class Projector:
         """Images by key, each where it was named last."""
         self._known: OrderedDict[str, tuple[tuple[int, ...], object]] = OrderedDict()
         """What stands for an image, and libmtmd's parts of it, which `_stretches` names."""
-        self._stretches: dict[int, Stretch] = {}
+        self._stretches: dict[int, ImageChunk] = {}
         """Stretches by their first token."""
         self._kept: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
 
@@ -133,7 +133,7 @@ class Projector:
             chunks = self._cut(bitmap, image)  # stays: decoding names its parts
         finally:
             mtmd.mtmd_bitmap_free(bitmap)
-        stretches: dict[int, Stretch] = {}
+        stretches: dict[int, ImageChunk] = {}
         for index in range(mtmd.mtmd_input_chunks_size(chunks)):
             chunk = mtmd.mtmd_input_chunks_get(chunks, index)
             n_tokens: int = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
@@ -144,7 +144,7 @@ class Projector:
             places = (mtmd.mtmd_decoder_pos * n_tokens)()
             parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
             mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, places)
-            stretches[own[0]] = Stretch(
+            stretches[own[0]] = ImageChunk(
                 key, index, chunk, n_tokens,
                 np.array([place.t for place in places], np.int32),
                 int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
@@ -291,7 +291,7 @@ class Projector:
         words = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n_words))
         return [int(word) for word in words[: n_words.value]]
 
-    def _embeddings(self, stretch: Stretch, check: Callable[[], None]) -> NDArray[np.float32]:
+    def _embeddings(self, stretch: ImageChunk, check: Callable[[], None]) -> NDArray[np.float32]:
         """The rows of a stretch, `[n_tokens, d_hidden]`; all of its image are encoded at once."""
         key = stretch.image
         if key not in self._kept:

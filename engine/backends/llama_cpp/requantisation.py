@@ -15,18 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.backends.llama_cpp.elements import Bytes, convert
+from engine.backends.llama_cpp.elements import convert
 from engine.backends.llama_cpp.log import CacheHeads
 from engine.backends.llama_cpp.state_format import (
-    COLUMNS,
-    ROWS,
     AttentionLayout,
-    Part,
     RecurrentLayout,
     State,
     StateLayout,
-    Tensor,
+    TensorLayout,
     read_parts,
+    tensor_header,
 )
 from engine.configuration import KVTypes
 from engine.errors import StateError
@@ -131,21 +129,21 @@ class Requantiser:
         if source == self.shape:
             read_parts(state, source)
             return state
-        turned = iter(self._rotations())
-        parts = read_parts(state, source)
-        grown = sum(
-            len(part.records) * (new.row_bytes - old.row_bytes)
-            for part, before, after in zip(parts, source, self.shape, strict=True)
-            for old, new in zip(before.tensors, after.tensors, strict=True)
-        )
-        made = np.empty(len(state) + grown, np.uint8)
-        data = np.frombuffer(state, np.uint8)
-        writer = _Writer(data, made)
-        for part, before, after in zip(parts, source, self.shape, strict=True):
-            if isinstance(before, AttentionLayout) and isinstance(after, AttentionLayout):
-                writer.put(part, before, after, next(turned))
-        writer.copy_to(len(data))
-        return made.data.toreadonly()
+        data, turned = memoryview(state), iter(self._rotations())
+        pieces: list[State] = []
+        start = 0
+        for part, before, after in zip(read_parts(state, source), source, self.shape, strict=True):
+            if not isinstance(before, AttentionLayout):
+                continue
+            rotation = next(turned)
+            for index, (old, new) in enumerate(zip(before.tensors, after.tensors, strict=True)):
+                at, header = part.offsets[index], tensor_header(new)
+                end = at + len(part.records) * old.row_bytes
+                size = rotation.k if index < before.n_layers else rotation.v
+                made = _converted(data[at:end], old, new, rotation=size)
+                pieces += (data[start : at - len(header)], header, made)
+                start = end
+        return b"".join((*pieces, data[start:]))
 
     def _rotations(self) -> tuple[Rotations, ...]:
         first = next(part for part in self.shape if isinstance(part, AttentionLayout))
@@ -170,65 +168,32 @@ def _with_types(
     return replace(part, tensors=tuple(tensors))
 
 
-def _of_type(tensor: Tensor, name: str) -> Tensor:
+def _of_type(tensor: TensorLayout, name: str) -> TensorLayout:
     number = TYPE_NUMBERS[name]
     kind = GGML_TYPES[number]
     n_elements = _n_elements(tensor)
     if n_elements % kind.block_size:
         raise StateError(f"a row of {n_elements} elements is no row of {name}")
-    return Tensor(number, kind.row_bytes(n_elements), tensor.n_columns)
+    return TensorLayout(number, kind.row_bytes(n_elements), tensor.n_columns)
 
 
-def _kind(tensor: Tensor) -> GgmlType:
+def _kind(tensor: TensorLayout) -> GgmlType:
     return GGML_TYPES[tensor.type_id]
 
 
-def _n_elements(tensor: Tensor) -> int:
+def _n_elements(tensor: TensorLayout) -> int:
     """Elements of one cell."""
     kind = _kind(tensor)
     return tensor.row_bytes // kind.block_bytes * kind.block_size
 
 
-class _Writer:
-    """Copies a state up to its tensors, and writes those in other types."""
-
-    def __init__(self, data: Bytes, made: Bytes) -> None:
-        self._data, self._made = data, made
-        self._read_at = self._written_at = 0
-
-    def put(
-        self, part: Part, before: AttentionLayout, after: AttentionLayout, turned: Rotations
-    ) -> None:
-        for index, (old, new) in enumerate(zip(before.tensors, after.tensors, strict=True)):
-            size = turned.k if index < before.n_layers else turned.v
-            self._put_tensor(part, part.offsets[index], old, new, size)
-
-    def copy_to(self, end: int) -> None:
-        """Copy what is as it was, to a byte of the state that is read."""
-        n = end - self._read_at
-        self._made[self._written_at :][:n] = self._data[self._read_at : end]
-        self._read_at += n
-        self._written_at += n
-
-    def _put_tensor(self, part: Part, at: int, old: Tensor, new: Tensor, rotation: int) -> None:
-        self.copy_to(at)
-        if old == new:
-            return
-        n_cells = len(part.records)
-        header, target = self._written_at, self._made.data
-        if new.n_columns:
-            element_bytes = new.row_bytes // new.n_columns
-            COLUMNS.pack_into(target, header - COLUMNS.size, new.type_id, element_bytes,
-                              new.n_columns)  # fmt: skip
-        else:
-            ROWS.pack_into(target, header - ROWS.size, new.type_id, new.row_bytes)
-        n_old, n_new = n_cells * old.row_bytes, n_cells * new.row_bytes
-        convert(
-            self._data[at : at + n_old],
-            self._made[header : header + n_new],
-            _kind(old),
-            _kind(new),
-            rotation=rotation,
-        )
-        self._read_at += n_old
-        self._written_at += n_new
+def _converted(
+    rows: memoryview, old: TensorLayout, new: TensorLayout, *, rotation: int
+) -> memoryview:
+    """The rows of a tensor in another type."""
+    if old == new:
+        return rows
+    made = np.empty(len(rows) // old.row_bytes * new.row_bytes, np.uint8)
+    source = np.frombuffer(rows, np.uint8)
+    convert(source, made, _kind(old), _kind(new), rotation=rotation)
+    return made.data

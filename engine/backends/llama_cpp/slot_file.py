@@ -21,8 +21,8 @@ from engine.backends.llama_cpp.state_format import (
     HEADER,
     MAGIC,
     AttentionLayout,
-    Part,
     State,
+    StatePart,
     find_parts,
     find_shape,
 )
@@ -149,7 +149,7 @@ def _tokens(integers: list[int], path: Path) -> list[int]:
     return integers
 
 
-def _types(parts: Sequence[Part]) -> tuple[str | None, str | None]:
+def _types(parts: Sequence[StatePart]) -> tuple[str | None, str | None]:
     """The names of the types of keys and values."""
     for part in parts:
         if isinstance(part.shape, AttentionLayout) and part.shape.tensors:

@@ -21,19 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.llama_cpp.state_format import (
-    COLUMNS,
     COUNT,
     HEADER,
     MAGIC,
-    ROWS,
     TENSORS,
     AttentionLayout,
     Integers,
-    Part,
     State,
     StateLayout,
-    Tensor,
+    StatePart,
+    TensorLayout,
     read_parts,
+    tensor_header,
 )
 from engine.errors import StateError
 
@@ -49,12 +48,12 @@ class Cells:
     """Some cells of a part, in an order of their own."""
 
     state: State
-    part: Part
+    part: StatePart
     cells: CellIndex
     """CellIndex of the part's tensors."""
     n_cells: int
 
-    def rows(self, index: int, tensor: Tensor) -> Bytes:
+    def rows(self, index: int, tensor: TensorLayout) -> Bytes:
         """The data of a tensor, `[n_cells, n_columns, element_bytes]`."""
         n_held = len(self.part.records)
         data = np.frombuffer(
@@ -80,8 +79,7 @@ def follow_one_another(pieces: Sequence[Cells]) -> Placed:
 def attention_nbytes(shape: AttentionLayout, n_cells: int) -> int:
     """The size of an attention part."""
     of_tensors = sum(
-        (COLUMNS if tensor.n_columns else ROWS).size + n_cells * tensor.row_bytes
-        for tensor in shape.tensors
+        len(tensor_header(tensor)) + n_cells * tensor.row_bytes for tensor in shape.tensors
     )
     fixed = COUNT.size * (1 + shape.n_streams) + TENSORS.size
     return fixed + 4 * n_cells * shape.record_ints + of_tensors
@@ -98,7 +96,9 @@ def put_attention(
     TENSORS.pack_into(state.data, at, shape.is_transposed, shape.n_layers)
     at += TENSORS.size
     for index, tensor in enumerate(shape.tensors):
-        start = _put_tensor_header(state.data, at, tensor)
+        header = tensor_header(tensor)
+        start = at + len(header)
+        state.data[at:start] = header
         at = start + n_cells * tensor.row_bytes
         rows = _by_cell(state[start:at], tensor, n_cells)
         for cells, piece in placed:
@@ -118,16 +118,7 @@ def _put_records(
     return end
 
 
-def _put_tensor_header(state: memoryview, at: int, tensor: Tensor) -> int:
-    if tensor.n_columns:
-        element_bytes = tensor.row_bytes // tensor.n_columns
-        COLUMNS.pack_into(state, at, tensor.type_id, element_bytes, tensor.n_columns)
-        return at + COLUMNS.size
-    ROWS.pack_into(state, at, tensor.type_id, tensor.row_bytes)
-    return at + ROWS.size
-
-
-def _by_cell(data: Bytes, tensor: Tensor, n_cells: int) -> Bytes:
+def _by_cell(data: Bytes, tensor: TensorLayout, n_cells: int) -> Bytes:
     """The data of a tensor as `[n_cells, n_columns, element_bytes]`, a view.
 
     CellIndex that are not transposed have one column.
@@ -228,7 +219,9 @@ class Ring:
         """
         return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells
 
-    def unroll(self, state: State, part: Part, shape: AttentionLayout, n_tokens: int) -> memoryview:
+    def unroll(
+        self, state: State, part: StatePart, shape: AttentionLayout, n_tokens: int
+    ) -> memoryview:
         """A state whose window, of `n_tokens` tokens so far, lies in its own cells.
 
         From one turn of the ring on, the cell of the next token holds position `n_tokens`: removing

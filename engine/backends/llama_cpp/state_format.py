@@ -35,7 +35,7 @@ Integers = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorLayout:
     """Keys, values or a recurrent state of one layer, as a state holds them."""
 
     type_id: int
@@ -53,7 +53,7 @@ class AttentionLayout:
     record_ints: int
     """Integers of a cell's record: 3, or 6 with multi-dimensional positions."""
     n_layers: int
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorLayout, ...]
     """Keys of all layers, then values."""
     is_transposed: bool
 
@@ -63,14 +63,14 @@ class RecurrentLayout:
     """What is the same in the recurrent parts of all states of a context."""
 
     n_layers: int
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorLayout, ...]
 
 
 StateLayout = tuple[AttentionLayout | RecurrentLayout, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StatePart:
     """One part of a state, and where its cells lie."""
 
     shape: AttentionLayout | RecurrentLayout
@@ -125,7 +125,7 @@ MAX_ROW_BYTES = 1 << 24
 MAX_PARTS = 4
 
 
-def read_parts(state: State, shape: StateLayout) -> tuple[Part, ...]:
+def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
     """Where the parts of a state lie that has this shape.
 
     Raises:
@@ -141,7 +141,7 @@ def read_parts(state: State, shape: StateLayout) -> tuple[Part, ...]:
     )
 
 
-def find_parts(state: State) -> tuple[Part, ...] | None:
+def find_parts(state: State) -> tuple[StatePart, ...] | None:
     """The parts of a state of any shape, or None where its layout is not known."""
     try:
         return next(_readings(state, check_magic(state), MAX_PARTS), None)
@@ -168,7 +168,7 @@ def check_magic(state: State) -> int:
     return cursor.at
 
 
-def _readings(state: State, at: int, n_left: int) -> Iterator[tuple[Part, ...]]:
+def _readings(state: State, at: int, n_left: int) -> Iterator[tuple[StatePart, ...]]:
     """Every way to read the rest of a state as parts."""
     if at == len(state):
         yield ()
@@ -180,7 +180,7 @@ def _readings(state: State, at: int, n_left: int) -> Iterator[tuple[Part, ...]]:
             yield (part, *rest)
 
 
-def _first_parts(state: State, at: int) -> Iterator[Part]:
+def _first_parts(state: State, at: int) -> Iterator[StatePart]:
     for record_ints in (3, 6):
         for has_values in (True, False):
             with suppress(StateError):
@@ -189,11 +189,11 @@ def _first_parts(state: State, at: int) -> Iterator[Part]:
         yield from _read_recurrent(Cursor(state, at))
 
 
-def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> Part:
+def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> StatePart:
     start = cursor.at
     (n_streams,) = cursor.take(COUNT)
     _expect(0 < n_streams <= MAX_STREAMS)
-    found: list[Part] = []
+    found: list[StatePart] = []
     for _ in range(n_streams):
         (n_cells,) = cursor.take(COUNT)
         if not n_cells:
@@ -208,12 +208,12 @@ def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> Pa
             rows += [_read_tensor(cursor, n_cells, columns=columns) for _ in range(n_layers)]
         tensors, offsets = zip(*rows, strict=True) if rows else ((), ())
         shape = AttentionLayout(n_streams, record_ints, n_layers, tensors, bool(is_transposed))
-        found.append(Part(shape, start, cursor.at, records, offsets))
+        found.append(StatePart(shape, start, cursor.at, records, offsets))
     _expect(bool(found))
     return replace(found[0], end=cursor.at)
 
 
-def _read_recurrent(cursor: Cursor) -> Iterator[Part]:
+def _read_recurrent(cursor: Cursor) -> Iterator[StatePart]:
     """Each number of tensors is a reading: a header says for how many layers, not for which."""
     start = cursor.at
     (n_cells,) = cursor.take(COUNT)
@@ -221,23 +221,33 @@ def _read_recurrent(cursor: Cursor) -> Iterator[Part]:
     records = cursor.records(1, 2)
     is_transposed, n_layers = cursor.take(TENSORS)
     _expect(not records[0, 1] and not is_transposed and 0 < n_layers <= MAX_LAYERS)
-    tensors: tuple[Tensor, ...] = ()
+    tensors: tuple[TensorLayout, ...] = ()
     offsets: tuple[int, ...] = ()
     for _ in range(2 * n_layers):
         tensor, offset = _read_tensor(cursor, 1)
         tensors, offsets = (*tensors, tensor), (*offsets, offset)
-        yield Part(RecurrentLayout(n_layers, tensors), start, cursor.at, records, offsets)
+        yield StatePart(RecurrentLayout(n_layers, tensors), start, cursor.at, records, offsets)
 
 
-def _read_tensor(cursor: Cursor, n_cells: int, *, columns: bool = False) -> tuple[Tensor, int]:
+def _read_tensor(
+    cursor: Cursor, n_cells: int, *, columns: bool = False
+) -> tuple[TensorLayout, int]:
     """The kind of the rows at the cursor, and where their data begins."""
     if columns:
         type_id, element_bytes, n_columns = cursor.take(COLUMNS)
-        tensor = Tensor(type_id, element_bytes * n_columns, n_columns)
+        tensor = TensorLayout(type_id, element_bytes * n_columns, n_columns)
     else:
-        tensor = Tensor(*cursor.take(ROWS))
+        tensor = TensorLayout(*cursor.take(ROWS))
     _expect(0 <= tensor.type_id < MAX_TYPE and tensor.row_bytes <= MAX_ROW_BYTES)
     return tensor, cursor.skip(n_cells * tensor.row_bytes)
+
+
+def tensor_header(tensor: TensorLayout) -> bytes:
+    """What stands before the data of a tensor."""
+    if tensor.n_columns:
+        element_bytes = tensor.row_bytes // tensor.n_columns
+        return COLUMNS.pack(tensor.type_id, element_bytes, tensor.n_columns)
+    return ROWS.pack(tensor.type_id, tensor.row_bytes)
 
 
 def _expect(is_right: bool) -> None:

@@ -30,10 +30,10 @@ from engine.backends.llama_cpp.state_format import (
     MAGIC,
     AttentionLayout,
     Integers,
-    Part,
     RecurrentLayout,
     State,
     StateLayout,
+    StatePart,
     check_magic,
     find_shape,
     read_parts,
@@ -251,7 +251,7 @@ class States:
             )
         return shape
 
-    def _checked(self, state: State, n_tokens: int) -> tuple[Part, ...]:
+    def _checked(self, state: State, n_tokens: int) -> tuple[StatePart, ...]:
         if self._shape is None:
             check_magic(state)
             return ()
@@ -270,7 +270,7 @@ class States:
     def _attention(self) -> list[AttentionLayout]:
         return [part for part in self._shape or () if isinstance(part, AttentionLayout)]
 
-    def _unrolled(self, state: State, parts: Sequence[Part], n_tokens: int) -> State:
+    def _unrolled(self, state: State, parts: Sequence[StatePart], n_tokens: int) -> State:
         if self.ring is None or self._shape is None:
             return state
         for shape, part in zip(reversed(self._shape), reversed(parts), strict=True):

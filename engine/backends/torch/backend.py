@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from threading import Event
 from typing import Literal
 
@@ -23,7 +22,6 @@ from engine.backends.torch.decode_plan import DecodePlan
 from engine.backends.torch.device import (
     DTYPES,
     TYPE_NAMES,
-    MemoryNeed,
     check_fits,
     choose_device,
     choose_dtype,
@@ -49,11 +47,10 @@ from engine.errors import (
     DecodeError,
     EngineError,
     ModelLoadError,
-    PresetError,
 )
 from engine.events import BufferSize
 from engine.memory.hardware import thread_counts
-from engine.memory.torch_backend import cache_kind, cache_span, kept_bytes
+from engine.memory.torch_backend import cache_kind, cache_span
 from engine.memory.torch_caches import read_bytes
 from engine.model.architecture import Model, read_model
 
@@ -246,7 +243,7 @@ class TorchBackend(BaseBackend):
         self.opened[0].crop(0)
         return self.opened[0]
 
-    def try_out(self) -> None:
+    def warm_up(self) -> None:
         """Decode a few tokens, so that the first reply waits for nothing that is made once."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
@@ -310,7 +307,7 @@ class TorchBackend(BaseBackend):
             keeps_windows=configuration.swa_full,
         )
         try:
-            self._check_fits(model, configuration, n_free, has_weights=loaded is not None)
+            check_fits(model, configuration, self._device, has_weights=loaded is not None)
             self._make_caches(configuration, shape, room)
             has_fixed_steps = self._has_fixed_steps(configuration)
             transformer = loaded or assemble(
@@ -328,25 +325,6 @@ class TorchBackend(BaseBackend):
         if configuration.kv_trace is not None:
             self._trace_caches(CacheTrace(configuration.kv_trace))
         return transformer
-
-    def _check_fits(
-        self, model: Model, configuration: Configuration, n_free: int, *, has_weights: bool
-    ) -> None:
-        """Raise `ModelLoadError` where caches and weights need more than is free."""
-        try:
-            kept = kept_bytes(model, configuration, TYPE_NAMES[self._dtype])
-        except PresetError as error:
-            raise ModelLoadError(str(error)) from error
-        tensors = () if has_weights else model.file.tensors
-        joined = (prod(each.shape) for each in tensors if each.name.startswith("blk."))
-        need = MemoryNeed(
-            n_weights=sum(prod(each.shape) for each in tensors),
-            n_joined=2 * max(joined, default=0),
-            dtype=self._dtype,
-            kv_bytes=sum(kept),
-            n_ctx=self.n_ctx * self.n_sequences,
-        )
-        check_fits(model.file.path.name, need, n_free, self._device)
 
     def _has_fixed_steps(self, configuration: Configuration) -> bool:
         """Whether steps in fixed shapes are wanted, by compiler or CUDA, and possible."""

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from math import prod
 
 import psutil
 import torch
 
 from engine.configuration import Configuration
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, PresetError
+from engine.memory.torch_backend import kept_bytes
 from engine.memory.units import GIB
+from engine.model.architecture import Model
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -73,43 +75,41 @@ def free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
-    """What a model is to take."""
-
-    n_weights: int
-    n_joined: int
-    """Of matrices that are held twice for a moment, while they become one."""
-    dtype: torch.dtype
-    """Of the weights."""
-    kv_bytes: int
-    """Of the cache, for `n_ctx` tokens."""
-    n_ctx: int
-
-
-def check_fits(name: str, need: MemoryNeed, free: int, device: torch.device) -> None:
+def check_fits(
+    model: Model, configuration: Configuration, device: torch.device, *, has_weights: bool
+) -> None:
     """Raise `ModelLoadError`, which says what would fit, where a model needs more than is free.
 
+    Matrices that become one are held twice for a moment.
+
     Args:
-        name: The file, for the message.
-        need: What it takes.
-        free: Bytes on the device.
+        model: What is to be loaded.
+        configuration: With which cache.
         device: Where it is to lie.
+        has_weights: Whether its weights lie there already.
     """
-    weights = (need.n_weights + need.n_joined) * need.dtype.itemsize
-    if weights + need.kv_bytes <= free:
+    dtype = choose_dtype(configuration, device)
+    try:
+        kv_bytes = sum(kept_bytes(model, configuration, TYPE_NAMES[dtype]))
+    except PresetError as error:
+        raise ModelLoadError(str(error)) from error
+    sizes = {each.name: prod(each.shape) for each in model.file.tensors if not has_weights}
+    joined = (size for name, size in sizes.items() if name.startswith("blk."))
+    n_weights = sum(sizes.values()) + 2 * max(joined, default=0)
+    weights, free = n_weights * dtype.itemsize, free_bytes(device)
+    if weights + kv_bytes <= free:
         return
     ways = []
-    short = (need.n_weights + need.n_joined) * torch.bfloat16.itemsize
-    if short < weights and short + need.kv_bytes <= free:
-        ways.append(f'dtype = "bf16" ({_gib(short + need.kv_bytes)})')
-    n_fitting = (free - weights) * need.n_ctx // need.kv_bytes if need.kv_bytes else 0
-    if 0 < n_fitting < need.n_ctx:
+    short = n_weights * torch.bfloat16.itemsize
+    if short < weights and short + kv_bytes <= free:
+        ways.append(f'dtype = "bf16" ({_gib(short + kv_bytes)})')
+    n_fitting = (free - weights) * configuration.n_ctx // kv_bytes if kv_bytes else 0
+    if 0 < n_fitting < configuration.n_ctx:
         ways.append(f"a context of {n_fitting} tokens")
     ways.append("the backend llama.cpp, which keeps weights as they are in the file")
     raise ModelLoadError(
-        f"{name} takes {_gib(weights)} while it is loaded as {TYPE_NAMES[need.dtype]} and "
-        f"{_gib(need.kv_bytes)} of cache, and {_gib(free)} are free on {device}: what fits is "
+        f"{model.file.path.name} takes {_gib(weights)} while it is loaded as {TYPE_NAMES[dtype]} "
+        f"and {_gib(kv_bytes)} of cache, and {_gib(free)} are free on {device}: what fits is "
         f"{', or '.join(ways)}"
     )
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.backends.torch.caches.base import KVCache, KVState
 from engine.backends.torch.caches.dense import DenseCache
-from engine.backends.torch.model import Forward, Line, Rope, Transformer, TransformerBlock
+from engine.backends.torch.model import ForwardPass, Line, Rope, Transformer, TransformerBlock
 from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, CompileMode
 from engine.errors import DecodeError
@@ -31,7 +31,7 @@ N_WARM = 3
 """Steps before a capture, in which libraries make what they make once."""
 
 
-class FixedForward(Forward):
+class FixedPass(ForwardPass):
     """Some tokens behind a line whose length lies on the device."""
 
     def __init__(
@@ -121,7 +121,7 @@ class FixedStep:
 
     def compute(self) -> Tensor:
         """The logits, by one operation after the other; the caches' lengths stay."""
-        forward = FixedForward(self._caches, self._positions, self._tables, self._n_rows)
+        forward = FixedPass(self._caches, self._positions, self._tables, self._n_rows)
         return self._model.through(self._tokens, forward)
 
     def _capture(self) -> "tuple[torch.cuda.CUDAGraph, Tensor]":

@@ -150,7 +150,7 @@ def rotate(heads: Tensor, turns: Tensor) -> Tensor:
     return turned.flatten(-2).to(heads.dtype)
 
 
-class Forward:
+class ForwardPass:
     """What the layers of one forward share: whose tokens are where, and at which positions."""
 
     def __init__(
@@ -357,7 +357,7 @@ class TransformerBlock:
     """Of what attention gives (Gemma 3)."""
     feed_forward_post_norm: RMSNorm | None = None
 
-    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+    def __call__(self, x: Tensor, forward: ForwardPass, layer: int) -> Tensor:
         attention = self.attention
         heads = attention.heads(self.attention_norm(x), forward.turns(attention.rope))
         read = attention.out(forward.attend(layer, attention.shape, heads))
@@ -391,7 +391,7 @@ class StateSpace:
     """D, `[d_inner]` float32."""
     out: Linear
 
-    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+    def __call__(self, x: Tensor, forward: ForwardPass, layer: int) -> Tensor:
         inner, gate = self.inputs(x).chunk(2, dim=-1)
         made = []
         for line, span in zip(forward.lines, forward.spans, strict=True):
@@ -431,7 +431,7 @@ class StateSpaceBlock:
     norm: RMSNorm
     mixer: StateSpace
 
-    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+    def __call__(self, x: Tensor, forward: ForwardPass, layer: int) -> Tensor:
         return x + self.mixer(self.norm(x), forward, layer)
 
 
@@ -473,9 +473,9 @@ class Transformer:
             Logits `[batch, n_rows, n_vocab]` of the rows that the lines ask for, in the type of the
             weights.
         """
-        return self.through(tokens, Forward(lines, self.device, plan))
+        return self.through(tokens, ForwardPass(lines, self.device, plan))
 
-    def through(self, tokens: Tensor, forward: Forward) -> Tensor:
+    def through(self, tokens: Tensor, forward: ForwardPass) -> Tensor:
         """As `forward`, where it is known already what its layers share."""
         x = functional.embedding(tokens, self.embeddings)
         if self.embedding_scale != 1.0:

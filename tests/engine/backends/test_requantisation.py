@@ -269,23 +269,3 @@ def test_nothing_is_turned_where_llama_cpp_is_told_so(
     made = backend.requantise(native, KVTypes("q8_0", "q8_0"))
     assert error(floats(made, 0, 0), floats(exact, 0, 0)) < ERRORS["q8_0"]
     assert backend.state_format != usual  # such states never meet turned ones
-
-
-@pytest.mark.slow
-@pytest.mark.model
-@pytest.mark.parametrize("into", [name for name in TYPES if name != "f32"])
-@pytest.mark.parametrize(("fixture", "part"), [("starter_path", 0), ("gemma_path", 1)])
-def test_real_models_first_layers_come_out_to_the_bit(
-    log: NativeLog, request: pytest.FixtureRequest, fixture: str, part: int, into: KVTypeName
-) -> None:
-    path = request.getfixturevalue(fixture)
-    opened = OpenedTypes(path.parent, log)
-    name = path.name.removesuffix(".gguf")
-    try:
-        exact = opened.state(name, "f32", "f32", 64)
-        native = opened.state(name, into, into, 64)
-        made = opened(name, into, into).requantise(exact, KVTypes("f32", "f32"))
-        for index in (0, n_layers(native, part)):
-            assert np.array_equal(tensor(made, part, index)[1], tensor(native, part, index)[1])
-    finally:
-        opened.close()

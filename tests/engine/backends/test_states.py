@@ -210,7 +210,7 @@ def test_states_of_other_settings_are_refused(opened: Opened) -> None:
     # A cache of qwen2 has llama's very shape: what tells their states apart is the namespace.
     for name in set(SHAPES) - {"llama", "qwen2"}:
         other = opened(name)
-        other.try_out()
+        other.warm_up()
         with pytest.raises(StateError):
             other.open().load(LINE[:60], [state])
 

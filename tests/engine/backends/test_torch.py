@@ -137,7 +137,7 @@ def test_a_model_that_does_not_fit_says_what_would(
     tmp_path: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = filled_model(tmp_path / "llama.gguf", "llama")
-    monkeypatch.setattr("engine.backends.torch.backend.free_bytes", lambda _device: 1_200_000)
+    monkeypatch.setattr("engine.backends.torch.device.free_bytes", lambda _device: 1_200_000)
     with pytest.raises(ModelLoadError, match=r"dtype = .bf16.*context of \d+ tokens.*llama\.cpp"):
         TorchBackend(settings(path), log)
 

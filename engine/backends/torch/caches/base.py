@@ -92,7 +92,7 @@ class SavedCache(Protocol):
 
     def can_crop(self, length: int) -> bool:
         """Whether `crop(length)` would leave a cache that is as if never longer."""
-        ...
+        return 0 <= length <= self.length
 
     def crop(self, length: int) -> None:
         """Hold the first `length` tokens only; absolute, and `crop(0)` always works.

@@ -104,58 +104,29 @@ class ChannelCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class RotatedCodec:
+class RotatedCodec(TokenCodec):
     """Rows times a Walsh-Hadamard matrix before they are coded, so that no channel stays larger.
 
     QuaRot, Ashkboos et al. 2024, arXiv 2404.00456, section 4; the matrix is its own inverse.
     """
 
-    inner: Codec
-    head_dim: int
-
-    @property
-    def group(self) -> int:
-        return self.inner.group
-
-    @property
-    def n_entries(self) -> int:
-        return self.inner.n_entries
-
-    @property
-    def group_bytes(self) -> int:
-        return self.inner.group_bytes
-
     def encode(self, rows: Tensor) -> Tensor:
-        return self.inner.encode(rotated(rows))
+        return TokenCodec.encode(self, rotated(rows))
 
     def decode(self, coded: Tensor) -> Tensor:
-        return rotated(self.inner.decode(coded))
+        return rotated(TokenCodec.decode(self, coded))
 
 
 @dataclass(frozen=True, slots=True)
-class MeanCodec:
-    """A group's mean instead of its tokens, which nothing brings back.
+class MeanCodec(FloatCodec):
+    """The mean of `group` tokens, a power of two, instead of them: nothing brings them back.
 
     The mean of rotated keys has no position of its own, and attention weighs it as one token.
     """
 
-    dtype: torch.dtype
-    head_dim: int
-    group: int
-    """A power of two."""
-    n_entries: int = 1
-
-    @property
-    def group_bytes(self) -> int:
-        return self.head_dim * self.dtype.itemsize
-
     def encode(self, rows: Tensor) -> Tensor:
         chunks = torch.unflatten(rows, 2, (-1, self.group)).transpose(-1, -2)
-        means = halved_sum(chunks).squeeze(-1) / self.group
-        return means.to(self.dtype).contiguous().view(torch.uint8)
-
-    def decode(self, coded: Tensor) -> Tensor:
-        return coded.view(self.dtype).float()
+        return FloatCodec.encode(self, halved_sum(chunks).squeeze(-1) / self.group)
 
 
 @dataclass(frozen=True, slots=True)

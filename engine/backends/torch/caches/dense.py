@@ -74,9 +74,6 @@ class DenseCache(KVCache):
             torch.arange(n_rows, device=self._room.device),
         )
 
-    def can_crop(self, length: int) -> bool:
-        return 0 <= length <= self.length
-
     def crop(self, length: int) -> None:
         check_crop(self, length)
         self.length = length

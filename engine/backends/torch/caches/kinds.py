@@ -91,7 +91,7 @@ def codec_of(kind: TensorKind, head_dim: int) -> Codec:
         case "channel":
             return ChannelCodec(BLOCK_FORMATS[kind.form], head_dim)
         case "rotated":
-            return RotatedCodec(TokenCodec(BLOCK_FORMATS[kind.form], head_dim), head_dim)
+            return RotatedCodec(BLOCK_FORMATS[kind.form], head_dim)
         case "split":
             # The model has the pairs of a head in the order of their angles, the quickest first.
             half = head_dim // 2

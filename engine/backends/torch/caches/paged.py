@@ -230,9 +230,6 @@ class PagedCache(KVCache):
         )
         return KVState(keys, values, torch.arange(length, device=self._room.device))
 
-    def can_crop(self, length: int) -> bool:
-        return 0 <= length <= self.length
-
     def crop(self, length: int) -> None:
         check_crop(self, length)
         self._table.crop(self._layer, length)

@@ -348,7 +348,7 @@ def test_tiered_layers_stay_within_the_share_of_the_device_that_was_planned(
 ) -> None:
     backend = TorchBackend(settings(llama, kv_cache="tiered"), log)
     [planned] = (each.nbytes for each in backend.buffers if each.kind == "KV")
-    backend.try_out()
+    backend.warm_up()
     sequence = backend.open()
     for token in LINE[:20]:
         sequence.decode(token)

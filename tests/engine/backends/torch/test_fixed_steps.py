@@ -35,7 +35,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tried(path: Path, log: NativeLog, **changes: object) -> TorchBackend:
     backend = TorchBackend(settings(path, compile="on", **changes), log)
-    backend.try_out()
+    backend.warm_up()
     return backend
 
 
@@ -82,7 +82,7 @@ def test_steps_captured_as_graphs_say_what_any_other_says(
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
     backend = TorchBackend(settings(path, n_ctx=600, kv_cache=kind, swa_full=True, n_slots=2), log)
-    backend.try_out()
+    backend.warm_up()
     steps = step_of(backend)
     assert steps.way == "captured"
     first, second = backend.open(), backend.open()
@@ -124,7 +124,7 @@ def test_another_number_of_threads_leaves_steps_as_they_are(
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="auto compiles there")
 def test_auto_compiles_nothing_on_a_processor_and_says_so(llama: Path, log: NativeLog) -> None:
     backend = TorchBackend(settings(llama, compile="auto"), log)
-    backend.try_out()
+    backend.warm_up()
     assert step_of(backend).way == "plain"
     assert backend.notes == ("the decode step is not compiled: auto compiles on CUDA only",)
     backend.close()
@@ -178,7 +178,7 @@ def test_what_has_no_fixed_shapes_is_refused_and_left_alone_by_auto(
     with pytest.raises(ModelLoadError, match="shapes are fixed over caches of f32"):
         TorchBackend(settings(llama, compile="on", **change), log)
     backend = TorchBackend(settings(llama, compile="auto", **change), log)
-    backend.try_out()
+    backend.warm_up()
     assert "cannot be compiled" in backend.notes[0]
     backend.close()
 

@@ -14,7 +14,6 @@ from engine.backends.torch.caches.blocks import (  # noqa: E402
     BLOCK_FORMATS,
     GAUSS8,
     NF4,
-    halved_sum,
 )
 from engine.memory.torch_caches import BLOCK  # noqa: E402
 
@@ -114,8 +113,3 @@ def test_fewer_bits_lose_more() -> None:
     lost = [float((_errors(name, blocks) ** 2).mean()) for name in
             ("q8_0", "fp8", "q4_1", "nf4", "q3", "q2_1")]  # fmt: skip
     assert lost[0] < lost[1] < min(lost[2:4]) < max(lost[2:4]) < lost[4] < lost[5]
-
-
-def test_sums_by_halves_are_sums() -> None:
-    values = torch.arange(64.0).view(2, 32)
-    assert torch.equal(halved_sum(values), values.sum(-1, keepdim=True))

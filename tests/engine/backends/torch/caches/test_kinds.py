@@ -44,22 +44,6 @@ def test_theory_counts_scales(name: str, bits: float) -> None:
     assert token_bytes(kind, LAYERS) == 4 * 3 * 2 * 64 * bits / 8
 
 
-def test_a_window_costs_what_its_exact_rows_take() -> None:
-    n_rows = 64 + 64  # exact ones, and those for rolling back
-    held = held_bytes(make_caches(KindName("q8_0", "q8_0"), LAYERS, room(2048)))
-    rows = 4 * 3 * 2 * 64 * 4 * n_rows
-    assert held == rows + (2048 - 64) * token_bytes(KindName("q8_0", "q8_0"), LAYERS)
-
-
-def test_a_sliding_layer_holds_its_window_and_what_a_draft_needs() -> None:
-    layers = [LayerShape(3, 64, 64, window=512)]
-    kind = KindName("f16", "f16")
-    slides = held_bytes(make_caches(kind, layers, room(4096)))
-    assert slides == 3 * 2 * 64 * 2 * (512 + 64)
-    whole = replace(room(4096), keeps_windows=True)
-    assert held_bytes(make_caches(kind, layers, whole)) == 3 * 2 * 64 * 2 * 4096
-
-
 @pytest.mark.parametrize("n_ctx", [40, 700, 1500])
 @pytest.mark.parametrize("name", [*TENSOR_KINDS, "paged", "means", "f16/q4_0", "kivi4/f32"])
 @pytest.mark.parametrize("keeps_windows", [False, True])
