@@ -174,9 +174,7 @@ class States:
         if self.ring is not None and self.ring.has_gap(n_tokens):
             self._remove(sequence_id, n_tokens, n_tokens + 1)
         held = [
-            int(part.positions.min())
-            for shape, part in zip(self._shape or (), parts, strict=False)
-            if isinstance(shape, AttentionLayout)
+            int(part.positions.min()) for part in parts if isinstance(part.shape, AttentionLayout)
         ]
         return max(held, default=0)
 
@@ -256,9 +254,10 @@ class States:
             check_magic(state)
             return ()
         parts = read_parts(state, self._shape)
-        n_swa = 0 if len(self._attention()) > 1 else self._n_swa
-        for shape, part in zip(self._shape, parts, strict=True):
-            if isinstance(shape, RecurrentLayout):
+        n_attention = sum(isinstance(part.shape, AttentionLayout) for part in parts)
+        n_swa = 0 if n_attention > 1 else self._n_swa
+        for part in parts:
+            if isinstance(part.shape, RecurrentLayout):
                 is_right = int(part.positions[0]) == n_tokens - 1
             else:
                 is_right = _follow(part.positions, n_tokens, n_swa)
@@ -267,15 +266,12 @@ class States:
                 raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
         return parts
 
-    def _attention(self) -> list[AttentionLayout]:
-        return [part for part in self._shape or () if isinstance(part, AttentionLayout)]
-
     def _unrolled(self, state: State, parts: Sequence[StatePart], n_tokens: int) -> State:
-        if self.ring is None or self._shape is None:
+        if self.ring is None:
             return state
-        for shape, part in zip(reversed(self._shape), reversed(parts), strict=True):
-            if isinstance(shape, AttentionLayout):
-                return self.ring.unroll(state, part, shape, n_tokens)
+        for part in reversed(parts):
+            if isinstance(part.shape, AttentionLayout):
+                return self.ring.unroll(state, part, part.shape, n_tokens)
         return state
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
