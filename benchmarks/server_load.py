@@ -1,11 +1,11 @@
-"""What a llama-server gives to several users at once: `kvchat load --check` on few slots.
+"""What a llama-server gives to several users at once: `kvchat load` on few slots.
 
     python -m benchmarks.server_load MODEL --llama-server FILE [--slots 2 --slots 4]
         [--users 1,2,4,8] [--page docs/servers.md]
 
-Each server has two threads, a cache of 2,048 tokens for each slot, and drafts by look-up. Every
-reply is held against what the same chat says alone; what the planner foretells stands beside: the
-bound of tokens per second, and the memory beside what the server's log says. With `--page` the
+Each server has two threads, a cache of 2,048 tokens for each slot, and drafts by look-up. What the
+planner foretells stands beside: the bound of tokens per second, and the memory beside what the
+server's log says. With `--page` the
 tables are written between the marks of that page.
 """
 
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from app.cli.load import HEADS, cells_of, foretold_by
-from engine.backends.server.many_users import LoadPlan, knee_of, run_load, said_alone
+from engine.backends.server.many_users import LoadPlan, knee_of, run_load
 from engine.backends.server.session import ServerSession
 from engine.configuration import (
     Configuration,
@@ -58,18 +58,17 @@ def measured(
     try:
         rows = compare_log(plan.estimate, read_server_log(server.log_path))
         session = ServerSession(Configuration.at_server(server.url))
-        alone = said_alone(session, max(users), load)
         foretold = foretold_by(session.facts, server.url)
-        results = [run_load(session, n_users, load, alone) for n_users in users]
+        results = [run_load(session, n_users, load) for n_users in users]
         session.close()
     finally:
         server.end()
     planned = sum(row.planned_bytes for row in rows) / MIB
     allocated = sum(row.measured_bytes for row in rows) / MIB
-    knee, n_mixed_up = knee_of(results), sum(each.n_mixed_up for each in results)
+    knee = knee_of(results)
     return [
         f"{n_slots} slots, planned {planned:.1f} MiB, allocated {allocated:.1f} MiB; "
-        f"{n_mixed_up} replies mixed up; knee: {knee or f'none up to {users[-1]} users'}",
+        f"knee: {knee or f'none up to {users[-1]} users'}",
         "",
         "| " + " | ".join(HEADS) + " |",
         "|" + "--:|" * len(HEADS),

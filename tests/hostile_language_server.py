@@ -1,7 +1,6 @@
 """A server of a language model on this machine that misbehaves as it is told."""
 
 import json
-import re
 import shutil
 import socket
 import ssl
@@ -20,7 +19,7 @@ import pytest
 Misdeed = Literal[
     "none", "cut", "broken json", "ten megabytes", "endless line", "endless text", "silence",
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
-    "gives up", "echoes key", "slow", "too long", "mixes up", "busy", "no address", "names key",
+    "gives up", "echoes key", "slow", "too long", "busy", "no address", "names key",
     "1xx", "header drip", "body drip", "unfinished line", "empty objects", "empty texts",
     "usage beside choices", "slow counters",
 ]  # fmt: skip
@@ -57,8 +56,6 @@ class LanguageServer:
     """Path, headers and body of each request."""
     n_cut: int = 0
     """Connections that the client ended before the reply was whole."""
-    n_replying: int = 0
-    """Replies that `mixes up` is making now."""
     is_at_work: bool = False
     """What a llama-server says of its slot."""
     sees_images: bool = False
@@ -117,7 +114,6 @@ def serving(
 
 class _Handler(BaseHTTPRequestHandler):
     told: LanguageServer
-    _asked_by: re.Match[str] | None = None
     """Number of the user whose chat it is."""
     protocol_version = "HTTP/1.1"
 
@@ -192,7 +188,6 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length", 0))
         body = json.loads(self.rfile.read(length) or b"{}")
         self._asked(body)
-        self._asked_by = re.search(r"assistant number (\d+)", json.dumps(body))
         if not self._is_let_in():
             return
         if self.path == "/api/show":
@@ -287,9 +282,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.told.n_cut += 1
 
     def _words(self, misdeed: Misdeed) -> None:
-        if misdeed == "mixes up":
-            self._say_who()
-            return
         for number, word in enumerate(WORDS):
             self._event(self._said(word, number))
             if number == 2 and misdeed not in FINE:
@@ -299,18 +291,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._event(last)
         if self.told.kind not in ("llama-server", "Ollama"):
             self._write(b"data: [DONE]\n\n")
-
-    def _say_who(self) -> None:
-        """Say at length whose chat it is: beside others the next one's."""
-        self.told.n_replying += 1
-        time.sleep(0.2)
-        number = int(self._asked_by[1]) if self._asked_by else 0
-        number += self.told.n_replying > 1
-        self._event(self._said(f"{number} is the number of this chat, " * 5, 0))
-        time.sleep(0.2)
-        self.told.n_replying -= 1
-        for last in self._ends():
-            self._event(last)
 
     def _misbehave(self, misdeed: Misdeed) -> None:
         if misdeed == "broken json":

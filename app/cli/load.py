@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from engine.backends.server.many_users import LoadResult
 
 MOST_USERS = 256
-HEADS = ("users", "replies", "tok/s", "plan", "first", "p95", "each", "p5", "reused", "drafts",
-         "alone")  # fmt: skip
-WIDTHS = (5, 7, 6, 6, 7, 7, 6, 6, 6, 6, 6)
+HEADS = ("users", "replies", "tok/s", "plan", "first", "p95", "each", "p5", "reused",
+         "drafts")  # fmt: skip
+WIDTHS = (5, 7, 6, 6, 7, 7, 6, 6, 6, 6)
 
 
 load_options = joined(
@@ -35,8 +35,6 @@ load_options = joined(
                  help="Of each reply."),
     click.option("--seconds", type=Number(1, 86_400), default=120.0, show_default=True,
                  help="No question is asked behind this, for each number of users."),
-    click.option("--check", is_flag=True,
-                 help="Ask each chat alone first, and hold every reply against that."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, each reply too."),
 )  # fmt: skip
 
@@ -52,7 +50,6 @@ def command(
     max_tokens: int,
     seconds: float,
     *,
-    check: bool,
     as_json: bool,
 ) -> None:
     """Measure what a server gives to several users at once.
@@ -60,14 +57,12 @@ def command(
     Each user talks for some turns: it asks, waits for the reply, and asks again. The table has the
     speed of all together and the most that the planner foretells of a model that lies here, the
     wait for a first token, the speed of one reply, what the server found in its cache and which
-    drafts it accepted, and replies that say what the same chat says alone. The last line is the
-    number of users where more bring little.
+    drafts it accepted. The last line is the number of users where more bring little.
 
     \b
     kvchat load http://cellar:8080 --users 1,2,4,8
-    kvchat load http://127.0.0.1:8080 --users 1,2 --check
     """  # noqa: D301  click wants the backspace character itself
-    from engine.backends.server.many_users import LoadPlan, knee_of, run_load, said_alone
+    from engine.backends.server.many_users import LoadPlan, knee_of, run_load
     from engine.backends.server.session import ServerSession
     from engine.configuration import Configuration
 
@@ -80,11 +75,10 @@ def command(
     was_stopped = False
     try:
         note(session.loaded.notes[0])
-        alone = said_alone(session, counts[-1], plan) if check else None
         if not as_json:
             say(_row(HEADS))
         for n_users in counts:
-            results.append(run_load(session, n_users, plan, alone))
+            results.append(run_load(session, n_users, plan))
             if not as_json:
                 say(_row(cells_of(results[-1], foretold(results[-1]))))
     except KeyboardInterrupt:
@@ -101,7 +95,7 @@ def command(
         print_json({"results": rows, "knee": knee})
     elif results:
         _tell(results, knee, session.facts.n_slots)
-    has_failed = any(result.n_failed or result.n_mixed_up for result in results)
+    has_failed = any(result.n_failed for result in results)
     sys.exit(EXIT_CANCELLED if was_stopped else has_failed)
 
 
@@ -177,7 +171,6 @@ def cells_of(result: "LoadResult", planned_tps: float | None) -> tuple[str, ...]
         _rate(result.reply_tps(0.95)),
         fmt.percent(n_reused / n_prompt) if n_prompt else fmt.NO_VALUE,
         fmt.percent(n_accepted / n_drafted) if n_drafted else fmt.NO_VALUE,
-        fmt.NO_VALUE if result.n_own is None else f"{result.n_own}/{len(turns)}",
     )
 
 
@@ -191,11 +184,6 @@ def _tell(results: "list[LoadResult]", knee: int | None, n_slots: int | None) ->
         say(f"more users brought more up to {results[-1].n_users}{slots}")
     else:
         say(f"more than {knee} users bring little{slots}")
-    n_mixed_up = sum(result.n_mixed_up for result in results)
-    if n_mixed_up:
-        say(f"{n_mixed_up} replies are of another chat's prompt or words: the server mixes them up")
-    elif any(result.n_own is not None for result in results):
-        say("every reply is of its own chat's prompt, and none has another chat's words")
     faults = {turn.fault for result in results for turn in result.turns if turn.fault}
     for fault in sorted(faults)[:5]:
         note(fault)

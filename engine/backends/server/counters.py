@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.backends.server.bounds import bounded, count_of
 from engine.backends.server.facts import Program, ServerFacts, slots_of
 from engine.backends.server.http import Http
+from engine.backends.server.served_reply import bounded, count_of
 from engine.errors import ServerError
 from engine.events import PanelName, ServerFigure, ServerTold
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.backends.server.bounds import size_of
 from engine.backends.server.http import (
     Http,
     MissingError,
@@ -16,6 +15,7 @@ from engine.backends.server.http import (
     ServerUnreachableError,
 )
 from engine.backends.server.patience import REPORT_EVERY_S
+from engine.backends.server.served_reply import size_of
 from engine.errors import ContextFullError, ServerError, shown
 from engine.validation import did_you_mean
 

@@ -1,11 +1,10 @@
 """Requests to one server: bounded, timed, never sent on to another host, with the key kept back."""
 
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -35,10 +34,7 @@ MASK = "[key]"
 SECRET = 8
 """Characters from which on a key is taken for a secret wherever it stands; those of servers that
 want none are words such as `none` and `ollama`."""
-MOST_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-X509_EXPIRED, X509_OTHER_NAME, X509_OTHER_ADDRESS = 10, 62, 64
-"""Why OpenSSL refuses a certificate (`X509_V_ERR_...`, x509_vfy.h)."""
 CONTEXT_WORDS = (
     "exceed_context_size",
     "context_length_exceeded",
@@ -130,14 +126,8 @@ class Http:
         Raises:
             ServerError: it cannot be had.
         """
-        url, ends_at = self.url + path, time.monotonic() + self.limits.answer_s
-        for _ in range(MOST_REDIRECTS + 1):
-            left_s = max(ends_at - time.monotonic(), 0.0)
-            with self._asked("GET", url, None, left_s) as (response, _):
-                if response.status_code not in REDIRECTS:
-                    return self._body(response)
-                url = self._location(response)
-        raise ServerError(f"{self.name} sends from address to address: name the last one")
+        with self._asked("GET", self.url + path, None, self.limits.answer_s) as (response, _):
+            return self._body(response)
 
     def get_json(self, path: str) -> Mapping[str, object]:
         """The JSON object at a path.
@@ -315,16 +305,11 @@ class Http:
                 f"{self.name} does not speak TLS as this system does ({error.reason or error}): "
                 "write http:// where it has none, or start it with a certificate"
             )
-        known = {
-            X509_EXPIRED: "renew its certificate",
-            X509_OTHER_NAME: "use the name that its certificate is for",
-            X509_OTHER_ADDRESS: "use the name or address that its certificate is for",
-        }
-        todo = known.get(
-            error.verify_code,
-            "add its certificate to the system's, or name the file in SSL_CERT_FILE",
+        return (
+            f"{self.name} cannot be trusted ({error.verify_message}): use the name or address that "
+            "its certificate is for, renew it, add it to the system's, or name its file in "
+            "SSL_CERT_FILE"
         )
-        return f"{self.name} cannot be trusted ({error.verify_message}): {todo}"
 
     def _unreachable(self, said: str) -> str:
         return f"{self.name} does not answer or broke off ({said}): see that it runs"
@@ -332,28 +317,13 @@ class Http:
     def _check(self, response: httpx.Response) -> None:
         """Refuse what leads elsewhere, and what is packed: its size would not be bounded."""
         if response.status_code in REDIRECTS:
-            location = self._location(response)
-            same = origin_of(location) == origin_of(self.url)
-            if not same or response.request.method != "GET":
-                where = self.harmless(urlsplit(location).netloc) or "nowhere"
-                raise ServerError(
-                    f"{self.name} sends on to {where}: kvchat follows to no other host and gives "
-                    "it no key; name that address if you trust it"
-                )
+            where = self.harmless(response.headers.get("location", "")) or "nowhere"
+            raise ServerError(
+                f"{self.name} sends on to {where}: kvchat follows to no other host and gives it no "
+                "key; name that address if you trust it"
+            )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServerError(f"{self.name} packs what it was asked to send as it is")
-
-    def _location(self, response: httpx.Response) -> str:
-        """Where an answer sends on to."""
-        named: str = response.headers.get("location", "")
-        try:
-            location = urljoin(str(response.url), named)
-            origin_of(location)
-        except ValueError as error:
-            raise ServerError(
-                f"{self.name} sends on to what is no address: {self.harmless(named)}"
-            ) from error
-        return location
 
     def _body(self, response: httpx.Response) -> bytes:
         """What an answer holds, if it is one."""

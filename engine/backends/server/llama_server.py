@@ -5,17 +5,17 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.backends.server.bounds import (
+from engine.backends.server.facts import ServerFacts
+from engine.backends.server.http import Http
+from engine.backends.server.served_reply import (
     MOST_DRAFT,
     MOST_TPS,
+    ServedReply,
     bounded,
     count_of,
     id_of,
     seconds_of,
 )
-from engine.backends.server.facts import ServerFacts
-from engine.backends.server.http import Http
-from engine.backends.server.served_reply import ServedReply
 from engine.errors import ServerError
 from engine.events import Event, FinishReason, TokenKind
 from engine.generation.prompt import Piece, pieces_of, trimmed

@@ -6,13 +6,12 @@ is never asked for more at once than there are users.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from engine.backends.server.session import ServerSession
 from engine.configuration import SamplingSettings
-from engine.errors import ServerError
 from engine.events import Finished
 from engine.requests import Cancellation, GenerationRequest, Message
 
@@ -23,8 +22,6 @@ QUESTIONS = (
     "Now name five words that have to do with it.",
     "Which of them matters most, and why?",
 )
-FOREIGN = 60
-"""Characters that a reply begins with like another chat's, from which on they are that chat's."""
 KNEE = 0.1
 """A user more is no gain where throughput grows by less than this share of what it should."""
 
@@ -42,10 +39,6 @@ class Turn:
     n_drafted: int = 0
     n_accepted: int = 0
     fault: str = ""
-    own: bool | None = None
-    """Whether it says what the same chat says alone; None where that was not asked."""
-    is_mixed_up: bool = False
-    """Whether the server read another chat's prompt, or it says what another chat says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +53,6 @@ class LoadResult:
     def n_failed(self) -> int:
         """Replies that failed."""
         return sum(bool(turn.fault) for turn in self.turns)
-
-    @property
-    def n_own(self) -> int | None:
-        """Replies that say what the same chat says alone; None where that was not asked."""
-        found = [turn.own for turn in self.turns if turn.own is not None]
-        return sum(found) if found else None
-
-    @property
-    def n_mixed_up(self) -> int:
-        """Replies of another chat's prompt, or with another chat's words."""
-        return sum(turn.is_mixed_up for turn in self.turns)
 
     @property
     def tps(self) -> float:
@@ -106,22 +88,8 @@ class _User:
     """One of them: what was said, and what came."""
 
     number: int
-    system: str
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    alone: "Alone | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A reply of a chat that was alone at the server."""
-
-    message: Message
-    n_prompt: int
-
-
-Alone = Mapping[tuple[int, int], Said]
-"""What chats say with nobody beside them, by user and turn."""
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -132,46 +100,17 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[rank - 1]
 
 
-def said_alone(session: ServerSession, n_users: int, plan: LoadPlan) -> Alone:
-    """What the chats of so many users say one after the other.
-
-    A reply that differs beside others is not wrong by itself: rows of a batch may round otherwise,
-    and greedy texts part where two tokens are nearly equal (docs/servers.md).
-
-    Raises:
-        ServerError: a reply failed.
-    """
-    said = {}
-    for number in range(n_users):
-        user = _user(number)
-        _talk(session, [user], plan)
-        replies = [each for each in user.messages if each.role == "assistant"]
-        for turn, told in enumerate(user.turns):
-            if told.fault:
-                raise ServerError(f"a chat that was alone failed: {told.fault}")
-            said[number, turn] = Said(replies[turn], told.n_prompt)
-    return said
-
-
-def run_load(
-    session: ServerSession, n_users: int, plan: LoadPlan, alone: Alone | None = None
-) -> LoadResult:
+def run_load(session: ServerSession, n_users: int, plan: LoadPlan) -> LoadResult:
     """Let so many users talk at once, each to the end of its turns or of the time.
 
     Args:
         session: The server; nothing else uses it meanwhile.
         n_users: Users at once.
         plan: When it ends.
-        alone: What each reply is held against; it is also what users ask on from, so that one that
-            differs changes no other.
     """
-    users = [_user(number, alone) for number in range(n_users)]
+    users = [_User(number) for number in range(n_users)]
     elapsed_s = _talk(session, users, plan)
     return LoadResult(n_users, elapsed_s, tuple(turn for user in users for turn in user.turns))
-
-
-def _user(number: int, alone: Alone | None = None) -> _User:
-    return _User(number, f"You are assistant number {number}.", alone=alone)
 
 
 def _talk(session: ServerSession, users: Sequence[_User], plan: LoadPlan) -> float:
@@ -199,7 +138,10 @@ def _questions(user: _User, plan: LoadPlan, since: float) -> Iterator[Generation
         text = QUESTIONS[turn % len(QUESTIONS)].format(topic=topic)
         user.messages.append(Message("user", text))
         yield GenerationRequest(
-            messages=(Message("system", user.system), *user.messages),
+            messages=(
+                Message("system", f"You are assistant number {user.number}."),
+                *user.messages,
+            ),
             sampling=SamplingSettings(),
             max_tokens=plan.max_tokens,
             seed=user.number,
@@ -229,13 +171,6 @@ class _Running:
             user.messages.pop()
             return True
         stats = finished.stats
-        reply = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
-        expected = None if user.alone is None else user.alone.get((user.number, len(user.turns)))
-        own, is_mixed_up = None, False
-        if expected is not None and user.alone is not None:
-            own = reply.content == expected.message.content
-            is_foreign = not own and _is_foreign(reply.content, user.number, expected, user.alone)
-            is_mixed_up = stats.n_prompt != expected.n_prompt or is_foreign
         user.turns.append(
             Turn(
                 user.number,
@@ -246,25 +181,12 @@ class _Running:
                 stats.n_reused,
                 stats.n_drafted,
                 stats.n_accepted,
-                own=own,
-                is_mixed_up=is_mixed_up,
             )
         )
-        user.messages.append(reply if expected is None else expected.message)
+        user.messages.append(
+            Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
+        )
         return True
-
-
-def _is_foreign(text: str, number: int, expected: Said, alone: Alone) -> bool:
-    """Whether a reply goes on like another chat's for longer than like its own."""
-    others = (said.message.content for (user, _), said in alone.items() if user != number)
-    longest = max((_shared(text, other) for other in others), default=0)
-    return longest >= FOREIGN and longest > _shared(text, expected.message.content)
-
-
-def _shared(text: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    pairs = zip(text, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def knee_of(results: Sequence[LoadResult]) -> int | None:

@@ -3,11 +3,9 @@
 import base64
 from collections.abc import Iterator, Mapping
 
-from engine.backends.server.bounds import count_of, rate_of, seconds_of
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
-from engine.backends.server.openai import ANSWERS, THINKS
-from engine.backends.server.served_reply import ServedReply
+from engine.backends.server.served_reply import ServedReply, count_of, rate_of, seconds_of
 from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason
 from engine.grammar.source import grammar_of
@@ -33,18 +31,12 @@ class Ollama:
         """
         path = "/api/chat" if reply.request.has_template else "/api/generate"
         body = self._body(reply.request, reply.seed)
-        is_thinking = False
         for told in self._http.stream(path, body, cancellation, reply, is_sse=False):
             if (error := told.get("error")) is not None:
                 raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
-            thought, text = _parts(told)
-            if thought and not is_thinking and not reply.n_text:
-                is_thinking, thought = True, THINKS + thought
-            if text and is_thinking:
-                is_thinking, text = False, ANSWERS + text
-            if thought or text:
+            if text := reply.woven(*_parts(told)):
                 yield from reply.begun()
-                yield reply.committed(thought + text, n_tokens=0)
+                yield reply.committed(text, n_tokens=0)
             if told.get("done"):
                 self._take_end(told, reply)
                 yield from reply.cells()

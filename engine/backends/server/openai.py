@@ -7,11 +7,10 @@ count comes at the end, or never.
 import time
 from collections.abc import Iterator, Mapping
 
-from engine.backends.server.bounds import count_of, rate_of
 from engine.backends.server.event_stream import READ_EVERY_S
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
-from engine.backends.server.served_reply import ServedReply
+from engine.backends.server.served_reply import ServedReply, count_of, rate_of
 from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason
 from engine.grammar.source import grammar_of
@@ -24,7 +23,6 @@ RAW = "/v1/completions"
 REASONING = ("reasoning_content", "reasoning")
 """Where thoughts come apart from the text: DeepSeek's, vLLM's and SGLang's name, and OpenRouter's.
 """
-THINKS, ANSWERS = "<think>\n", "\n</think>\n\n"
 
 
 class OpenAI:
@@ -45,22 +43,17 @@ class OpenAI:
         request = reply.request
         path = CHAT if request.has_template else RAW
         stream = self._http.stream(path, self._body(request, reply.seed), cancellation, reply)
-        is_thinking = False
         first_at = last_at = 0.0
         for told in stream:
             if (error := told.get("error")) is not None:
                 raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
             n_tokens = self._take_usage(told, reply)
             thought, text, reason = _choice(told)
-            if thought and not is_thinking and not reply.n_text:
-                is_thinking, thought = True, THINKS + thought
-            if text and is_thinking:
-                is_thinking, text = False, ANSWERS + text
-            if thought or text:
+            if said := reply.woven(thought, text):
                 last_at = time.monotonic()
                 first_at = first_at or last_at
                 yield from reply.begun()
-                yield reply.committed(thought + text, n_tokens=n_tokens)
+                yield reply.committed(said, n_tokens=n_tokens)
                 yield from reply.cells()
             else:
                 reply.n_emitted += n_tokens  # the count comes behind the text

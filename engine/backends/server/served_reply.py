@@ -1,9 +1,13 @@
-"""One reply of a server: its text, the ids that were told, and the server's own counts."""
+"""One reply of a server: its text, the ids that came, and the server's own counts.
+
+A server may send anything as a number. What is taken is finite, not negative and at most what the
+reply's limit allows, so that no list of its length is long and every sum and rate is finite.
+"""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from engine.backends.server.bounds import MOST_TOKENS
 from engine.events import (
     CacheChanged,
     CommittedToken,
@@ -19,8 +23,16 @@ from engine.events import (
 )
 from engine.requests import GenerationRequest
 
+MOST_TOKENS = 1 << 24
+"""Tokens of a prompt or a reply."""
+MOST_S = 7 * 86_400.0
+"""Seconds that a server may say that it took."""
+MOST_TPS = 1e6
+MOST_DRAFT = 128
+"""Tokens of one draft."""
 MOST_TEXT = 1 << 24
 """Characters of a reply behind which a server is taken for broken."""
+THINKS, ANSWERS = "<think>\n", "\n</think>\n\n"
 SERVER_DRAFTS = "the server drafts as it was started"
 
 
@@ -48,6 +60,8 @@ class ServedReply:
     end_token: int | None = None
     """The token that ended the turn, which is no part of the reply."""
     reason: FinishReason | None = None
+    is_thinking: bool = False
+    """Whether its thoughts are not closed yet."""
     n_prompt: int | None = None
     n_reused: int | None = None
     n_drafted: int = 0
@@ -64,6 +78,14 @@ class ServedReply:
     def text(self) -> str:
         """What came."""
         return "".join(self.parts)
+
+    def woven(self, thought: str, text: str) -> str:
+        """Thoughts and text that came apart, as a template writes them into one reply."""
+        if thought and not self.is_thinking and not self.n_text:
+            self.is_thinking, thought = True, THINKS + thought
+        if text and self.is_thinking:
+            self.is_thinking, text = False, ANSWERS + text
+        return thought + text
 
     @property
     def has_begun(self) -> bool:
@@ -189,3 +211,42 @@ class ServedReply:
             decode_tps=self.decode_tps,
             predictor=self.program if self.n_drafted else None,
         )
+
+
+def bounded(value: object, most: float) -> float:
+    """A number from 0 to `most`; 0 where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(min(max(value, 0), most))
+
+
+def count_of(sent: Mapping[str, object], name: str, most: int = MOST_TOKENS) -> int:
+    """A count, rounded down; 0 where there is none."""
+    return int(bounded(sent.get(name), most))
+
+
+def seconds_of(sent: Mapping[str, object], name: str, unit_s: float) -> float:
+    """A time in seconds; 0 where there is none.
+
+    Args:
+        sent: What a server sent.
+        name: Of the time.
+        unit_s: Seconds of the unit that it is in.
+    """
+    return bounded(sent.get(name), MOST_S / unit_s) * unit_s
+
+
+def size_of(value: object) -> int | None:
+    """A size such as a context's; None where it is none that can be."""
+    return id_of(value) or None
+
+
+def id_of(value: object) -> int | None:
+    """A token's id; None where it is none that can be."""
+    is_id = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    return value if is_id and isinstance(value, int) else None
+
+
+def rate_of(n: int, elapsed_s: float) -> float | None:
+    """Tokens a second; None where nothing was counted or timed."""
+    return min(n / elapsed_s, MOST_TPS) if n > 0 and elapsed_s > 0 else None

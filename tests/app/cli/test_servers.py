@@ -115,16 +115,6 @@ def test_load_counts_every_reply_of_every_user(capsys: pytest.CaptureFixture[str
     assert all(not turn["fault"] for each in found["results"] for turn in each["turns"])
 
 
-def test_load_checks_that_each_reply_is_its_own_chats(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving("llama-server") as server:
-        assert run(["load", server.url, "--users", "2", "--turns", "2", "--check"]) == 0
-        assert "4/4" in (shown := capsys.readouterr().out)
-        assert "every reply is of its own chat's prompt" in shown
-        server.misdeed = "mixes up"
-        assert run(["load", server.url, "--users", "2", "--turns", "1", "--check"]) == 1
-    assert "the server mixes them up" in capsys.readouterr().out
-
-
 @pytest.fixture
 def served_preset(tmp_path: Path) -> Path:
     path = tmp_path / "cellar.toml"
