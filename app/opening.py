@@ -335,7 +335,6 @@ def new_client(cache: "CacheSettings | None" = None) -> "WorkerClient":
 
     return WorkerClient(
         log_path=paths.worker_log_path(),
-        memory_path=paths.build_memory_path(),
         costs_path=paths.costs_path(),
         cache=cache,
     )

@@ -132,11 +132,6 @@ def doctor_log_path() -> Path:
     return state_dir() / "doctor.log"
 
 
-def build_memory_path() -> Path:
-    """The file that remembers what crashes the installed build of llama.cpp."""
-    return state_dir() / "llama-build.json"
-
-
 def costs_path() -> Path:
     """The file that keeps what rounds cost with each model on this machine."""
     return state_dir() / "costs.json"

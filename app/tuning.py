@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from app import paths
 from app.bench.prompt_sets import CHAT, GROUNDED, read_set
 from app.config import Settings
-from app.opening import ModelRequest, OpenedModel, choose_model, open_here
+from app.opening import ModelRequest, choose_model, open_here
 from engine.configuration import SpeculationSettings
 from engine.errors import PresetError, PresetFileError
 from engine.generation.processor_load import ProcessorLoad, Shares
@@ -22,7 +22,6 @@ from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import made_preset, named_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
-from engine.process.watchdog import BuildMemory
 from engine.tuning.machine import TimingProcess
 from engine.tuning.settings import Scope
 from engine.tuning.tuner import Outcome, Progress, TrialResult, Tuner
@@ -74,7 +73,7 @@ class Tuning:
 
     def __init__(self, request: TuneRequest, settings: Settings) -> None:
         self._request = request
-        self._configuration = _opened(request.model, settings).configuration
+        self._configuration = open_here(request.model, settings, "tuning").configuration
         if self._configuration.backend == "torch":
             raise PresetError(NOT_TORCH)
         self._path = self._configuration.model_path
@@ -248,15 +247,6 @@ def default_name(path: Path) -> str:
     stem = path.stem if path.suffix in (".gguf", ".toml") else path.name
     kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in stem)
     return f"tuned {kept.strip('._-')[:50] or 'model'}"
-
-
-def _opened(request: ModelRequest, settings: Settings) -> OpenedModel:
-    """The model as the chat opens it; where repacked weights crash here, without them."""
-    opened = open_here(request, settings, "tuning")
-    if BuildMemory(paths.build_memory_path()).extra_buffers_crash:
-        without = replace(opened.configuration, use_extra_buffers=False)
-        return replace(opened, configuration=without)
-    return opened
 
 
 def as_json(tuned: Tuned) -> dict[str, object]:

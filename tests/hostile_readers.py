@@ -81,7 +81,6 @@ from engine.presets.preset import read_preset
 from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
-from engine.process.watchdog import BuildMemory
 from engine.quality.metrics import ROW
 from engine.quality.records import read_report, report_json
 from engine.quality.row_store import RowKey, read_rows, write_rows
@@ -428,8 +427,7 @@ def _cache_plan_seed() -> bytes:
     return next(store.folder.iterdir()).read_bytes()
 
 
-def _small_files(data: bytes) -> Iterator[str]:
-    yield str(BuildMemory(_file(data, "build.json")).extra_buffers_crash)
+def _digests(data: bytes) -> Iterator[str]:
     yield FileHashes(_file(data, "digests.json")).digest(_model_file())
 
 
@@ -676,7 +674,7 @@ READERS = [
     _texts("measured speeds, favourites", _measured, *map(_seed, range(2))),
     _texts("calibrations", _calibrations, _calibrations_seed),
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
-    _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
+    _texts("digests of models", _digests, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),
     *([_texts("state of a torch cache", _saved_torch, _saved_torch_seed)] * HAS_TORCH),
     _texts("slot file of llama-server", _slot, _slot_seed),

@@ -4,8 +4,8 @@ The process is started by exec in a session of its own, with its output going to
 the client starts it and reads it, so that the caller's own priority is not inherited and no event
 waits for the screen. Loads are numbered: what a process says counts as long as no other load was
 asked for. A process that dies becomes a `WorkerStopped` event; one that crashes while loading is
-tried again without extra buffer types, and where that helps it is remembered; one that hangs is
-started again.
+tried again without extra buffer types, and where that helps the next ones are loaded without them;
+one that hangs is started again.
 """
 
 import contextlib
@@ -41,7 +41,6 @@ from engine.process.protocol import (
     Stop,
 )
 from engine.process.watchdog import (
-    BuildMemory,
     describe_exit,
     is_native_crash,
     start_behind_pipe,
@@ -64,7 +63,8 @@ LOADING_STOPPED = Failed(
 NOT_RUNNING = Failed("The engine is not running", "load a model, or restart the engine first")
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and runs without extra buffer types (AMX, repacked "
-    "weights) now, which is slower on batches: rebuild it with `make llama`, see `kvchat doctor`"
+    "weights) now, which is slower on batches: rebuild it with `make llama`, see `kvchat doctor`, "
+    "or set use_extra_buffers = false under [engine] to load without them at once"
 )
 
 
@@ -109,7 +109,6 @@ class WorkerClient:
         self,
         *,
         log_path: Path,
-        memory_path: Path | None = None,
         costs_path: Path | None = None,
         cache: CacheSettings | None = None,
         command: Sequence[str] = WORKER_COMMAND,
@@ -118,7 +117,7 @@ class WorkerClient:
         self._log_path = log_path
         self._log_note = ""
         """Why the log is elsewhere, as long as nobody was told."""
-        self._memory = BuildMemory(memory_path)
+        self._extra_buffers_crash = False
         self._costs_path = costs_path
         self._cache = cache or CacheSettings(warm_bytes=0, cold_bytes=0)
         self._command = tuple(command)
@@ -274,7 +273,7 @@ class WorkerClient:
 
     def _serve_one(self, attempt: _Attempt) -> _Attempt | None:
         """Run one process to its end; gives what to try next, if there is something."""
-        if attempt.load.configuration.use_extra_buffers and self._memory.extra_buffers_crash:
+        if attempt.load.configuration.use_extra_buffers and self._extra_buffers_crash:
             attempt = attempt.without_extra_buffers()
         try:
             process = self._start(attempt)
@@ -340,7 +339,7 @@ class WorkerClient:
     def _as_set(self, loaded: Loaded, process: _Process) -> Loaded:
         """Switch a new engine to what was set while it loaded; gives what is loaded now."""
         if process.attempt.is_fallback:
-            self._memory.remember_crash()
+            self._extra_buffers_crash = True
             loaded = replace(loaded, notes=(*loaded.notes, FALLBACK_NOTE))
         if self._log_note:
             loaded = replace(loaded, notes=(*loaded.notes, self._log_note))

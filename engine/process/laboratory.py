@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from engine.background import PAUSES_S, start_thread
@@ -50,12 +49,7 @@ class LaboratoryProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[LaboratoryEvent]:

@@ -1,6 +1,5 @@
 """How a process is started, why it hung or ended, and what the next one must do without."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -11,8 +10,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from engine.builds import installed_build
-from engine.files import read_record, write_record
 
 NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 CAUSES = {
@@ -24,9 +21,6 @@ CAUSES = {
     signal.SIGKILL: "it was killed (SIGKILL), by someone or because memory ran out",
     signal.SIGTERM: "it was asked to end (SIGTERM)",
 }
-KEY = "crashes_with_extra_buffers_alone"
-"""Key of the build in the file."""
-VERSION = 1
 
 
 def writable_log(path: Path) -> tuple[Path, str]:
@@ -112,23 +106,3 @@ def describe_exit(exit_code: int) -> str:
     except ValueError:
         return f"it was ended by signal {-exit_code}"
     return CAUSES.get(number, f"it was ended by {number.name}")
-
-
-class BuildMemory:
-    """Remembers that extra buffer types crash this build; another build starts afresh.
-
-    `path` None remembers nothing beyond the process.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._build = installed_build()
-        self.extra_buffers_crash = read_record(path, VERSION).get(KEY) == self._build
-
-    def remember_crash(self) -> None:
-        """Note the crash, on disk where there is a path that can be written."""
-        self.extra_buffers_crash = True
-        if self._path is not None:
-            # Where nothing can be written, the next start finds the crash out again.
-            with contextlib.suppress(OSError):
-                write_record(self._path, VERSION, {KEY: self._build})

@@ -13,6 +13,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -227,9 +228,7 @@ class Worker:
         """Stop what runs, write down what is held and end, soon in any case."""
         if self._session is None:
             os._exit(0)
-        limit = threading.Timer(END_LIMIT_S, os._exit, (0,))
-        limit.daemon = True
-        limit.start()
+        start_thread(_exit_in_time, name="end")
         self._take(Stop())
         self._tasks.put(Close())
 
@@ -275,6 +274,12 @@ class Worker:
     def _send(self, answer: Answer) -> None:
         with self._send_lock, contextlib.suppress(OSError):  # who reads the pipe sees its end
             self._connection.send(answer)
+
+
+def _exit_in_time() -> None:
+    """End the process though something does not let it."""
+    time.sleep(END_LIMIT_S)
+    os._exit(0)
 
 
 def main() -> None:

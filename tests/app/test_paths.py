@@ -27,7 +27,6 @@ def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:
         paths.snapshots_dir,
         paths.worker_log_path,
         paths.doctor_log_path,
-        paths.build_memory_path,
         lambda: paths.model_folders(()),
     ):
         place()

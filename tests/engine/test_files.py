@@ -26,12 +26,10 @@ from engine.presets.library import save_preset
 from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportRequest
 from engine.presets.programs.formats import FORMATS, write
-from engine.process.watchdog import BuildMemory
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))
 WRITERS: dict[str, Callable[[Path], object]] = {
     "calibrations.json": lambda path: write_calibrations(path, {"card": Calibration(1, None)}),
-    "build.json": lambda path: BuildMemory(path).remember_crash(),
     "mine.toml": lambda path: save_preset(Preset(name="mine"), path.parent, replace_existing=True),
     "serve.sh": lambda path: write(SHELL, path, replace_existing=True),
 }

@@ -61,7 +61,7 @@ def configuration(starter_path: Path) -> Configuration:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[WorkerClient]:
-    client = WorkerClient(log_path=tmp_path / "engine.log", memory_path=tmp_path / "build.json")
+    client = WorkerClient(log_path=tmp_path / "engine.log")
     yield client
     client.close()
 
@@ -280,34 +280,20 @@ CRASHING_WORKER = """
 """
 
 
-def test_a_crash_at_the_first_decode_is_retried_without_extra_buffers_and_remembered(
+def test_a_crash_at_the_first_decode_is_retried_without_extra_buffers(
     tmp_path: Path, configuration: Configuration
 ) -> None:
     script = tmp_path / "crashing.py"
     script.write_text(textwrap.dedent(CRASHING_WORKER))
-    command = (sys.executable, str(script))
-
-    def load_once() -> list[Event]:
-        client = WorkerClient(
-            log_path=tmp_path / "engine.log",
-            memory_path=tmp_path / "build.json",
-            command=command,
-        )
-        client.load(configuration)
-        events = collect(client, lambda event: isinstance(event, Loaded))
-        client.close()
-        return events
-
-    first = load_once()
-    stopped = next(event for event in first if isinstance(event, WorkerStopped))
+    client = WorkerClient(log_path=tmp_path / "engine.log", command=(sys.executable, str(script)))
+    client.load(configuration)
+    events = collect(client, lambda event: isinstance(event, Loaded))
+    client.close()
+    stopped = next(event for event in events if isinstance(event, WorkerStopped))
     assert stopped.will_restart
     assert "SIGSEGV" in stopped.message
-    assert isinstance(first[-1], Loaded)
-    assert FALLBACK_NOTE in first[-1].notes
-    second = load_once()
-    assert not any(isinstance(event, WorkerStopped) for event in second)
-    assert isinstance(second[-1], Loaded)
-    assert FALLBACK_NOTE in second[-1].notes
+    assert isinstance(events[-1], Loaded)
+    assert FALLBACK_NOTE in events[-1].notes
 
 
 def test_the_engine_ends_when_its_front_end_is_killed(

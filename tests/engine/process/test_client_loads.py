@@ -16,7 +16,6 @@ import pytest
 
 import engine.process.client
 from engine.background import ThreadFault
-from engine.builds import installed_build
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import FALLBACK_NOTE, WorkerClient
@@ -91,7 +90,6 @@ def make_client(
     script.write_text(textwrap.dedent(PLAYED))
     return WorkerClient(
         log_path=log_path or folder / "engine.log",
-        memory_path=folder / "build.json",
         command=(sys.executable, str(script), str(folder)),
         silence_limit_s=silence_limit_s,
     )
@@ -196,33 +194,18 @@ def test_a_model_that_crashes_with_and_without_extra_buffers_slows_no_other(
     assert loads(tmp_path) == [["crashes always", True], ["crashes always", False], ["good", True]]
 
 
-def test_a_build_that_crashes_with_extra_buffers_alone_is_remembered(
+def test_after_a_crash_the_next_models_are_loaded_without_extra_buffers(
     client: WorkerClient, tmp_path: Path
 ) -> None:
     client.load(model("crashes"))
     first = events_up_to(client, Loaded)[-1]
-    again = make_client(tmp_path)
-    again.load(model("good"))
-    second = events_up_to(again, Loaded)[-1]
-    again.close()
+    client.load(model("good"))
+    second = events_up_to(client, Loaded)[-1]
 
     assert loads(tmp_path) == [["crashes", True], ["crashes", False], ["good", False]]
     for event in (first, second):
         assert isinstance(event, Loaded)
         assert FALLBACK_NOTE in event.notes
-
-
-def test_a_crash_that_an_older_kvchat_blamed_on_a_build_unseen_is_looked_at_again(
-    client: WorkerClient, tmp_path: Path
-) -> None:
-    client.close()
-    old = {"extra_buffers_crash_on": installed_build()}
-    (tmp_path / "build.json").write_text(json.dumps(old))
-    again = make_client(tmp_path)
-    again.load(model("good"))
-    events_up_to(again, Loaded)
-    again.close()
-    assert loads(tmp_path) == [["good", True]]
 
 
 @pytest.mark.parametrize("is_begun", [True, False], ids=["loading", "starting"])
