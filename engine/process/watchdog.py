@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-
 NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 CAUSES = {
     signal.SIGSEGV: "it read memory that is not its own (SIGSEGV)",
