@@ -196,9 +196,9 @@ def test_model_draft_settings_and_machine_tell_costs_apart(
             replace(configuration, adapters=(Adapter(small),)),
         )
     ]
-    monkeypatch.setattr("engine.model.speeds.platform.node", lambda: "another machine")
+    monkeypatch.setattr("engine.builds.platform.node", lambda: "another machine")
     keys.append(profile_key(configuration))
-    monkeypatch.setattr("engine.model.speeds.os.cpu_count", lambda: 1234)
+    monkeypatch.setattr("engine.builds.os.cpu_count", lambda: 1234)
     keys.append(profile_key(configuration))
     assert len(set(keys)) == len(keys)
 
