@@ -89,11 +89,6 @@ def joint_block(parts: Sequence[tuple[float, Block]]) -> Block:
     return a, b, c, d
 
 
-def agree(one: PairedGain, other: PairedGain) -> bool:
-    """Whether two measurements of the same can both be right: their intervals meet."""
-    return one.low <= other.high and other.low <= one.high
-
-
 def _rank(n: int) -> int:
     """From which ratio of either end on the interval begins, 1 is the outermost."""
     rank, tail = 1, 0.0

@@ -126,17 +126,25 @@ class Trial:
         return changed
 
 
+Tried = Mapping[str, Mapping[str, object]]
+"""Fields of `Configuration` with their values, by what they are called."""
+
+
 @dataclass(frozen=True, slots=True)
-class SettingGroup:
-    """Candidates that exclude each other, and what they change."""
+class Setting:
+    """A setting, and what is tried for it; its candidates exclude each other."""
 
     name: str
     works: tuple[WorkName, ...]
-    trials: tuple[Trial, ...]
+    tried: Callable[[Configuration, Scope, Sizes], Tried]
     cost: str = ""
     """What taking one costs beside time; empty is nothing."""
-    never_taken: str = ""
-    """Why a faster one is reported and not taken; empty where it is taken."""
+
+    def trials(self, best: Configuration, scope: Scope, sizes: Sizes) -> tuple[Trial, ...]:
+        """What is tried and is not the best so far itself."""
+        found = self.tried(best, scope, sizes).items()
+        trials = (Trial(label, changes) for label, changes in found)
+        return tuple(each for each in trials if each.of(best) != best)
 
 
 def thread_counts(scope: Scope) -> tuple[int, ...]:
@@ -148,51 +156,27 @@ def thread_counts(scope: Scope) -> tuple[int, ...]:
     return tuple(sorted({*shares, n_logical}))
 
 
-THREADS_COST = "a fixed number does not make room when other programs need a core"
+def _threads(scope: Scope, name: str) -> Tried:
+    counts = thread_counts(scope)
+    return {"1 thread" if n == 1 else f"{n} threads": {name: n} for n in counts}
 
 
-def _threads(best: Configuration, scope: Scope, _: Sizes) -> SettingGroup:
-    counts = [n for n in thread_counts(scope) if n != best.n_threads]
-    trials = tuple(Trial(_threads_label(n), {"n_threads": n}) for n in counts)
-    return SettingGroup("threads while writing", ("near",), trials, THREADS_COST)
+def _flash_attention(best: Configuration, scope: Scope) -> Tried:
+    if not scope.has_flash_attention or is_quantized(best.type_v):
+        return {}
+    other = "on" if best.flash_attention == "off" else "off"
+    return {other: {"flash_attention": other}}
 
 
-def _threads_batch(best: Configuration, scope: Scope, _: Sizes) -> SettingGroup:
-    counts = [n for n in thread_counts(scope) if n != best.n_threads_batch]
-    trials = tuple(Trial(_threads_label(n), {"n_threads_batch": n}) for n in counts)
-    return SettingGroup("threads while reading", ("prompt",), trials, THREADS_COST)
-
-
-def _threads_label(n: int) -> str:
-    return "1 thread" if n == 1 else f"{n} threads"
-
-
-def _flash_attention(best: Configuration, scope: Scope, _: Sizes) -> SettingGroup:
-    can_change = scope.has_flash_attention and not is_quantized(best.type_v)
-    if best.flash_attention == "off":
-        other, cost = Trial("on", {"flash_attention": "on"}), ""
-    else:
-        other, cost = (
-            Trial("off", {"flash_attention": "off"}),
-            "drafted tokens round otherwise than single ones, so texts can differ at near ties; "
-            "the table of scores takes memory",
-        )
-    trials = (other,) if can_change else ()
-    return SettingGroup("flash attention", ("deep", "prompt"), trials, cost)
-
-
-def _ubatch(best: Configuration, _: Scope, sizes: Sizes) -> SettingGroup:
+def _ubatch(best: Configuration, sizes: Sizes) -> Tried:
     """Sizes that the timed prompt fills: larger ones would compute the same batch."""
     now = min(best.n_ubatch, sizes.n_prompt)
     most = min(sizes.n_prompt, best.n_batch)
-    counts = [n for n in UBATCHES if n <= most and n not in (now, best.n_ubatch)]
-    trials = tuple(Trial(f"{n} tokens", {"n_ubatch": n}) for n in counts)
-    cost = "the compute buffer grows or shrinks with it: `kvchat plan` says by how much"
-    return SettingGroup("ubatch", ("prompt",), trials, cost)
+    return {f"{n} tokens": {"n_ubatch": n} for n in UBATCHES if n <= most and n != now}
 
 
-def _drafts(best: Configuration, scope: Scope, _: Sizes) -> SettingGroup:
-    """No drafts, the automatic rule and a fixed look-up, each unless it is what drafts now."""
+def _drafts(best: Configuration, scope: Scope) -> Tried:
+    """No drafts, the automatic rule and a fixed look-up."""
     now = best.speculation
     auto = PredictorName.COMBINED if best.draft else PredictorName.SUFFIX
     fixed = replace(now, predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED)
@@ -201,36 +185,40 @@ def _drafts(best: Configuration, scope: Scope, _: Sizes) -> SettingGroup:
         f"{auto}:auto": replace(now, predictor=auto, controller=ControllerName.AUTO),
         f"lookup:fixed:{LOOKUP_DRAFT}": replace(fixed, n_draft=LOOKUP_DRAFT),
     }
-    trials = tuple(Trial(label, {"speculation": each}) for label, each in tried.items())
-    others = tuple(each for each in trials if each.of(best) != best)
-    return SettingGroup("drafts", ("reply",), others if scope.can_draft else ())
+    return {label: {"speculation": each} for label, each in tried.items() if scope.can_draft}
 
 
-def _gpu_layers(best: Configuration, scope: Scope, _: Sizes) -> SettingGroup:
+def _gpu_layers(best: Configuration, scope: Scope) -> Tried:
     """All layers, half of them and none; which of them fit is seen when they are loaded."""
     now = -1 if best.n_gpu_layers >= scope.n_layers else best.n_gpu_layers
-    counts = [n for n in (-1, scope.n_layers // 2, 0) if n != now and scope.has_gpu]
-    labels = {-1: "all", 0: "none"}
-    trials = tuple(Trial(labels.get(n, str(n)), {"n_gpu_layers": n}) for n in counts)
-    cost = "the memory of the GPU: `kvchat plan` says how much"
-    return SettingGroup("layers on the GPU", ("near", "prompt"), trials, cost)
+    layers = {"all": -1, str(scope.n_layers // 2): scope.n_layers // 2, "none": 0}
+    return {label: {"n_gpu_layers": n} for label, n in layers.items() if scope.has_gpu and n != now}
 
 
-def _cache_type(best: Configuration, _: Scope, __: Sizes) -> SettingGroup:
-    other = Trial("q8_0", {"type_k": "q8_0", "type_v": "q8_0", "flash_attention": "auto"})
-    trials = (other,) if (best.type_k, best.type_v) == ("f16", "f16") else ()
-    reason = "it changes the text: `kvchat cache-quality` measures how much"
-    return SettingGroup("cache type", ("deep",), trials, never_taken=reason)
-
-
-GROUPS: tuple[Callable[[Configuration, Scope, Sizes], SettingGroup], ...] = (
-    _threads,
-    _threads_batch,
-    _flash_attention,
-    _ubatch,
-    _drafts,
-    _gpu_layers,
-    _cache_type,
-)
-"""What is settled soonest comes first: threads change while the model runs, flash attention, ubatch
-and cache type take a new context, layers another load. Each is given the best settings so far."""
+THREADS_COST = "a fixed number does not make room when other programs need a core"
+SETTINGS = (
+    Setting(
+        "threads while writing", ("near",), lambda _, scope, __: _threads(scope, "n_threads"),
+        THREADS_COST,
+    ),
+    Setting(
+        "threads while reading", ("prompt",),
+        lambda _, scope, __: _threads(scope, "n_threads_batch"), THREADS_COST,
+    ),
+    Setting(
+        "flash attention", ("deep", "prompt"), lambda best, scope, _: _flash_attention(best, scope),
+        "without it drafted tokens round otherwise than single ones, so texts can differ at near "
+        "ties, and the table of scores takes memory",
+    ),
+    Setting(
+        "ubatch", ("prompt",), lambda best, _, sizes: _ubatch(best, sizes),
+        "the compute buffer grows or shrinks with it: `kvchat plan` says by how much",
+    ),
+    Setting("drafts", ("reply",), lambda best, scope, _: _drafts(best, scope)),
+    Setting(
+        "layers on the GPU", ("near", "prompt"), lambda best, scope, _: _gpu_layers(best, scope),
+        "the memory of the GPU: `kvchat plan` says how much",
+    ),
+)  # fmt: skip
+"""What is settled soonest comes first: threads change while the model runs, flash attention and
+ubatch take a new context, layers another load. Each is tried with the best settings so far."""

@@ -1,7 +1,7 @@
 """The search for the fastest settings of a model on a machine, within a time.
 
 The settings at the start are measured first, so that there is a result whatever follows. Then each
-group of settings is compared with the best so far, in blocks A B B A of short runs, its candidates
+setting is compared with the best so far, in blocks A B B A of short runs, its candidates
 by turns, until each is decided (`engine.tuning.gain`) or the time is over.
 """
 
@@ -18,12 +18,12 @@ from engine.tuning.gain import Block, PairedGain, gain_of, joint_block, take_blo
 from engine.tuning.machine import EngineDiedError, Machine, OutOfTimeError, TooShortError
 from engine.tuning.settings import (
     FIRST_SIZES,
-    GROUPS,
     MOST_CTX,
     NEAR_TOKENS,
+    SETTINGS,
     TURN,
     Scope,
-    SettingGroup,
+    Setting,
     Sizes,
     Trial,
     Work,
@@ -134,7 +134,7 @@ class Tuner:
         budget_s: Time for everything.
         until_s: When it is over, on the clock.
         tell: Called with what is measured and with each result.
-        keep: Called with what was found when the start is measured, and after each group.
+        keep: Called with what was found when the start is measured, and after each setting.
         clock: Seconds, from any start.
     """
 
@@ -190,15 +190,15 @@ class Tuner:
         """
         self._measure_start()
         self._keep(self.outcome)
-        for make in GROUPS:
-            group = make(self._best, self._scope, self._sizes)
-            series = [_Series(trial, {name: [] for name in group.works}) for trial in group.trials]
-            if refusal := self._refusal(group):
+        for setting in SETTINGS:
+            trials = setting.trials(self._best, self._scope, self._sizes)
+            series = [_Series(trial, {name: [] for name in setting.works}) for trial in trials]
+            if refusal := self._refusal(setting):
                 for each in series:
                     each.ended = "not tried", refusal
-            self._within_time(partial(self._compare, group, series))
+            self._within_time(partial(self._compare, setting, series))
             if series:
-                self._conclude(group, series)
+                self._conclude(setting, series)
                 self._keep(self.outcome)
         return self.outcome
 
@@ -271,39 +271,39 @@ class Tuner:
 
     # --- candidates ---
 
-    def _compare(self, group: SettingGroup, series: Sequence[_Series]) -> None:
+    def _compare(self, setting: Setting, series: Sequence[_Series]) -> None:
         """Take blocks of the candidates by turns until each is decided.
 
         Raises:
             OutOfTimeError: the time was over first.
         """
-        if self._preparing_s(group) > self._left_s / 2:
+        if self._preparing_s(setting) > self._left_s / 2:
             return
-        for works in self._turns(group):
+        for works in self._turns(setting):
             waiting = [each for each in series if not each.is_over]
             if not waiting:
                 return
             for each in waiting:
-                self._take_blocks(group, each, works)
+                self._take_blocks(setting, each, works)
 
-    def _preparing_s(self, group: SettingGroup) -> float:
+    def _preparing_s(self, setting: Setting) -> float:
         """Time until the first block: two contexts may read a long chat first."""
-        n_held = max(self._sizes.work(name).n_held for name in group.works)
+        n_held = max(self._sizes.work(name).n_held for name in setting.works)
         return 2 * n_held * median(self._seconds["prompt"]) if n_held > NEAR_TOKENS else 0.0
 
-    def _turns(self, group: SettingGroup) -> Iterator[list[Work]]:
+    def _turns(self, setting: Setting) -> Iterator[list[Work]]:
         """What each block times: the same again, or the next prompt."""
-        if group.works == ("reply",):
+        if setting.works == ("reply",):
             for prompt in self._prompts:
                 yield [self._sizes.work("reply", prompt)]
             return
-        works = [self._sizes.work(name) for name in group.works]
+        works = [self._sizes.work(name) for name in setting.works]
         n_held = max(work.n_held for work in works)  # cutting a long chat off would lose it
         while True:
             yield [replace(work, n_held=n_held) for work in works]
 
-    def _take_blocks(self, group: SettingGroup, each: _Series, works: Sequence[Work]) -> None:
-        self._tell(Progress(group.name, each.trial.label, _n_blocks(each), each.gain))
+    def _take_blocks(self, setting: Setting, each: _Series, works: Sequence[Work]) -> None:
+        self._tell(Progress(setting.name, each.trial.label, _n_blocks(each), each.gain))
         candidate = each.trial.of(self._best)
         try:
             blocks = [
@@ -346,36 +346,36 @@ class Tuner:
 
     # --- verdicts ---
 
-    def _conclude(self, group: SettingGroup, series: Sequence[_Series]) -> None:
+    def _conclude(self, setting: Setting, series: Sequence[_Series]) -> None:
         """Give each candidate its verdict, and go on with the fastest."""
         faster = [each for each in series if (gain := each.gain) is not None and gain.is_faster]
         fastest = max(faster, key=lambda each: each.gain.median if each.gain else 0.0, default=None)
         for each in series:
-            result = self._result(group, each, fastest)
+            result = self._result(setting, each, fastest)
             self._compared.append(result)
             self._tell(result)
-        if fastest is not None and not group.never_taken:
+        if fastest is not None:
             self._go_on_with(fastest)
 
-    def _result(self, group: SettingGroup, each: _Series, fastest: _Series | None) -> TrialResult:
+    def _result(self, setting: Setting, each: _Series, fastest: _Series | None) -> TrialResult:
         gain = each.gain
         verdict, reason = _verdict(each, gain)
         if verdict == "taken":
             if each is not fastest:
                 assert fastest is not None
                 verdict, reason = "faster", f"{fastest.trial.label} is faster still"
-            elif group.never_taken or (reason := self._refusal(group)):
-                verdict, reason = "faster", group.never_taken or reason
+            elif reason := self._refusal(setting):
+                verdict = "faster"
         parts = {name: gain_of(blocks) for name, blocks in each.blocks.items()}
         return TrialResult(
-            group.name, each.trial.label, verdict, reason, gain,
+            setting.name, each.trial.label, verdict, reason, gain,
             {name: part for name, part in parts.items() if part is not None},
-            each.trial.changes, group.cost,
+            each.trial.changes, setting.cost,
         )  # fmt: skip
 
-    def _refusal(self, group: SettingGroup) -> str:
+    def _refusal(self, setting: Setting) -> str:
         """Why no number of threads is tried or taken: kvchat follows other programs by itself."""
-        if not (self._leaves_threads_open and self._is_busy and group.name.startswith("threads")):
+        if not (self._leaves_threads_open and self._is_busy and setting.name.startswith("threads")):
             return ""
         return (
             f"other programs took {self._n_others:.1f} of {self._scope.n_logical} cores meanwhile, "

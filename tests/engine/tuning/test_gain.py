@@ -11,7 +11,6 @@ from engine.tuning.gain import (
     N_MOST,
     Block,
     PairedGain,
-    agree,
     gain_of,
     joint_block,
     take_block,
@@ -94,9 +93,3 @@ def test_it_is_decided_where_more_blocks_would_change_nothing() -> None:
     assert gain([0.9] * N_FIRST + [1.0] * (N_DECIDING - N_FIRST)).is_decided
     assert not gain([1.1] * N_DECIDING + [0.9]).is_decided
     assert gain([1.1, 0.9, 1.1, 1.1] * (N_MOST // 4)).is_decided
-
-
-def test_two_measurements_agree_where_their_intervals_meet() -> None:
-    one = PairedGain(1.1, 1.0, 1.2, 8, 0.0)
-    assert agree(one, PairedGain(1.3, 1.2, 1.4, 8, 0.0))
-    assert not agree(one, PairedGain(1.3, 1.25, 1.4, 8, 0.0))

@@ -11,7 +11,7 @@ from engine.configuration import (
     DraftConfiguration,
     PredictorName,
 )
-from engine.tuning.settings import GROUPS, Scope, Sizes, sizes_for, thread_counts
+from engine.tuning.settings import SETTINGS, Scope, Sizes, sizes_for, thread_counts
 from tests.engine.tuning.fake_machine import CPU, START
 
 SIZES = Sizes(run_s=0.5, n_prompt=256, n_deep=1024, n_reply=24)
@@ -20,22 +20,21 @@ GPU = replace(CPU, has_gpu=True)
 
 
 def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
-    groups = [make(now, scope, SIZES) for make in GROUPS]
-    return {each.name: [trial.label for trial in each.trials] for each in groups if each.trials}
+    trials = {each.name: each.trials(now, scope, SIZES) for each in SETTINGS}
+    return {name: [trial.label for trial in each] for name, each in trials.items() if each}
 
 
 def test_what_is_settled_soonest_comes_first() -> None:
     assert list(tried(scope=GPU)) == [
         "threads while writing", "threads while reading", "flash attention", "ubatch", "drafts",
-        "layers on the GPU", "cache type",
+        "layers on the GPU",
     ]  # fmt: skip
 
 
 def test_nothing_is_tried_that_is_as_now() -> None:
     for now, scope in ((NOW, CPU), (replace(NOW, n_gpu_layers=0), GPU)):
-        for make in GROUPS:
-            group = make(now, scope, SIZES)
-            assert all(trial.of(now) != now for trial in group.trials), group.name
+        for each in SETTINGS:
+            assert all(trial.of(now) != now for trial in each.trials(now, scope, SIZES)), each.name
 
 
 def test_flash_attention_stays_where_the_model_or_the_cache_needs_it() -> None:

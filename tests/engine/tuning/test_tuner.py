@@ -242,17 +242,6 @@ def test_layers_go_to_a_gpu_where_that_is_faster_and_fits() -> None:
     assert outcome.changes == {"n_gpu_layers": 15}
 
 
-def test_a_cache_type_is_told_and_never_taken() -> None:
-    def small_cache(configuration: Configuration, workload: str) -> float:
-        return 1.3 if configuration.type_k == "q8_0" and workload == "deep" else 1.0
-
-    outcome = tuned(FakeMachine(small_cache))
-    q8 = result(outcome, "cache type", "q8_0")
-    assert q8.verdict == "faster"
-    assert "changes the text" in q8.reason
-    assert outcome.changes == {}
-
-
 def test_every_block_says_what_is_measured() -> None:
     told = Told()
     made_tuner(FakeMachine(), told, minutes=3).run()
