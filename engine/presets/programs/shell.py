@@ -31,12 +31,23 @@ from engine.presets.programs.llama_server import (
     starts_server,
 )
 
+_VARIABLE = r"\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
-_PLAIN = re.compile(r"""[^\s;&|<>()'"\\$#]+""")
-_QUOTED = re.compile(r"""[^"\\$]+""")
-_REST = ('"$@"', '"$*"', "$@", "$*")
-_ENDS = ";&|\n<>()"
+_PIECE = re.compile(
+    r"""
+      (?P<skipped>\\\r?\n | (?<![^\s;&|<>()]) (?:"\$[@*]"|\$[@*]|\#[^\n]*))
+    | (?P<end>[;&|\n<>()]|\Z)
+    | (?P<space>[ \t\r]+)
+    | (?P<single>'(?P<literal>[^']*)'?)
+    | (?P<double>"(?P<quoted>(?:[^"\\]|\\.)*)"?)
+    | (?P<escaped>\\(?P<character>.?))
+    | (?P<variable>VARIABLE)
+    | (?P<plain>[^\s;&|<>()'"\\$#]+|.)
+    """.replace("VARIABLE", _VARIABLE),
+    re.DOTALL | re.VERBOSE,
+)
+"""What a text is cut into; skipped are joined lines, a script's own arguments and comments."""
+_IN_QUOTES = re.compile(rf'\\(?P<escaped>["\\$`\n])|{_VARIABLE}')
 MAX_EXPANDED = 1 << 20
 """Characters that variables may come to in one text."""
 
@@ -97,7 +108,7 @@ def commands(text: str) -> Iterator[Command]:
     Raises:
         ImportedFileError: its variables grow beyond all bounds.
     """
-    return _Reader(text, {}).commands()
+    return _Reader().commands(text)
 
 
 def settings_only(text: str) -> Mapping[str, str]:
@@ -106,37 +117,28 @@ def settings_only(text: str) -> Mapping[str, str]:
     Raises:
         ImportedFileError: its variables grow beyond all bounds.
     """
-    reader = _Reader(text, {})
-    return {} if any(reader.commands()) else reader.variables
+    reader = _Reader()
+    return {} if any(reader.commands(text)) else reader.variables
 
 
 @dataclass(slots=True)
 class _Reader:
-    text: str
-    variables: dict[str, str]
-    index: int = 0
-    word: list[str] = field(default_factory=list)
-    has_word: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
     n_expanded: int = 0
 
-    def commands(self) -> Iterator[Command]:
+    def commands(self, text: str) -> Iterator[Command]:
         words: list[str] = []
-        while self.index < len(self.text):
-            character = self.text[self.index]
-            if character in '"$' and self._skips_rest():
-                continue
-            if character in _ENDS or character in " \t\r":
-                self._end_word(words)
-                self.index += 1
-                if character in _ENDS:
-                    yield from self._command(words)
-                    words = []
-            elif character == "#" and not self.has_word:
-                self._skip_line()
-            else:
-                self._take(character)
-        self._end_word(words)
-        yield from self._command(words)
+        word: list[str] | None = None
+        for piece in _PIECE.finditer(text):
+            if piece.lastgroup in ("space", "end"):
+                words += [] if word is None else ["".join(word)]
+                word = None
+            elif piece.lastgroup != "skipped":
+                word = [] if word is None else word
+                word.append(self._text(piece))
+            if piece.lastgroup == "end":
+                yield from self._command(words)
+                words = []
 
     def _command(self, words: list[str]) -> Iterator[Command]:
         """A command; words that only set variables set them."""
@@ -149,95 +151,36 @@ class _Reader:
                 return
         self.variables.update(local)
 
-    def _skips_rest(self) -> bool:
-        """Skip the script's own arguments."""
-        if self.has_word:
-            return False
-        for mark in _REST:
-            if self.text.startswith(mark, self.index):
-                self.index += len(mark)
-                return True
-        return False
-
-    def _skip_line(self) -> None:
-        end = self.text.find("\n", self.index)
-        self.index = len(self.text) if end < 0 else end
-
-    def _take(self, character: str) -> None:
-        match character:
-            case "'":
-                self._take_quoted_plainly()
-            case '"':
-                self._take_quoted()
-            case "\\":
-                self._take_escaped()
-            case "$":
-                self._take_variable()
+    def _text(self, piece: re.Match[str]) -> str:
+        """A piece of a word without its quotes, its variables put in."""
+        match piece.lastgroup:
+            case "single":
+                return piece["literal"]
+            case "double":
+                return _IN_QUOTES.sub(self._in_quotes, piece["quoted"])
+            case "escaped":
+                return piece["character"]
+            case "variable":
+                return self._value(piece)
             case _:
-                self._take_run(_PLAIN)
+                return piece[0]
 
-    def _take_run(self, characters: re.Pattern[str]) -> None:
-        """Take what means itself, one character at least."""
-        run = characters.match(self.text, self.index)
-        end = run.end() if run else self.index + 1
-        self._add(self.text[self.index : end])
-        self.index = end
+    def _in_quotes(self, match: re.Match[str]) -> str:
+        escaped: str | None = match["escaped"]
+        return self._value(match) if escaped is None else escaped.strip("\n")
 
-    def _take_quoted_plainly(self) -> None:
-        end = self.text.find("'", self.index + 1)
-        end = len(self.text) if end < 0 else end
-        self._add(self.text[self.index + 1 : end])
-        self.index = end + 1
-
-    def _take_quoted(self) -> None:
-        self.index += 1
-        self._add("")
-        while self.index < len(self.text) and self.text[self.index] != '"':
-            character = self.text[self.index]
-            following = self.text[self.index + 1 : self.index + 2]
-            if character == "\\" and following and following in '"\\$`\n':
-                self._add("" if following == "\n" else following)
-                self.index += 2
-            elif character == "$":
-                self._take_variable()
-            else:
-                self._take_run(_QUOTED)
-        self.index += 1
-
-    def _take_escaped(self) -> None:
-        following = self.text[self.index + 1 : self.index + 2]
-        if following == "\r":  # a line that ends as on Windows
-            following = self.text[self.index + 1 : self.index + 3]
-        if not following.endswith("\n"):
-            self._add(following)
-        self.index += 1 + len(following)
-
-    def _take_variable(self) -> None:
-        match = _VARIABLE.match(self.text, self.index)
-        name = match[1] or match[2] if match else None
-        if match is None or name not in self.variables:
-            self._add("$")
-            self.index += 1
-            return
-        value = self.variables[name]
+    def _value(self, match: re.Match[str]) -> str:
+        """The value of a variable that the text sets; others stay as they are written."""
+        value = self.variables.get(match["braced"] or match["bare"])
+        if value is None:
+            return match[0]
         self.n_expanded += len(value)
         if self.n_expanded > MAX_EXPANDED:
             raise ImportedFileError(
                 f"the variables of this text come to more than {MAX_EXPANDED:,} characters: give "
                 "the command with its values written out"
             )
-        self._add(value)
-        self.index = match.end()
-
-    def _add(self, text: str) -> None:
-        self.word.append(text)
-        self.has_word = True
-
-    def _end_word(self, words: list[str]) -> None:
-        if self.has_word:
-            words.append("".join(self.word))
-        self.word.clear()
-        self.has_word = False
+        return value
 
 
 FORMAT = Format(

@@ -1,6 +1,7 @@
 """A systemd user service that keeps llama-server running, and what a unit starts as a preset."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
 _EXEC_START = re.compile(r"^ExecStart\s*=\s*[-@:+!|]*(.*)$", re.MULTILINE)
 _ENVIRONMENT = re.compile(r"^Environment\s*=\s*(.*)$", re.MULTILINE)
 _ENVIRONMENT_FILE = re.compile(r"^EnvironmentFile\s*=\s*(.+)$", re.MULTILINE)
-_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|(\S+)')
 
 
 def render(request: ExportRequest) -> Exported:
@@ -124,13 +124,11 @@ def _quoted(word: str) -> str:
 
 
 def _words(command: str) -> list[str]:
-    words = []
-    for match in _WORD.finditer(command):
-        word = match[1] if match[1] is not None else match[2] if match[2] is not None else match[3]
-        if match[2] is None:
-            word = re.sub(r"\\(.)", r"\1", word)
-        words.append(word.replace("%%", "%").replace("$$", "$"))
-    return words
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ImportedFileError(f"this systemd unit cannot be split into words: {error}") from error
+    return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
 file_name = named_file(".service")
