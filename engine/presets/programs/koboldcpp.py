@@ -8,7 +8,7 @@ not know.
 import json
 from collections.abc import Iterator, Mapping
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration
 from engine.parsing import parse_json
 from engine.presets.programs.base import (
     Exported,
@@ -22,13 +22,10 @@ from engine.presets.programs.base import (
     writable,
 )
 from engine.presets.programs.remarks import (
-    flash_is_on,
-    idle_draft,
-    left_behind,
-    no_draft_types,
-    no_lookup,
-    no_scales,
-    one_length,
+    Drafter,
+    differences,
+    drafters,
+    drafting_remarks,
     one_type,
 )
 from engine.presets.programs.rules import (
@@ -54,6 +51,8 @@ QUANT_KV: dict[str, int | str] = {"f16": 0, "q8_0": 1, "q4_0": 2, "bf16": "bf16"
 BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 DEFAULT_N_CTX = 8192
 DEFAULT_HEAD_DRAFT = 3
+OFFERED: tuple[Drafter, ...] = ("draft",)
+"""What drafts beside the model's own head, which leaves a draft model its place."""
 
 _SAMPLING: Mapping[str, str] = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -61,14 +60,6 @@ _SAMPLING: Mapping[str, str] = {
 }  # fmt: skip
 """Defaults of its API by the names that a preset has for them."""
 _NO_NEWS = frozenset({"skiplauncher"})
-_CONSEQUENCES = {
-    "rpc_workers": "and this machine computes all layers",
-    "n_slots": "it answers one request after the other",
-    "kv_unified": "and has one slot",
-    "use_extra_buffers": "and weights may be repacked",
-    "n_threads_batch": "and reads prompts with the threads that it decodes with",
-    "use_mmap": "and it decides whether the file is mapped",
-}
 
 
 def render(request: ExportRequest) -> Exported:
@@ -78,7 +69,6 @@ def render(request: ExportRequest) -> Exported:
         ExportError: a path or pattern that no export can write.
     """
     configuration = with_absolute_paths(request).configuration
-    kv_type, kv_remarks = one_type(configuration, PROGRAM, tuple(QUANT_KV))
     settings = {
         "model_param": writable(str(configuration.model_path)),
         "host": request.host,
@@ -88,7 +78,7 @@ def render(request: ExportRequest) -> Exported:
         "batchsize": _batch(configuration),
         "flashattention": configuration.flash_attention != "off",
         "noflashattention": configuration.flash_attention == "off",
-        "quantkv": QUANT_KV[kv_type],
+        "quantkv": QUANT_KV[one_type(configuration, tuple(QUANT_KV))],
         "useswa": not configuration.swa_full,
         "noswa": configuration.swa_full,
         "lowvram": not configuration.offload_kqv,
@@ -98,7 +88,8 @@ def render(request: ExportRequest) -> Exported:
         **_placement(request),
         **_others(configuration),
     }
-    remarks = (*kv_remarks, *_remarks(configuration))
+    found = read(ImportRequest("", settings)).preset
+    remarks = (*differences(configuration, found, PROGRAM), *_remarks(configuration))
     return Exported(json_text(settings), remarks)
 
 
@@ -167,7 +158,7 @@ def _others(configuration: Configuration) -> dict[str, object]:
         others["usemtp"] = True
         others["draftamount"] = configuration.n_mtp_draft
     draft = configuration.draft
-    if draft is not None and configuration.speculation.predictor is PredictorName.DRAFT:
+    if draft is not None and "draft" in drafters(configuration, OFFERED):
         others["draftmodel"] = writable(str(draft.model_path))
         others.setdefault("draftamount", configuration.speculation.n_draft)
         others["draftgpulayers"] = layers_written(draft.n_gpu_layers)
@@ -184,13 +175,8 @@ def _batch(configuration: Configuration) -> int:
 
 
 def _remarks(configuration: Configuration) -> Iterator[str]:
-    batch = _batch(configuration)
-    if not batch == configuration.n_batch == configuration.n_ubatch:
-        yield (
-            f"n_batch is {configuration.n_batch} and n_ubatch {configuration.n_ubatch}: koboldcpp "
-            f"has batchsize for both, a power of two, and gets {batch}"
-        )
-    yield from flash_is_on(configuration, PROGRAM)
+    drafting, n_draft = drafters(configuration, OFFERED), configuration.speculation.n_draft
+    yield from drafting_remarks(configuration, PROGRAM, drafting, n_draft)
     if isinstance(QUANT_KV.get(configuration.type_k), str):
         yield f"type_k is {configuration.type_k}: koboldcpp before 2026 reads that as f16"
     if not 256 <= configuration.n_ctx <= 524288:
@@ -200,27 +186,6 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
             f"type_v is {configuration.type_v} without flash attention: koboldcpp then quantises "
             "the keys only"
         )
-    yield from no_scales(configuration, PROGRAM)
-    yield from no_lookup(configuration, PROGRAM)
-    yield from idle_draft(configuration, PROGRAM)
-    if configuration.speculation.predictor is PredictorName.DRAFT:
-        yield from _draft_remarks(configuration)
-    yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
-
-
-def _draft_remarks(configuration: Configuration) -> Iterator[str]:
-    speculation = configuration.speculation
-    yield from one_length(configuration, PROGRAM)
-    if configuration.n_mtp_draft:
-        yield (
-            f"n_draft is {speculation.n_draft}: koboldcpp has draftamount for the draft model and "
-            f"for the model's own head, and gets {configuration.n_mtp_draft}"
-        )
-    yield (
-        f"draft_min_tokens is {speculation.draft_min_tokens} and draft_min_confidence "
-        f"{speculation.draft_min_confidence:g}: koboldcpp has no setting for them"
-    )
-    yield from no_draft_types(configuration, PROGRAM)
 
 
 # --- to rules ---

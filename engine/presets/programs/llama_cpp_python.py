@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
 from engine.presets.programs.base import (
     Exported,
@@ -19,14 +19,7 @@ from engine.presets.programs.base import (
     with_absolute_paths,
     writable,
 )
-from engine.presets.programs.remarks import (
-    flash_is_on,
-    left_behind,
-    no_draft,
-    no_lookup,
-    no_scales,
-    one_length,
-)
+from engine.presets.programs.remarks import Drafter, differences, drafters, drafting_remarks
 from engine.presets.programs.rules import (
     ALL_LAYERS,
     Data,
@@ -37,6 +30,9 @@ from engine.presets.programs.rules import (
 )
 
 PROGRAM = "llama-cpp-python's server"
+OFFERED: tuple[Drafter, ...] = ("lookup",)
+SAID_AT_ONCE = ("swa_full", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Fields that one remark is for, whatever their values."""
 SOURCE = "a configuration of llama-cpp-python's server"
 SPLIT_MODES = {"none": 0, "layer": 1}
 LOOKUP = "prompt-lookup-decoding"
@@ -50,27 +46,21 @@ _PLAIN = (
 )  # fmt: skip
 """Settings that are written as a preset has them; none where the value is None."""
 _NO_NEWS = frozenset({"model_alias", "logits_all", "chat_format"})
-_CONSEQUENCES = {
-    "rpc_workers": "and this machine computes all layers",
-    "n_slots": "it answers one request after the other",
-    "kv_unified": "and has one slot",
-    "n_mtp_draft": "and leaves the model's own head unused",
-    "n_cpu_moe": "so experts lie with their layers",
-    "tensor_overrides": "and every tensor lies with its layer",
-    "mmproj_offload": "and the projector goes to a GPU",
-    "use_extra_buffers": "and weights may be repacked",
-}
 
 
 def render(request: ExportRequest) -> Exported:
     """The file; start with `python -m llama_cpp.server --config_file FILE`."""
-    configuration = with_absolute_paths(request).configuration
+    request = with_absolute_paths(request)
+    configuration = request.configuration
     settings = {
         "host": request.host,
         "port": request.port,
         "models": [_model(configuration, slug(request.name))],
     }
-    return Exported(json_text(settings), tuple(_remarks(request)))
+    found = read(ImportRequest("", settings)).preset
+    differing = differences(configuration, found, PROGRAM, skipped=SAID_AT_ONCE)
+    remarks = (*differing, *_remarks(request))
+    return Exported(json_text(settings), remarks)
 
 
 def is_python_server(request: ImportRequest) -> bool:
@@ -127,7 +117,7 @@ def _model(configuration: Configuration, alias: str) -> dict[str, object]:
     if configuration.mmproj_path is not None:
         settings["clip_model_path"] = writable(str(configuration.mmproj_path))
         settings["chat_format"] = "mtmd"
-    if configuration.speculation.drafts_from_text:
+    if drafters(configuration, OFFERED):
         settings["draft_model"] = LOOKUP
         settings["draft_model_num_pred_tokens"] = configuration.speculation.n_draft
     return settings
@@ -135,24 +125,14 @@ def _model(configuration: Configuration, alias: str) -> dict[str, object]:
 
 def _remarks(request: ExportRequest) -> Iterator[str]:
     configuration = request.configuration
-    yield from flash_is_on(configuration, PROGRAM)
+    drafting, n_draft = drafters(configuration, OFFERED), configuration.speculation.n_draft
+    yield from drafting_remarks(configuration, PROGRAM, drafting, n_draft)
     if not configuration.swa_full and (request.model is None or _has_windows(request)):
         yield (
             f"swa_full is off: {PROGRAM} keeps every token of layers with a sliding window, and "
             "needs more memory than planned where a model has such layers"
         )
-    if len(configuration.lora_paths) > 1:
-        yield f"there are {len(configuration.lora_paths)} adapters: {PROGRAM} takes the first only"
-    yield from no_scales(configuration, PROGRAM)
-    speculation, sampling = configuration.speculation, configuration.sampling
-    if speculation.drafts_from_text:
-        if speculation.predictor is not PredictorName.LOOKUP:
-            yield f"the predictor is {speculation.predictor}: {PROGRAM} gets its look-up instead"
-        yield from one_length(configuration, PROGRAM)
-    else:
-        yield from no_lookup(configuration, PROGRAM)
-    yield from no_draft(configuration, PROGRAM)
-    yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
+    sampling = configuration.sampling
     yield (
         f"sampling (temperature {sampling.temperature:g}, top_k {sampling.top_k}, top_p "
         f"{sampling.top_p:g}, min_p {sampling.min_p:g}, repetition_penalty "

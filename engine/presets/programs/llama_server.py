@@ -40,7 +40,7 @@ from engine.presets.programs.llama_server_drafts import (
     draft_remarks,
     read_drafts,
 )
-from engine.presets.programs.remarks import no_answer_rule
+from engine.presets.programs.remarks import CONSEQUENCES, differences
 from engine.presets.programs.rules import (
     ALL_LAYERS,
     Data,
@@ -56,6 +56,11 @@ PROGRAM = "llama-server"
 SUBCOMMANDS = ("serve", "server")
 """`llama serve` is llama-server under llama.cpp's one binary."""
 DEFAULT_SLOTS = 4
+IN_IK = {
+    **CONSEQUENCES,
+    "swa_full": "it always keeps every token of such layers",
+    "use_extra_buffers": "it has none",
+}
 UNMAPPED = "none"
 LOAD_MODES = ("auto", "mmap", UNMAPPED)
 """Values of `--load-mode` that a preset can say."""
@@ -303,8 +308,18 @@ def _csv_field(path: str) -> str:
 
 
 def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
-    yield from _flag_remarks(configuration, flags)
+    found = preset_from(given_words(arguments(configuration, flags)), PROGRAM, PROGRAM).preset
+    if flags.name == "ik":
+        yield from differences(configuration, found, flags.title, IN_IK, ("kv_unified",))
+        yield from _ik_remarks(configuration)
+    else:
+        yield from differences(configuration, found, PROGRAM)
     yield from draft_remarks(configuration, model, flags)
+    if configuration.sampling.grammar.endswith(LARK_SUFFIX):
+        yield (
+            f"grammar is {configuration.sampling.grammar}: {PROGRAM} reads Lark only where it was "
+            "built with LLGUIDANCE, and behind a first line %llguidance {}"
+        )
     if configuration.rpc_workers:
         yield (
             f"the workers {', '.join(configuration.rpc_workers)} must run first, and llama-server "
@@ -320,27 +335,11 @@ def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) 
         yield "the model has no chat template: llama-server will guess one"
 
 
-def _flag_remarks(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
-    at_texts = "stops at texts only, which come with each request"
-    yield from no_answer_rule(configuration, PROGRAM, "stop_tokens", at_texts)
-    if _has_scales(configuration) and not flags.has("lora_scaled"):
-        scales = ", ".join(f"{adapter.scale:g}" for adapter in configuration.adapters)
-        yield f"the scales of the adapters ({scales}) stay behind: {flags.title} gets each at 1"
-    if not flags.has("json_schema"):
-        yield from no_answer_rule(configuration, flags.title, "json_schema")
-    if configuration.sampling.grammar.endswith(LARK_SUFFIX):
-        yield (
-            f"grammar is {configuration.sampling.grammar}: {PROGRAM} reads Lark only where it was "
-            "built with LLGUIDANCE, and behind a first line %llguidance {}"
-        )
-    if configuration.swa_full and not flags.has("swa_full"):
-        yield f"swa_full stays behind: {flags.title} always keeps every token of such layers"
-    if not flags.has("kv_unified") and (configuration.n_slots > 1 or configuration.kv_unified):
+def _ik_remarks(configuration: Configuration) -> Iterator[str]:
+    if configuration.n_slots > 1 or configuration.kv_unified:
         state = "on" if configuration.kv_unified else "off"
-        yield f"kv_unified is {state}: the slots of {flags.title} always share their cells"
-    if not configuration.use_extra_buffers and not flags.has("use_extra_buffers"):
-        yield f"use_extra_buffers is off: {flags.title} has none, and needs no flag for it"
-    if flags.name == "ik" and configuration.flash_attention == "auto":
+        yield f"kv_unified is {state}: the slots of ik_llama.cpp always share their cells"
+    if configuration.flash_attention == "auto":
         yield "flash_attention is auto: ik_llama.cpp reads that as on"
 
 

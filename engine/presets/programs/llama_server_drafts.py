@@ -8,12 +8,12 @@ from engine.configuration import (
     Configuration,
     ControllerName,
     DraftConfiguration,
-    PredictorName,
     SpeculationSettings,
 )
 from engine.model.architecture import Model
 from engine.presets.programs.base import number
 from engine.presets.programs.flags import CURRENT, FlagSet
+from engine.presets.programs.remarks import Drafter, drafters, drafting_remarks
 from engine.presets.programs.rules import Data, Reading, finite, kv_type, whole
 
 USUAL = SpeculationSettings()
@@ -59,14 +59,25 @@ def draft_remarks(
     configuration: Configuration, model: Model | None, flags: FlagSet
 ) -> Iterator[str]:
     """What llama-server does otherwise than kvchat when it drafts."""
-    yield from _head_remarks(configuration, model)
-    if configuration.n_mtp_draft and configuration.speculation.predictor == "draft":
+    speculation, draft = configuration.speculation, configuration.draft
+    drafting, length = _drafting(configuration, flags), speculation.n_draft_of_server
+    yield from drafting_remarks(configuration, "llama-server", drafting, length)
+    if "head" in drafting and model is not None and not model.architecture.head_layers:
         yield (
-            "the draft model stays behind: llama-server has one length for it and for the model's "
-            "own head, and the head drafts"
+            f"n_mtp_draft is {configuration.n_mtp_draft}: the model has no next-token head, and "
+            "llama-server ends where it is asked for one; set it to 0"
         )
-    else:
-        yield from _predictor_remarks(configuration, flags)
+    if draft is not None and "draft" in drafting and draft.n_ctx != _draft_n_ctx(configuration):
+        yield (
+            f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
+            f"as its target's, {configuration.n_ctx}"
+        )
+    if "lookup" in drafting and length > _planned_length(speculation):
+        yield (
+            f"the look-up drafts {length} at a time, not {speculation.n_draft}: llama-server "
+            f"drafts nothing shorter than the pattern of {speculation.lookup_pattern_min} tokens "
+            "that it finds"
+        )
 
 
 def read_drafts(reading: Reading) -> None:
@@ -95,28 +106,38 @@ def read_drafts(reading: Reading) -> None:
 # --- from a configuration to pairs ---
 
 
-def _is_drafted_behind(configuration: Configuration, flags: FlagSet) -> bool:
-    """Whether a draft model guesses where the look-up is silent: today's server asks it next.
+def _drafting(configuration: Configuration, flags: FlagSet) -> tuple[Drafter, ...]:
+    """What drafts: a draft model behind the look-up does so in llama.cpp only.
 
     As `combined` does here; llama.cpp 0c1e57098 takes the first draft that is not empty, look-up
     before draft model (`common/speculative.cpp`).
     """
-    is_combined = configuration.speculation.predictor is PredictorName.COMBINED
-    has_draft = configuration.draft is not None and not configuration.n_mtp_draft
-    return is_combined and has_draft and flags.name == "current"
+    found = drafters(configuration)
+    return (
+        found
+        if flags.name == "current" or "lookup" not in found
+        else tuple(each for each in found if each != "draft")
+    )
+
+
+def _draft_n_ctx(configuration: Configuration) -> int:
+    return min(configuration.n_ctx, DRAFT_N_CTX)
+
+
+def _planned_length(speculation: SpeculationSettings) -> int:
+    """The longest draft that is planned."""
+    is_fixed = speculation.controller is ControllerName.FIXED
+    return speculation.n_draft if is_fixed else max(speculation.n_draft, speculation.n_draft_max)
 
 
 def _predictor_pairs(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
-    speculation, draft = configuration.speculation, configuration.draft
-    if configuration.n_mtp_draft:
+    drafting, speculation = _drafting(configuration, flags), configuration.speculation
+    if "head" in drafting:
         yield from _head(configuration.n_mtp_draft, flags)
-    match speculation.predictor:
-        case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
-            yield from _lookup(speculation, flags)
-            if draft is not None and _is_drafted_behind(configuration, flags):
-                yield from _draft(draft, speculation, flags)
-        case PredictorName.DRAFT if draft is not None and not configuration.n_mtp_draft:
-            yield from _draft(draft, speculation, flags)
+    if "lookup" in drafting:
+        yield from _lookup(speculation, flags)
+    if "draft" in drafting and configuration.draft is not None:
+        yield from _draft(configuration.draft, speculation, flags)
 
 
 def _head(n_draft: int, flags: FlagSet) -> Iterator[Pair]:
@@ -156,74 +177,6 @@ def _draft(
     yield "draft_layers", flags.layers(draft.n_gpu_layers)
     yield "draft_type_k", draft.type_k
     yield "draft_type_v", draft.type_v
-
-
-# --- what does not arrive ---
-
-
-def _head_remarks(configuration: Configuration, model: Model | None) -> Iterator[str]:
-    n_draft = configuration.n_mtp_draft
-    if n_draft and model is not None and not model.architecture.head_layers:
-        yield (
-            f"n_mtp_draft is {n_draft}: the model has no next-token head, and llama-server ends "
-            "where it is asked for one; set it to 0"
-        )
-
-
-def _predictor_remarks(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
-    speculation, draft = configuration.speculation, configuration.draft
-    match speculation.predictor:
-        case PredictorName.CUSTOM:
-            yield (
-                f"the predictor is {speculation.predictor}: it is an object of a program's own, "
-                "llama-server has none and decodes without speculation"
-            )
-        case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
-            yield from _lookup_remarks(configuration, flags)
-        case PredictorName.DRAFT if draft is not None:
-            yield from _context_remarks(configuration, draft)
-            if speculation.controller is not ControllerName.FIXED:
-                yield (
-                    f"the {speculation.controller} rule stays behind: llama-server drafts up to "
-                    f"a length of {speculation.n_draft} in every round"
-                )
-    if draft is not None and _is_drafted_behind(configuration, flags):
-        yield from _context_remarks(configuration, draft)
-    elif draft is not None and speculation.predictor is not PredictorName.DRAFT:
-        yield (
-            f"the draft model {draft.model_path.name} stays behind: the predictor is "
-            f"{speculation.predictor}"
-        )
-
-
-def _context_remarks(configuration: Configuration, draft: DraftConfiguration) -> Iterator[str]:
-    if draft.n_ctx != min(configuration.n_ctx, DRAFT_N_CTX):
-        yield (
-            f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
-            f"as its target's, {configuration.n_ctx}"
-        )
-
-
-def _lookup_remarks(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
-    speculation = configuration.speculation
-    length = speculation.n_draft_of_server
-    is_both = _is_drafted_behind(configuration, flags)
-    if speculation.predictor is not PredictorName.LOOKUP:
-        instead = "its look-up, and the draft model behind it," if is_both else "its look-up"
-        yield f"the predictor is {speculation.predictor}: llama-server gets {instead} instead"
-    if speculation.controller is not ControllerName.FIXED:
-        yield (
-            f"the {speculation.controller} rule stays behind: llama-server's look-up drafts up to "
-            f"a length of {length} in every round"
-        )
-    if length > max(speculation.n_draft, speculation.n_draft_max) or (
-        speculation.controller is ControllerName.FIXED and length > speculation.n_draft
-    ):
-        yield (
-            f"the look-up drafts {length} at a time, not {speculation.n_draft}: llama-server "
-            f"drafts nothing shorter than the pattern of {speculation.lookup_pattern_min} tokens "
-            "that it finds"
-        )
 
 
 # --- from what was given to rules ---

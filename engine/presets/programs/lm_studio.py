@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from engine.configuration import Configuration, KVTypeName, PredictorName
+from engine.configuration import Configuration, KVTypeName
 from engine.parsing import parse_json
 from engine.presets.programs.base import (
     Exported,
@@ -22,12 +22,11 @@ from engine.presets.programs.base import (
 )
 from engine.presets.programs.llama_server_drafts import LLAMA_DRAFT_MAX
 from engine.presets.programs.remarks import (
-    flash_is_on,
-    idle_draft,
-    left_behind,
-    no_draft_types,
-    no_lookup,
-    one_length,
+    CONSEQUENCES,
+    Drafter,
+    differences,
+    drafters,
+    drafting_remarks,
 )
 from engine.presets.programs.rules import Data, kv_type, validated
 
@@ -36,6 +35,7 @@ SOURCE = "LM Studio's defaults of a model"
 FOLDER = Path(".internal", "user-concrete-model-default-config")
 HOMES = (".lmstudio", "lm-studio")
 BIONIC = Path("apps", "bionic")
+OFFERED: tuple[Drafter, ...] = ("head", "draft")
 KV_TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 JsonObject = dict[str, object]
@@ -84,15 +84,6 @@ _LENGTHS: Mapping[str, str] = {
 }
 _BY_MODEL, _BY_HEAD = f"{_DRAFT}draftSimple", f"{_DRAFT}draftMtp"
 _DRAFT_MODEL, _DRAFT_MAX = f"{_DRAFT}draftModel", f"{_DRAFT}draftMaxTokens"
-_CONSEQUENCES = {
-    "rpc_workers": "and this machine computes all layers",
-    "swa_full": "and layers with a sliding window keep their window only",
-    "tensor_overrides": "and every tensor lies with its layer",
-    "mmproj_path": "it takes the projector that lies beside the model",
-    "lora_paths": "and loads the model without them",
-    "use_extra_buffers": "and weights may be repacked",
-    "n_threads_batch": "and reads prompts with the threads that it decodes with",
-}
 
 
 def render(request: ExportRequest) -> Exported:
@@ -100,18 +91,15 @@ def render(request: ExportRequest) -> Exported:
     placed = with_absolute_paths(request)
     path = placed.configuration.model_path
     install_path = install_path_of(path)
-    remarks = tuple(_remarks(request))
-    if install_path is None:
-        remarks = (
-            *remarks,
-            f"{path} does not lie in LM Studio's folder (~/.lmstudio/models/publisher/model): it "
-            "looks for these defaults by the model's path there, `lms import` moves it",
-        )
     defaults: JsonObject = {
         "preset": "",
         "operation": {"fields": _as_list(_prediction(placed.configuration))},
         "load": {"fields": _as_list(_load(placed))},
     }
+    asked = ImportRequest("", defaults, model=str(path), n_layers=request.n_layers)
+    own = {**CONSEQUENCES, "mmproj": "it takes the projector that lies beside the model"}
+    differing = differences(placed.configuration, read(asked).preset, PROGRAM, own)
+    remarks = (*differing, *_remarks(placed.configuration))
     return Exported(json_text(defaults), remarks, install_path=install_path)
 
 
@@ -231,7 +219,7 @@ def _speculation(configuration: Configuration) -> JsonObject:
     draft, speculation = configuration.draft, configuration.speculation
     if configuration.n_mtp_draft:
         return {_BY_HEAD: True, _BY_MODEL: False, _DRAFT_MAX: configuration.n_mtp_draft}
-    if draft is None or speculation.predictor is not PredictorName.DRAFT:
+    if draft is None or "draft" not in drafters(configuration, OFFERED):
         return {_BY_MODEL: False}
     inside = _inside_models(draft.model_path)
     lengths = {key: getattr(speculation, field) for key, field in _LENGTHS.items()}
@@ -251,65 +239,20 @@ def _inside_models(path: Path) -> Path | None:
     return None
 
 
-def _remarks(request: ExportRequest) -> Iterator[str]:
-    configuration, sampling = request.configuration, request.configuration.sampling
-    for name in _TYPES.values():
-        kv_type = getattr(configuration, name)
-        if kv_type not in KV_TYPES:
-            yield f"{name} is {kv_type}: LM Studio offers no such type, and gets f16 of one size"
-    yield from flash_is_on(configuration, PROGRAM)
-    yield from _layer_remarks(request)
-    yield from _gpu_remarks(configuration)
-    if sampling.repetition_window != 64:
-        yield f"repetition_window is {sampling.repetition_window}: LM Studio keeps its own"
-    yield from no_lookup(configuration, PROGRAM)
-    yield from idle_draft(configuration, PROGRAM)
-    if configuration.speculation.predictor is PredictorName.DRAFT:
-        yield from _draft_remarks(configuration)
-    yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
-
-
-def _layer_remarks(request: ExportRequest) -> Iterator[str]:
-    configuration, n_layers = request.configuration, request.n_layers
-    for name in _SHARES.values():
-        value = getattr(configuration, name)
-        if value > 0 and n_layers is None:
-            yield f"{name} is {value}: LM Studio wants a share, and the layers are not known here"
-    if n_layers is not None and configuration.n_gpu_layers == n_layers:
+def _remarks(configuration: Configuration) -> Iterator[str]:
+    path, draft = configuration.model_path, configuration.draft
+    if _inside_models(path) is None:
         yield (
-            f"n_gpu_layers is {n_layers}, all but the output: LM Studio reads that share as all, "
-            "the output layer too"
+            f"{path} does not lie in LM Studio's folder (~/.lmstudio/models/publisher/model): it "
+            "looks for these defaults by the model's path there, `lms import` moves it"
         )
-
-
-def _gpu_remarks(configuration: Configuration) -> Iterator[str]:
-    if configuration.split_mode == "none":
-        yield "split_mode is none: LM Studio gets a tensor_split in which main_gpu has all"
-    elif configuration.main_gpu:
-        yield (
-            f"main_gpu is {configuration.main_gpu}: LM Studio has no setting for it, and takes the "
-            "first GPU"
-        )
-
-
-def _draft_remarks(configuration: Configuration) -> Iterator[str]:
-    draft = configuration.draft
-    if draft is None:
-        return
-    if configuration.n_mtp_draft:
-        yield "the draft model stays behind: LM Studio drafts with the model's own head instead"
-        return
-    if _inside_models(draft.model_path) is None:
+    drafting = drafters(configuration, OFFERED)
+    n_draft = configuration.speculation.n_draft
+    yield from drafting_remarks(configuration, PROGRAM, drafting, n_draft)
+    if draft is not None and "draft" in drafting and _inside_models(draft.model_path) is None:
         yield (
             f"the draft model {draft.model_path} does not lie in LM Studio's folder: it is named "
             "by its path there, which it may not find"
-        )
-    yield from one_length(configuration, PROGRAM)
-    yield from no_draft_types(configuration, PROGRAM)
-    if draft.n_gpu_layers >= 0:
-        yield (
-            f"the draft's n_gpu_layers is {draft.n_gpu_layers}: LM Studio has no setting for it, "
-            "and lays out the draft itself"
         )
 
 

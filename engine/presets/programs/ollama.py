@@ -27,10 +27,9 @@ from engine.presets.programs.base import (
     writable,
 )
 from engine.presets.programs.remarks import (
-    left_behind,
-    no_draft,
-    no_lookup,
-    no_scales,
+    CONSEQUENCES,
+    differences,
+    drafting_remarks,
     one_type,
 )
 from engine.presets.programs.rules import (
@@ -66,20 +65,7 @@ _SAMPLING: Mapping[str, str] = {
 """Parameters of a Modelfile by the names that a preset has for them."""
 _KV_TYPE, _FLASH = "OLLAMA_KV_CACHE_TYPE", "OLLAMA_FLASH_ATTENTION"
 _SLOTS, _MARGIN = "OLLAMA_NUM_PARALLEL", "OLLAMA_GPU_OVERHEAD"
-_CONSEQUENCES = {
-    "rpc_workers": "and this machine computes all layers",
-    "kv_unified": "each slot has num_ctx tokens of its own",
-    "swa_full": "and layers with a sliding window keep their window only",
-    "offload_kqv": "and the cache lies with its layers",
-    "split_mode": "and it shares layers among the GPUs it finds",
-    "tensor_split": "and it shares by free memory",
-    "n_cpu_moe": "so experts lie with their layers: lower num_gpu instead",
-    "tensor_overrides": "and every tensor lies with its layer",
-    "mmproj_offload": "and the projector goes to a GPU",
-    "use_extra_buffers": "and weights may be repacked",
-    "n_threads_batch": "and reads prompts with the threads that it decodes with",
-    "use_mmap": "and it decides whether the file is mapped",
-}
+
 
 COMMENT = "#"
 _FROM = re.compile(r"\s*(?:#.*\n\s*)*from[ \t]+\S", re.IGNORECASE)
@@ -90,9 +76,11 @@ _VARIABLE = re.compile(r"\b(OLLAMA_\w+)=([^\s,;]+)")
 def render(request: ExportRequest) -> Exported:
     """The Modelfile, with the server's environment as a second file."""
     configuration = with_absolute_paths(request).configuration
-    kv_type, kv_remarks = _kv_type(configuration)
-    remarks = (*kv_remarks, *_remarks(configuration))
-    environment = _environment(request, kv_type)
+    environment = _environment(request)
+    body = "\n".join(_modelfile(configuration)) + "\n"
+    found = read(ImportRequest(comments(environment) + body)).preset
+    own = {**CONSEQUENCES, "n_cpu_moe": "experts lie with their layers: lower num_gpu instead"}
+    remarks = (*differences(configuration, found, PROGRAM, own), *_remarks(configuration))
     environment_name = f"{slug(request.name)}.ollama.env"
     name = slug(request.name).lower()
     heading = (
@@ -103,9 +91,9 @@ def render(request: ExportRequest) -> Exported:
         *remarks,
         *request.warnings,
     )
-    text = comments(heading) + "\n".join(_modelfile(configuration)) + "\n"
     lines = "".join(f"{line}\n" for line in environment)
-    return Exported(text, remarks, companions=(Companion(environment_name, lines),))
+    companion = Companion(environment_name, lines)
+    return Exported(comments(heading) + body, remarks, companions=(companion,))
 
 
 def is_modelfile(request: ImportRequest) -> bool:
@@ -135,16 +123,9 @@ def read(request: ImportRequest) -> Imported:
 # --- from a configuration ---
 
 
-def _kv_type(configuration: Configuration) -> tuple[str, tuple[str, ...]]:
+def _kv_type(configuration: Configuration) -> str:
     kv_type = configuration.type_k
-    if kv_type != configuration.type_v:
-        return one_type(configuration, PROGRAM, DOCUMENTED)
-    if kv_type in DOCUMENTED:
-        return kv_type, ()
-    return kv_type, (
-        f"type_k and type_v are {kv_type}: Ollama documents {', '.join(DOCUMENTED)}; builds of "
-        "2026 pass it on to their llama-server, older ones take f16",
-    )
+    return kv_type if kv_type == configuration.type_v else one_type(configuration, DOCUMENTED)
 
 
 def _modelfile(configuration: Configuration) -> Iterator[str]:
@@ -168,11 +149,11 @@ def _parameters(configuration: Configuration) -> Iterator[tuple[str, str]]:
             yield name, str(value)
 
 
-def _environment(request: ExportRequest, kv_type: str) -> tuple[str, ...]:
+def _environment(request: ExportRequest) -> tuple[str, ...]:
     configuration = request.configuration
     flash = configuration.flash_attention
     return (
-        f"{_KV_TYPE}={kv_type}",
+        f"{_KV_TYPE}={_kv_type(configuration)}",
         *([] if flash == "auto" else [f"{_FLASH}={int(flash == 'on')}"]),
         f"{_SLOTS}={configuration.n_slots}",
         f"{_MARGIN}={request.margin_bytes}",
@@ -180,25 +161,17 @@ def _environment(request: ExportRequest, kv_type: str) -> tuple[str, ...]:
 
 
 def _remarks(configuration: Configuration) -> Iterator[str]:
-    if configuration.n_batch != configuration.n_ubatch:
+    yield from drafting_remarks(configuration, PROGRAM, (), 0)
+    if (kv_type := _kv_type(configuration)) not in DOCUMENTED:
         yield (
-            f"n_batch is {configuration.n_batch} and n_ubatch {configuration.n_ubatch}: Ollama has "
-            f"num_batch for both, and gets {configuration.n_ubatch}"
-        )
-    if n_rest := configuration.n_ctx % configuration.n_slots:
-        yield (
-            f"n_ctx is {configuration.n_ctx}: Ollama takes whole tokens a slot, and gets "
-            f"{configuration.n_ctx - n_rest}"
+            f"type_k and type_v are {kv_type}: Ollama documents {', '.join(DOCUMENTED)}; builds of "
+            "2026 pass it on to their llama-server, older ones take f16"
         )
     if configuration.n_mtp_draft:
         yield (
             f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with the model's own head "
             "only where it knows the model to have one"
         )
-    yield from no_scales(configuration, PROGRAM)
-    yield from no_lookup(configuration, PROGRAM)
-    yield from no_draft(configuration, PROGRAM)
-    yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
 
 
 # --- to rules ---

@@ -11,8 +11,9 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
+from pathlib import Path
 
-from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.configuration import Configuration, ControllerName
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import kv_type
 from engine.memory.units import GIB, format_bytes
@@ -26,7 +27,7 @@ from engine.presets.programs.base import (
     with_absolute_paths,
     writable,
 )
-from engine.presets.programs.remarks import left_behind, no_scales, one_length
+from engine.presets.programs.remarks import IN_REQUESTS, Drafter, drafters, drafting_remarks, shown
 from engine.presets.programs.shell import lines_of
 
 HALF_BYTES, QUARTER_BYTES = 2, 1
@@ -52,6 +53,7 @@ CONSEQUENCES = {
     "use_mmap": "and the weights lie on the GPUs",
     "use_extra_buffers": "and nothing is repacked",
 }
+_USUAL = Configuration(Path("model.gguf"), 1)
 _HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+)")
 
 
@@ -148,11 +150,12 @@ class PagedServer:
     adapters: tuple[str, ...]
     counts: tuple[str, ...]
     """What makes it tell counts that kvchat shows."""
-    lookup: str
-    """Its word for drafts out of the text."""
+    offered: tuple[Drafter, ...]
+    """What can draft, one at a time."""
     nodes: Callable[[Spread, int], Iterator[str]]
     """The words that join several machines, for one of them by its number."""
-    drafts: Callable[[ExportRequest], Iterator[str]]
+    drafts: Callable[[Configuration, tuple[Drafter, ...]], Iterator[str]]
+    """The words that make what drafts do so."""
     remarks: Callable[[ExportRequest, Spread], Iterator[str]]
     """What is said of it alone."""
 
@@ -196,7 +199,7 @@ class PagedServer:
             words += [flag, str(n_gpus)] if n_gpus > 1 else []
         if len(spread.nodes) > 1:
             words += self.nodes(spread, rank)
-        words += self.drafts(request)
+        words += self.drafts(configuration, self._drafting(configuration))
         if configuration.adapters:
             words += [*self.adapters, *named_adapters(configuration)]
         return [*words, *self.counts, "--host", writable(request.host), "--port", str(request.port)]
@@ -204,28 +207,21 @@ class PagedServer:
     def _remarks(self, request: ExportRequest, spread: Spread) -> Iterator[str]:
         yield from sizes_text(request, spread, self.pages)
         yield from lost(request, spread, self.program)
-        speculation = request.configuration.speculation
-        if speculation.predictor in (PredictorName.SUFFIX, PredictorName.COMBINED):
-            yield (
-                f"the predictor is {speculation.predictor}: {self.program} gets its look-up "
-                f"({self.lookup}) instead"
-            )
-        if speculation.predictor is PredictorName.CUSTOM:
-            yield "the predictor is custom, an object of a program's own: no drafts"
-        if speculation.drafts_from_text:
-            yield from one_length(
-                request.configuration, self.program, n_drafted(request.configuration)
-            )
-        elif speculation.predictor is PredictorName.DRAFT and request.configuration.draft:
-            yield from one_length(request.configuration, self.program)
+        configuration = request.configuration
+        drafting = self._drafting(configuration)
+        n_draft = n_drafted(configuration, drafting)
+        yield from drafting_remarks(configuration, self.program, drafting, n_draft)
         yield from self.remarks(request, spread)
 
+    def _drafting(self, configuration: Configuration) -> tuple[Drafter, ...]:
+        return drafters(configuration, self.offered)[:1]
 
-def n_drafted(configuration: Configuration) -> int:
-    """Tokens of a draft out of the text: the fixed length, else the longest there may be."""
+
+def n_drafted(configuration: Configuration, drafting: tuple[Drafter, ...]) -> int:
+    """Tokens of a draft: the fixed length, or the longest there may be out of the text."""
     speculation = configuration.speculation
-    is_fixed = speculation.controller is ControllerName.FIXED
-    return speculation.n_draft if is_fixed else speculation.n_draft_max
+    is_open = "lookup" in drafting and speculation.controller is not ControllerName.FIXED
+    return speculation.n_draft_max if is_open else speculation.n_draft
 
 
 def machines_text(spread: Spread) -> str:
@@ -312,8 +308,16 @@ def sizes_text(request: ExportRequest, spread: Spread, pages: str) -> Iterator[s
 def lost(request: ExportRequest, spread: Spread, program: str) -> Iterator[str]:
     """What a plan loses on its way to either program."""
     configuration = request.configuration
-    yield from left_behind(configuration, program, CONSEQUENCES)
-    yield from no_scales(configuration, program)
+    for name, consequence in CONSEQUENCES.items():
+        value: object = getattr(configuration, name)
+        if value != getattr(_USUAL, name):
+            yield f"{name} is {shown(value)}: {program} has no setting for it, {consequence}"
+    for name in IN_REQUESTS:
+        if (value := getattr(configuration.sampling, name)) != getattr(_USUAL.sampling, name):
+            yield f"{name} is {shown(value)}: {program} takes it with each request, if at all"
+    scaled = [adapter.spelled for adapter in configuration.adapters if adapter.scale != 1.0]
+    if scaled:
+        yield f"lora is {', '.join(scaled)}: {program} takes each adapter at 1"
     types = {configuration.type_k, configuration.type_v}
     if types - {"f16", "bf16"}:
         k, v, bits = configuration.type_k, configuration.type_v, 8 * number_bytes(configuration)

@@ -1,40 +1,153 @@
-"""What programs without llama-server's flags leave behind, said in one way."""
+"""What a program does otherwise than a configuration says, as reading back what it gets shows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from engine.configuration import Configuration, ControllerName, PredictorName, TensorOverride
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    PredictorName,
+    TensorOverride,
+)
 from engine.model.ggml_types import TYPES_BY_NAME
 
-_PLAIN = Configuration(Path("model.gguf"), 1)
-_ANSWER_RULES = ("json_schema", "grammar", "stop_tokens", "thinking_budget")
-"""Fields of the sampling that no file but llama-server's has."""
+if TYPE_CHECKING:
+    from engine.presets.preset import Preset
+
+Drafter = Literal["head", "lookup", "draft"]
+"""What can draft in another program: the model's own head, a look-up, a draft model."""
+
+DRAFTERS: Mapping[PredictorName, tuple[Drafter, ...]] = {
+    PredictorName.OFF: (),
+    PredictorName.LOOKUP: ("lookup",),
+    PredictorName.SUFFIX: ("lookup",),
+    PredictorName.COMBINED: ("lookup", "draft"),
+    PredictorName.DRAFT: ("draft",),
+    PredictorName.CUSTOM: (),
+}
+"""What stands for a predictor in other programs, in the order in which it is asked."""
+_SAME = {PredictorName.OFF: (), PredictorName.LOOKUP: ("lookup",), PredictorName.DRAFT: ("draft",)}
+"""The predictors that other programs have too."""
+_TITLES: Mapping[Drafter, str] = {
+    "head": "the model's own head",
+    "lookup": "its look-up",
+    "draft": "the draft model",
+}
+_FIELDS = (
+    "n_ctx", "n_batch", "n_ubatch", "n_slots", "kv_unified", "type_k", "type_v", "flash_attention",
+    "swa_full", "offload_kqv", "n_gpu_layers", "split_mode", "main_gpu", "tensor_split",
+    "rpc_workers", "tensor_overrides", "n_cpu_moe", "mmproj", "mmproj_offload", "lora",
+    "n_mtp_draft", "n_threads", "n_threads_batch", "use_mmap", "use_extra_buffers",
+)  # fmt: skip
+"""The settings of a preset that another program may have."""
+_DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
+_LENGTHS = ("n_draft", "draft_min_tokens", "draft_min_confidence")
+IN_REQUESTS = ("json_schema", "grammar", "stop_tokens", "thinking", "thinking_budget")
+CONSEQUENCES: Mapping[str, str] = {
+    "n_slots": "requests wait for each other",
+    "rpc_workers": "this machine computes all layers",
+    "swa_full": "layers with a sliding window keep their window only",
+    "n_cpu_moe": "experts lie with their layers",
+    "tensor_overrides": "every tensor lies with its layer",
+    "n_mtp_draft": "the model's own head is unused",
+    "n_threads_batch": "prompts are read with the threads that decode",
+    "use_mmap": "the program decides whether the file is mapped",
+    "use_extra_buffers": "weights may be repacked",
+}
+"""What happens where a program has no setting for a field."""
 
 
-def left_behind(
-    configuration: Configuration, program: str, consequences: Mapping[str, str]
-) -> Iterator[str]:
-    """Each field that is not as usual, with its value and what happens in the program.
-
-    `consequences` has an entry for every field that the program has no setting for.
-    """
-    for name, consequence in consequences.items():
-        value: object = getattr(configuration, name)
-        if value != getattr(_PLAIN, name):
-            yield f"{name} is {_shown(value)}: {program} has no setting for it, {consequence}"
-    for name in _ANSWER_RULES:
-        yield from no_answer_rule(configuration, program, name)
-
-
-def no_answer_rule(
+def differences(
     configuration: Configuration,
+    found: "Preset",
     program: str,
-    name: str,
-    consequence: str = "takes it with each request, if at all",
+    consequences: Mapping[str, str] = CONSEQUENCES,
+    skipped: Collection[str] = (),
 ) -> Iterator[str]:
-    """That a rule for what a reply may be does not arrive, where there is one."""
-    if value := getattr(configuration.sampling, name):
-        yield f"{name} is {_shown(value)}: {program} {consequence}"
+    """Each setting that a program has not, or gets with another value.
+
+    Args:
+        configuration: What is planned.
+        found: The preset that was read back from what the program gets.
+        program: Its name.
+        consequences: What happens where it has no setting for a field.
+        skipped: Fields that come to it in another way.
+    """
+    from engine.presets.library import preset_of  # which reads presets with pydantic
+
+    planned = preset_of(configuration, found.name)
+    pairs = [(name, getattr(planned, name), getattr(found, name)) for name in _FIELDS]
+    skipped = {*skipped, *(() if planned.mmproj else ("mmproj_offload",))}
+    lacking = set(_FIELDS) - found.model_fields_set
+    samplings = asdict(planned.sampling), asdict(found.sampling)
+    usual = asdict(type(planned.sampling)())
+    for name, value in samplings[0].items():
+        pairs.append((name, value, samplings[1][name]))
+        lacking |= {name} if samplings[1][name] == usual[name] else set()
+    for name, value, there in pairs:
+        if value == there or name in skipped:
+            continue
+        if name in IN_REQUESTS:
+            yield f"{name} is {shown(value)}: {program} takes it with each request, if at all"
+        elif name in lacking:
+            after = f", {consequences[name]}" if name in consequences else ""
+            yield f"{name} is {shown(value)}: {program} has no setting for it{after}"
+        else:
+            larger = _growth(value, there) if name in ("type_k", "type_v") else ""
+            yield f"{name} is {shown(value)}: {program} gets {shown(there)}{larger}"
+    yield from _draft_differences(planned, found, program)
+
+
+def _draft_differences(planned: "Preset", found: "Preset", program: str) -> Iterator[str]:
+    """What a draft model does otherwise, where it drafts in both."""
+    if planned.draft is None or found.draft is None:
+        return
+    for name in _DRAFT_FIELDS:
+        value, there = getattr(planned.draft, name), getattr(found.draft, name)
+        if value != there:
+            gets = f"gets {shown(there)}" if name in found.draft.model_fields_set else "has none"
+            yield f"the draft's {name} is {shown(value)}: {program} {gets}"
+    for name in _LENGTHS:
+        value, there = getattr(planned.speculation, name), getattr(found.speculation, name)
+        if name == "draft_min_tokens":
+            value = min(value, planned.speculation.n_draft)
+        if value != there:
+            usual = getattr(type(found.speculation)(), name)
+            gets = "has no setting for it" if there == usual else f"gets {shown(there)}"
+            yield f"{name} is {shown(value)}: {program} {gets}"
+
+
+def drafters(
+    configuration: Configuration, offered: Collection[Drafter] = ("head", "lookup", "draft")
+) -> tuple[Drafter, ...]:
+    """What drafts in a program that offers these; its head takes the place of a draft model."""
+    found = [each for each in DRAFTERS[configuration.speculation.predictor] if each in offered]
+    has_head = configuration.n_mtp_draft > 0 and "head" in offered
+    if configuration.draft is None or has_head:
+        found = [each for each in found if each != "draft"]
+    return ("head", *found) if has_head else tuple(found)
+
+
+def drafting_remarks(
+    configuration: Configuration, program: str, drafting: tuple[Drafter, ...], n_draft: int
+) -> Iterator[str]:
+    """What drafts otherwise than the predictor says, `n_draft` tokens at most."""
+    speculation, draft = configuration.speculation, configuration.draft
+    beside_head = tuple(each for each in drafting if each != "head")
+    if _SAME.get(speculation.predictor) != beside_head:
+        instead = " and ".join(_TITLES[each] for each in drafting)
+        gets = f"{program} gets {instead} instead"
+        none = f"{program} has none, and decodes without speculation"
+        yield f"the predictor is {speculation.predictor}: {gets if drafting else none}"
+    if draft is not None and "draft" not in drafting:
+        yield f"the draft model {draft.model_path.name} stays behind: {program} has no use for it"
+    if beside_head and speculation.controller is not ControllerName.FIXED:
+        yield (
+            f"the controller is {speculation.controller}: {program} drafts up to a length of "
+            f"{n_draft} in every round"
+        )
 
 
 def least_type(wanted: str, offered: tuple[str, ...]) -> str:
@@ -45,103 +158,34 @@ def least_type(wanted: str, offered: tuple[str, ...]) -> str:
     return min(enough, key=_bits) if enough else max(offered, key=_bits)
 
 
-def one_type(
-    configuration: Configuration, program: str, offered: tuple[str, ...]
-) -> tuple[str, tuple[str, ...]]:
-    """The KV type for a program that has one for keys and values, and what that changes."""
-    k, v = configuration.type_k, configuration.type_v
-    kept = least_type(max(k, v, key=_bits), offered)
-    if k == v == kept:
-        return kept, ()
-    change = "larger" if 2 * _bits(kept) > _bits(k) + _bits(v) else "smaller"
-    if 2 * _bits(kept) == _bits(k) + _bits(v):
-        change = "no larger"
-    return kept, (
-        f"type_k is {k} and type_v is {v}: {program} has one KV type for both, out of "
-        f"{', '.join(offered)}; it gets {kept}, and the cache is {change} than planned",
-    )
+def one_type(configuration: Configuration, offered: tuple[str, ...]) -> str:
+    """The KV type for a program that has one for keys and values."""
+    return least_type(max(configuration.type_k, configuration.type_v, key=_bits), offered)
 
 
-def no_draft(configuration: Configuration, program: str) -> Iterator[str]:
-    """That a draft model does not arrive."""
-    if configuration.draft is not None:
-        yield (
-            f"the draft model is {configuration.draft.model_path.name}: {program} takes none, and "
-            "decodes without speculation"
-        )
-
-
-def idle_draft(configuration: Configuration, program: str) -> Iterator[str]:
-    """That a draft model does not arrive where another predictor drafts."""
-    speculation, draft = configuration.speculation, configuration.draft
-    if draft is not None and speculation.predictor is not PredictorName.DRAFT:
-        yield (
-            f"the draft model {draft.model_path.name} stays behind: the predictor is "
-            f"{speculation.predictor}, and {program} loads only what drafts"
-        )
-
-
-def no_scales(configuration: Configuration, program: str) -> Iterator[str]:
-    """That adapters work as they were trained there."""
-    scaled = [adapter.spelled for adapter in configuration.adapters if adapter.scale != 1.0]
-    if scaled:
-        yield f"the adapters have scales ({', '.join(scaled)}): {program} takes each at 1"
-
-
-def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
-    """That the look-up, or a predictor of a program's own, does not arrive."""
-    speculation = configuration.speculation
-    is_custom = speculation.predictor is PredictorName.CUSTOM
-    if is_custom or speculation.drafts_from_text:
-        yield (
-            f"the predictor is {speculation.predictor}: {program} has none, and "
-            "decodes without speculation"
-        )
-
-
-def no_draft_types(configuration: Configuration, program: str) -> Iterator[str]:
-    """That a draft model's cache has types of the program's own."""
-    draft = configuration.draft
-    if draft is not None and (draft.type_k, draft.type_v) != ("f16", "f16"):
-        yield (
-            f"the draft's KV types are {draft.type_k} and {draft.type_v}: {program} has no setting "
-            "for them"
-        )
-
-
-def flash_is_on(configuration: Configuration, program: str) -> Iterator[str]:
-    """That flash attention is not left open there."""
-    if configuration.flash_attention == "auto":
-        yield f"flash_attention is auto: {program} has on and off, and gets on"
-
-
-def one_length(
-    configuration: Configuration, program: str, n_draft: int | None = None
-) -> Iterator[str]:
-    """That drafts have one length there: `n_draft`, else that of the settings."""
-    speculation = configuration.speculation
-    if speculation.controller is not ControllerName.FIXED:
-        yield (
-            f"the controller is {speculation.controller}: {program} drafts up to "
-            f"a length of {n_draft or speculation.n_draft} in every round"
-        )
+def _growth(planned: str, there: str) -> str:
+    change = "larger" if _bits(there) > _bits(planned) else "smaller"
+    return f", which is {change} than planned" if _bits(there) != _bits(planned) else ""
 
 
 def _bits(name: str) -> float:
     return TYPES_BY_NAME[name].bits
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value of a setting as a remark has it."""
     match value:
         case bool():
             return "on" if value else "off"
         case Path():
             return value.name
         case TensorOverride():
-            return f"{value.pattern}={value.device}"
+            return "=".join(astuple(value))
         case tuple():
-            return ", ".join(map(_shown, value))
+            return ", ".join(map(shown, value)) or "none"
         case float():
             return f"{value:g}"
+        case None:
+            return "open"
         case _:
-            return str(value)
+            return str(value) or "none"

@@ -5,7 +5,7 @@ Checked with the sources of 0.5.23 (`sglang/srt/server_args.py`).
 
 from collections.abc import Iterator
 
-from engine.configuration import PredictorName
+from engine.configuration import Configuration
 from engine.presets.programs.base import (
     ExportError,
     ExportRequest,
@@ -21,6 +21,7 @@ from engine.presets.programs.paged_server import (
     n_drafted,
     tier_gib,
 )
+from engine.presets.programs.remarks import Drafter
 
 START_PORT = 20000
 
@@ -35,17 +36,17 @@ def _nodes(spread: Spread, rank: int) -> Iterator[str]:
     yield from ("--dist-init-addr", f"{spread.nodes[0].host}:{START_PORT}")
 
 
-def _drafts(request: ExportRequest) -> Iterator[str]:
-    configuration, speculation = request.configuration, request.configuration.speculation
-    if speculation.predictor is PredictorName.DRAFT and configuration.draft is not None:
-        path = writable(str(configuration.draft.model_path))
+def _drafts(configuration: Configuration, drafting: tuple[Drafter, ...]) -> Iterator[str]:
+    speculation, draft = configuration.speculation, configuration.draft
+    if "draft" in drafting and draft is not None:
+        path = writable(str(draft.model_path))
         yield from ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", path)
         yield from ("--speculative-num-steps", str(speculation.n_draft))
         yield from ("--speculative-eagle-topk", "1")
         yield from ("--speculative-num-draft-tokens", str(speculation.n_draft + 1))
-    elif speculation.drafts_from_text:
+    elif "lookup" in drafting:
         yield from ("--speculative-algorithm", "NGRAM")
-        yield from ("--speculative-num-draft-tokens", str(n_drafted(configuration)))
+        yield from ("--speculative-num-draft-tokens", str(n_drafted(configuration, drafting)))
 
 
 def _remarks(request: ExportRequest, spread: Spread) -> Iterator[str]:
@@ -81,7 +82,7 @@ SERVER = PagedServer(
     eight_bits="fp8_e5m2",
     adapters=("--lora-paths",),
     counts=("--enable-metrics", "--enable-cache-report"),
-    lookup="NGRAM",
+    offered=("lookup", "draft"),
     nodes=_nodes,
     drafts=_drafts,
     remarks=_remarks,

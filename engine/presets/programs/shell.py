@@ -35,7 +35,7 @@ _VARIABLE = r"\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PIECE = re.compile(
     r"""
-      (?P<skipped>\\\r?\n | (?<![^\s;&|<>()]) (?:"\$[@*]"|\$[@*]|\#[^\n]*))
+      (?P<skipped>\\\r?\n | (?<![^\s;&|<>()]) (?<!\\[ ]) (?:"\$[@*]"|\$[@*]|\#[^\n]*))
     | (?P<end>[;&|\n<>()]|\Z)
     | (?P<space>[ \t\r]+)
     | (?P<single>'(?P<literal>[^']*)'?)

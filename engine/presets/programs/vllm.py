@@ -7,7 +7,7 @@ package of its own since 0.26 (`vllm-gguf-plugin`).
 import json
 from collections.abc import Iterator
 
-from engine.configuration import PredictorName
+from engine.configuration import Configuration
 from engine.presets.programs.base import ExportRequest, Format, named_file, writable
 from engine.presets.programs.paged_server import (
     PagedServer,
@@ -17,6 +17,7 @@ from engine.presets.programs.paged_server import (
     n_drafted,
     tier_gib,
 )
+from engine.presets.programs.remarks import Drafter
 
 MASTER_PORT = 29501
 
@@ -31,28 +32,30 @@ def _nodes(spread: Spread, rank: int) -> Iterator[str]:
         yield "--headless"
 
 
-def _drafts(request: ExportRequest) -> Iterator[str]:
-    config = _speculative_config(request)
+def _drafts(configuration: Configuration, drafting: tuple[Drafter, ...]) -> Iterator[str]:
+    config = _speculative_config(configuration, drafting)
     if config is not None:
         yield from ("--speculative-config", json.dumps(config))
 
 
-def _speculative_config(request: ExportRequest) -> dict[str, object] | None:
+def _speculative_config(
+    configuration: Configuration, drafting: tuple[Drafter, ...]
+) -> dict[str, object] | None:
     """What drafts; None drafts nothing."""
-    configuration, speculation = request.configuration, request.configuration.speculation
-    if configuration.n_mtp_draft:
+    speculation, draft = configuration.speculation, configuration.draft
+    if "head" in drafting:
         return {"method": "mtp", "num_speculative_tokens": configuration.n_mtp_draft}
-    if speculation.predictor is PredictorName.DRAFT and configuration.draft is not None:
+    if "draft" in drafting and draft is not None:
         return {
             "method": "draft_model",
-            "model": writable(str(configuration.draft.model_path)),
+            "model": writable(str(draft.model_path)),
             "num_speculative_tokens": speculation.n_draft,
         }
-    if not speculation.drafts_from_text:
+    if "lookup" not in drafting:
         return None
     return {
         "method": "ngram",
-        "num_speculative_tokens": n_drafted(configuration),
+        "num_speculative_tokens": n_drafted(configuration, drafting),
         "prompt_lookup_min": speculation.lookup_pattern_min,
         "prompt_lookup_max": max(speculation.lookup_pattern_max, speculation.lookup_pattern_min),
     }
@@ -96,7 +99,7 @@ SERVER = PagedServer(
     eight_bits="fp8",
     adapters=("--enable-lora", "--lora-modules"),
     counts=("--enable-prompt-tokens-details",),  # of tokens that were reused
-    lookup="ngram",
+    offered=("head", "lookup", "draft"),
     nodes=_nodes,
     drafts=_drafts,
     remarks=_remarks,

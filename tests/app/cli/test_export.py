@@ -22,7 +22,7 @@ def test_the_command_is_one_quoted_line_and_remarks_are_comments(
     assert args[args.index("--ctx-size") + 1] == "8192"
     assert all(line.startswith("# ") for line in shown.err.splitlines())
     assert "predictor is suffix" in shown.err
-    assert "auto rule" in shown.err
+    assert "the controller is auto" in shown.err
 
 
 def test_json_has_arguments_command_and_remarks(

@@ -59,7 +59,7 @@ def test_the_longest_copy_of_the_look_up_is_kept() -> None:
 def test_the_automatic_rule_asks_for_the_longest_draft() -> None:
     auto = looking_up(controller=ControllerName.AUTO, n_draft=3, n_draft_max=11)
     assert value(auto, "--spec-ngram-simple-size-m") == "11"
-    assert any("auto rule" in remark for remark in remarks(auto))
+    assert any("the controller is auto" in remark for remark in remarks(auto))
 
 
 def test_every_family_has_its_own_words_for_a_draft_model() -> None:
@@ -107,7 +107,7 @@ def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
         n_mtp_draft=2,
     )
     assert "--model-draft" not in arguments(both)
-    assert any("the head drafts" in remark for remark in remarks(both))
+    assert any("gets the model's own head" in remark for remark in remarks(both))
 
 
 def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
