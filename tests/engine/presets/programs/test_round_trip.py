@@ -127,7 +127,7 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
         assert any("gets the model's own head" in remark for remark in remarks)
         return
     if said.predictor is PredictorName.CUSTOM:
-        assert any(f"the predictor is {said.predictor_title}" in remark for remark in remarks)
+        assert any(f"the predictor is {said.predictor}" in remark for remark in remarks)
         return
     if said.predictor is not PredictorName.OFF and said.controller is not ControllerName.FIXED:
         assert any(f"the controller is {said.controller}" in remark for remark in remarks)
