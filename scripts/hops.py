@@ -1,27 +1,36 @@
 """How many functions and files stand between a question and its figure.
 
     python scripts/hops.py plan [MODEL] [OPTION ...]
+    python scripts/hops.py round
 
 `plan` runs `kvchat plan` and counts what is called in `app` and `engine` from the parsed options to
 the printed plan. It prints the chain of functions to the first byte of the cache, the one to the
 first printed line, and how many calls and files there were. It ends with 1 where the two chains
 have more files than `MOST_FILES`.
+
+`round` makes a reply of the test double with suffixes under `auto`, and counts what one round calls
+in which `N_VERIFIED` drafted tokens were verified, the double itself apart. It ends with 1 where
+there are more than `MOST_CALLS` in `MOST_ROUND_FILES` files.
 """
 
 import argparse
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("app", "engine"))
 MOST_FILES = 15
+N_VERIFIED = 4
+MOST_CALLS, MOST_ROUND_FILES = 600, 22
 Place = tuple[str, str]
 """A file and the name of a function in it."""
 
@@ -101,7 +110,59 @@ def plan(asked: argparse.Namespace) -> int:
     return int(len(show(trace)) > MOST_FILES)
 
 
-COMMANDS = {"plan": plan}
+def one_round(asked: argparse.Namespace) -> int:
+    """One round of a reply, from its draft to its events."""
+    from engine.configuration import PredictorName, SpeculationSettings
+    from engine.events import CacheChanged, RoundFinished
+    from engine.generation.session import Session
+    from engine.model.chat_template import ChatTemplate
+    from engine.requests import Cancellation, GenerationRequest
+    from engine.speculation.costs import CostProfile, KnownCost
+    from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
+
+    class Slow(FakeBackend):
+        """As a model whose batches take as long as one row: drafts pay."""
+
+        def logits_behind(self, tokens: Sequence[int]) -> Any:
+            if len(tokens) == len(self.opened[0].tokens):
+                time.sleep(0.002)
+            return super().logits_behind(tokens)
+
+    del asked
+    target = Slow(
+        FakeVocabulary(4, ord("a")), n_ctx=4096, n_rows=1 + N_VERIFIED, order=2, end_bias=-30.0
+    )
+    settings = SpeculationSettings(PredictorName.SUFFIX)
+    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
+    known = {"suffix": KnownCost(0.001, 0.0005, 0.0, 0.001)}
+    costs = CostProfile(0.002, ((1, 1.0), (2, 1.02), (17, 1.2)), known)
+    session = Session(target, template, settings, costs=costs)
+    request = GenerationRequest(raw_prompt="abcd" * 32, max_tokens=2048)
+    trace = Trace(("engine/generation/loop.py", "_round"), ())
+    rounds: list[Counter[Place]] = []
+
+    def reply() -> None:
+        n_verified = 0
+        for event in session.generate(request, Cancellation()):
+            if isinstance(event, RoundFinished):
+                n_verified = event.n_verified
+            if isinstance(event, CacheChanged):  # ends a round
+                if n_verified == N_VERIFIED:
+                    rounds.append(Counter(trace.calls))
+                trace.calls.clear()
+
+    trace.run(reply)
+    usual = sorted(rounds, key=Counter.total)[len(rounds) // 2]
+    calls = Counter({place: n for place, n in usual.items() if place[0] != "engine/testing.py"})
+    files: Counter[str] = Counter()
+    for (file, name), n in calls.most_common():
+        print(f"  {n:4} {file}:{name}")
+        files[file] += n
+    print(f"{calls.total()} calls in {len(files)} files, in the median of {len(rounds)} rounds")
+    return int(calls.total() > MOST_CALLS or len(files) > MOST_ROUND_FILES)
+
+
+COMMANDS = {"plan": plan, "round": one_round}
 
 
 def main() -> None:

@@ -52,6 +52,8 @@ class StreamingText:
         if self.stopped_by is not None:
             return ""
         self._held += self._decoder.decode(data)
+        if not self._stop:
+            return self._release(len(self._held))
         end = self._first_stop()
         if end is None:
             end = len(self._held) - self._n_waiting()

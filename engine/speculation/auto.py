@@ -204,6 +204,9 @@ class AutoController:
         self._name = ""
         self._current = Source(DraftCost())
         self._asked: list[str] = []
+        self._pulled_shares: list[float] = []
+        """P_1 and so on of the guesses that were pulled in this round."""
+        self._is_cheap = False
         self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
         self._has_caught_up = False
@@ -220,7 +223,9 @@ class AutoController:
                 cost = self.costs.drafts.setdefault(source, DraftCost())
                 self._sources[source] = Source(cost)
             self._name, self._current = source, self._sources[source]
+            self._pulled_shares.clear()
             self.length = self._best(self._shares([]), n_sunk=0) if self._may_draft else 0
+        self._is_cheap = self._current.is_cheap
         is_asked = self._is_worth_asking(self._current)
         if is_asked:
             self._asked.append(source)
@@ -229,7 +234,7 @@ class AutoController:
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         """Whether one more guess is worth being made behind those."""
         source = self._current
-        if source.is_cheap:
+        if self._is_cheap:
             if len(pulled) == 1:
                 is_worth_it = self._best(self._shares(pulled), n_sunk=MAX_DRAFT) > 0
                 self._n_wanted = MAX_DRAFT if is_worth_it else N_PASSING
@@ -298,6 +303,7 @@ class AutoController:
             self.credit.settle(outcome.n_emitted, n_steps)
         self._count(outcome)
         self._asked = []
+        self._pulled_shares.clear()
         self._n_caught_up = 0
         self._plan()
 
@@ -391,13 +397,13 @@ class AutoController:
 
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
         """P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
-        confidences = [guess.confidence for guess in pulled] or [self._current.confidence]
-        shares: list[float] = []
-        product = 1.0
-        for confidence in confidences:
-            share = self.acceptance.share(self._name, confidence)
-            product *= share
-            shares.append(product)
+        known, share_of = self._pulled_shares, self.acceptance.share
+        for guess in pulled[len(known) :]:
+            before = known[-1] if known else 1.0
+            known.append(before * share_of(self._name, guess.confidence))
+        last = pulled[-1].confidence if pulled else self._current.confidence
+        shares, share = known[: len(pulled)], share_of(self._name, last)
+        product = shares[-1] if shares else 1.0
         while len(shares) < MAX_DRAFT:
             product *= share
             shares.append(product)

@@ -213,7 +213,8 @@ class _Rows:
 
     def choice(self, index: int) -> Choice:
         """The token that the target says by itself at this row, and its margin."""
-        return self.sampler.choose(self._logits[index], self._seen(index), self.start + index)
+        history = self._history[: self._n_before + index]
+        return self.sampler.choose(self._logits[index], history, self.start + index)
 
     def law(self, index: int) -> Distribution:
         return self.sampler.distribution(self._logits[index], self._seen(index))

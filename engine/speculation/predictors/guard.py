@@ -38,10 +38,6 @@ class LatencyBudget:
         self._n_late = 0
         self._begin_round()
 
-    def spent(self, elapsed_s: float) -> None:
-        """Add the time of one call."""
-        self._elapsed_s += elapsed_s
-
     def ask(self) -> None:
         """Note that the predictor is asked for a draft in this round."""
         self._is_asked = True
@@ -52,7 +48,7 @@ class LatencyBudget:
         Raises:
             PredictorError: it was late, and so were the ones before it.
         """
-        elapsed_s, allowed_s, is_asked = self._elapsed_s, self._allowed_s(), self._is_asked
+        elapsed_s, allowed_s, is_asked = self.elapsed_s, self._allowed_s(), self._is_asked
         self._begin_round()
         if not is_asked:
             return
@@ -74,7 +70,8 @@ class LatencyBudget:
         return max(LATE_AT_LEAST_S, LATE_STEPS * step_s * max(1, self.n_guesses))
 
     def _begin_round(self) -> None:
-        self._elapsed_s = 0.0
+        self.elapsed_s = 0.0
+        """Time of the calls in this round."""
         self.n_guesses = 0
         """Guesses that were made in this round."""
         self._is_asked = False
@@ -187,7 +184,7 @@ class GuardedPredictor:
             colon = ": " if message else ""
             raise PredictorError(f"it raised {type(error).__name__}{colon}{message}") from error
         finally:
-            self._latency.spent(monotonic() - began)
+            self._latency.elapsed_s += monotonic() - began
 
 
 def checked_guess(guess: DraftToken, n_vocab: int) -> DraftToken:

@@ -46,8 +46,8 @@ class InputLookupPredictor:
             return
         confidence = place.n_agreed / (place.n_agreed + 1)
         copied: list[int] = []
-        for index in range(self._length_max):
-            copied.append(self._places.token(place.at + index, copied))
+        for _ in range(self._length_max):
+            copied += self._places.tokens((place,), copied)
             if copied[-1] < 0:  # an image is nothing that the model could say
                 return
             yield DraftToken(copied[-1], confidence)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from engine.backends.base import common_prefix
@@ -77,36 +78,35 @@ class Places:
 
         They agree with the end of the line, or with another `end`, up to `reach` tokens.
         """
-        end = self._line if end is None else end
+        line, offset = self._line, self._offset
+        end = line if end is None else end
         if len(end) < order:
             return
-        chain = self._chains[order]
+        chain, reach = self._chains[order], min(self._reach, len(end))
         at = chain.newest(end)
-        while at >= self._offset + order:
-            n_agreed = self._agreement(at - self._offset, end)
+        while at >= offset + order:
+            index, n_agreed = at - offset, 0
+            limit = min(reach, index)
+            while n_agreed < limit and line[index - 1 - n_agreed] == end[-1 - n_agreed]:
+                n_agreed += 1
             if n_agreed >= order:
                 yield Place(at, n_agreed)
-            at = chain.older(at - self._offset)
+            at = chain.older[index]
 
-    def token(self, at: int, drafted: Sequence[int]) -> int:
-        """The token at a place of the line with a draft behind it."""
-        index = at - self._offset
-        beyond = index - len(self._line)
-        return self._line[index] if beyond < 0 else drafted[beyond]
+    def tokens(self, places: Sequence[Place], drafted: Sequence[int]) -> list[int]:
+        """The tokens that follow places of the line, each as far behind as the draft is long.
+
+        Where the line ends, the draft follows it.
+        """
+        line, n_line, shift = self._line, len(self._line), len(drafted) - self._offset
+        indices = [at + shift for at, _ in places]
+        return [line[i] if i < n_line else drafted[i - n_line] for i in indices]
 
     def _shared(self, history: Sequence[int]) -> int:
         n_line = len(self._line)
         if self._line == list(history[:n_line]):
             return n_line
         return common_prefix(self._line, history)
-
-    def _agreement(self, index: int, end: Sequence[int]) -> int:
-        line = self._line
-        limit = min(self._reach, index, len(end))
-        n_agreed = 0
-        while n_agreed < limit and line[index - 1 - n_agreed] == end[-1 - n_agreed]:
-            n_agreed += 1
-        return n_agreed
 
     def _turn(self) -> None:
         """Start a generation, and forget the one before the last."""
@@ -128,28 +128,25 @@ class _Chain:
         self._order = order
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
-        self._older: list[int] = []
+        self.older: list[int] = []
+        """For each place that is kept the one before it, -1 for none."""
 
     def newest(self, end: Sequence[int]) -> int:
         """The newest place behind the last tokens of `end`, -1 for none."""
         return self._newest(hash(tuple(end[-self._order :])))
 
-    def older(self, index: int) -> int:
-        """The place before the one that is kept at `index`, -1 for none."""
-        return self._older[index]
-
     def push(self, line: list[int], at: int) -> None:
         """Remember that the line's last tokens go on at `at`, its coming token."""
         if len(line) < self._order:
-            self._older.append(-1)
+            self.older.append(-1)
             return
         key = hash(tuple(line[-self._order :]))
-        self._older.append(self._newest(key))
+        self.older.append(self._newest(key))
         self._young[key] = at
 
     def pop(self, line: list[int]) -> None:
         """Take the last `push` back; `line` is what it was then."""
-        before = self._older.pop()
+        before = self.older.pop()
         if len(line) < self._order:
             return
         key = hash(tuple(line[-self._order :]))
@@ -161,7 +158,7 @@ class _Chain:
     def turn(self, n_gone: int) -> None:
         """Let the young table be the old one, and drop the first `n_gone` places."""
         self._young, self._old = {}, self._young
-        del self._older[:n_gone]
+        del self.older[:n_gone]
 
     def _newest(self, key: int) -> int:
         at = self._young.get(key)
@@ -169,6 +166,7 @@ class _Chain:
 
 
 MAX_PLACES = 32
+DEPTH = itemgetter(1, 0)
 
 
 def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Place]:
@@ -178,10 +176,13 @@ def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Plac
     """
     found: dict[int, Place] = {}
     for order in places.orders:
+        if len(found) == MAX_PLACES:
+            break
         for place in islice(places.of_order(order, end), MAX_PLACES):
-            if len(found) < MAX_PLACES:
-                found[place.at] = place
-    return sorted(found.values(), key=lambda place: (-place.n_agreed, -place.at))
+            found[place.at] = place
+            if len(found) == MAX_PLACES:
+                break
+    return sorted(found.values(), key=DEPTH, reverse=True)
 
 
 def likely_continuation(
@@ -194,8 +195,8 @@ def likely_continuation(
     drafted: list[int] = []
     expected = 1.0
     while alive:
-        followers = [places.token(at + len(drafted), drafted) for at, _ in alive]
-        depths = [n_agreed + len(drafted) for _, n_agreed in alive]
+        followers, n_drafted = places.tokens(alive, drafted), len(drafted)
+        depths = [n_agreed + n_drafted for _, n_agreed in alive]
         token, confidence = most_likely(followers, depths, doubt=doubt)
         expected *= confidence
         if token < 0 or expected < min_confidence:  # an image, or the end of a text

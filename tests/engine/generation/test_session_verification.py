@@ -473,7 +473,9 @@ class PlansPlain(FixedController):
 
 
 def test_strict_bounds_a_draft_that_nobody_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.generation.loop.make_controller", lambda *_: PlansPlain(8))
+    monkeypatch.setattr(
+        "engine.speculation.predictor_pool.make_controller", lambda *_: PlansPlain(8)
+    )
     settings = replace(DRAFT, strict=True, controller=ControllerName.AUTO)
     session = make_session(settings, target=RoughFromFour(LETTERS, sharpness=0.6))
     told = rounds(run(session, request()))

@@ -24,7 +24,7 @@ def latency() -> LatencyBudget:
 def round_of(latency: LatencyBudget, elapsed_s: float, n_guesses: int = 1) -> None:
     latency.ask()
     latency.n_guesses += n_guesses
-    latency.spent(elapsed_s)
+    latency.elapsed_s += elapsed_s
     latency.end_round()
 
 
@@ -52,7 +52,7 @@ def test_a_slow_moment_is_forgiven(latency: LatencyBudget) -> None:
 def test_rounds_without_a_draft_between_late_ones_forgive_nothing(latency: LatencyBudget) -> None:
     for _ in range(ROUNDS_IN_A_ROW - 1):
         round_of(latency, 0.5)
-        latency.spent(0.001)
+        latency.elapsed_s += 0.001
         latency.end_round()
     with pytest.raises(PredictorError):
         round_of(latency, 0.5)

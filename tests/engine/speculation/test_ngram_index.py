@@ -94,4 +94,5 @@ def test_tokens_of_one_hash_are_told_apart() -> None:
 def test_the_draft_stands_behind_the_line() -> None:
     places = Places((1,), reach=4, n_kept=4)
     places.append(range(10, 20))
-    assert [places.token(at, [7, 8]) for at in (9, 10, 11)] == [19, 7, 8]
+    found = [Place(at, 1) for at in (7, 8, 9)]
+    assert places.tokens(found, [7, 8]) == [19, 7, 8]
