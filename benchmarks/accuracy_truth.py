@@ -1,29 +1,83 @@
 """llama.cpp's own figures to the byte: a process that answers one JSON line with one.
 
-The log rounds to 0.01 MiB, so the bytes come from `llama_get_memory_breakdown`; the sums are
-checked against the log of the same context.
+The log rounds to 0.01 MiB, so the bytes come from `llama_get_memory_breakdown`, which returns a
+`std::map`: it is read as libstdc++ (GCC 12) lays it out and x86-64 returns it, on Linux alone, and
+its sums are checked against the log of the same context.
 """
 
 import ctypes
 import json
 import re
 import sys
+from collections import defaultdict
 
-from engine.backends.llama_cpp.dry_run import (
-    Breakdown,
-    DryRunner,
-    Request,
-    answer_channel,
-    breakdown,
-    limit_memory,
-)
+import llama_cpp
+
+from engine.backends.llama_cpp.dry_run import DryRunner, Request, answer_channel, limit_memory
 from engine.errors import EngineError, WorkerError
 
+SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
+LIBRARY = llama_cpp.llama_cpp._lib
+PARTS = ("model", "context", "compute")
+Breakdown = dict[str, dict[str, int]]
+"""Bytes of model, context and compute by the name of the buffer type."""
 ROUNDING_BYTES = 5300
 SIZE_LINE = re.compile(
     r"(?P<owner>llama_kv_cache|llama_memory_recurrent|llama_dsv4_comp_state)\w*: "
     r"(?:.*layers = \d+, )?size =\s*(?P<mib>[\d.]+) MiB"
 )
+
+
+class Node(ctypes.Structure):
+    """A node of the red-black tree behind `std::map<buffer type, sizes>`."""
+
+
+Node._fields_ = [
+    ("color", ctypes.c_size_t),
+    ("parent", ctypes.POINTER(Node)),
+    ("left", ctypes.POINTER(Node)),
+    ("right", ctypes.POINTER(Node)),
+    ("buffer_type", ctypes.c_void_p),
+    ("model", ctypes.c_size_t),
+    ("context", ctypes.c_size_t),
+    ("compute", ctypes.c_size_t),
+]
+
+
+class Map(ctypes.Structure):
+    """`std::map` itself: a comparator, the header node's links, the number of nodes."""
+
+    _fields_ = [
+        ("compare", ctypes.c_size_t),
+        ("color", ctypes.c_size_t),
+        ("root", ctypes.POINTER(Node)),
+        ("leftmost", ctypes.POINTER(Node)),
+        ("rightmost", ctypes.POINTER(Node)),
+        ("n_nodes", ctypes.c_size_t),
+    ]
+
+
+def breakdown(context: object) -> Breakdown:
+    """What llama.cpp would allocate for a context and its model."""
+    ask = getattr(LIBRARY, SYMBOL)
+    ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
+    result = Map()
+    ask(ctypes.byref(result), context)
+    found: Breakdown = defaultdict(lambda: dict.fromkeys(PARTS, 0))
+    waiting = [result.root] if result.n_nodes else []
+    while waiting:
+        node = waiting.pop().contents
+        sizes = found[name_of(node.buffer_type)]
+        for part in PARTS:
+            sizes[part] += getattr(node, part)
+        waiting += [child for child in (node.left, node.right) if child]
+    return dict(found)
+
+
+def name_of(buffer_type: int) -> str:
+    ask = LIBRARY.ggml_backend_buft_name
+    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_char_p
+    return str(ask(buffer_type).decode())
 
 
 def padding(sizes: Breakdown) -> int:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from engine.cache.report import CacheReport
 from engine.configuration import Configuration
-from engine.memory.buffers import BufferSize as BufferSize
+from engine.memory.units import BufferSize as BufferSize
 
 
 class TokenKind(StrEnum):

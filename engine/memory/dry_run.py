@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from engine.configuration import Configuration
 from engine.errors import WorkerError
-from engine.memory.buffers import BufferSize
 from engine.memory.estimate import Estimate, cache_shape, estimate, n_outputs
 from engine.memory.terms import DeviceEstimate, Source, Target, Term, TermKind
+from engine.memory.units import BufferSize
 from engine.model.architecture import Model
 
 COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.dry_run")
@@ -197,8 +197,6 @@ def with_measured(
         draft: The draft model of the configuration, for its weights.
     """
     measured = [b for b in buffers if b.owner == "target"]
-    if planned.configuration.n_mtp_draft:  # a dry run leaves out the weights of a model's own head
-        measured = [buffer for buffer in measured if buffer.kind != "model"]
     own = _measured_devices(planned.devices, measured)
     alone = planned.configuration.of_draft(planned.target)
     if draft is None or alone is None:
@@ -264,9 +262,7 @@ def _measured_device(device: DeviceEstimate, found: Found) -> DeviceEstimate:
     for kind in dict.fromkeys(KINDS.values()):
         nbytes = found.get((device.device.name, kind))
         if nbytes is not None:
-            # A dry run lays the file out in memory of its own, even where a load maps it.
-            doubled = device.mapped[kind].doubled if kind in device.mapped else 0
-            terms[kind] = _measured_term(terms.get(kind), nbytes - doubled)
+            terms[kind] = _measured_term(terms.get(kind), nbytes)
     return replace(device, terms=terms)
 
 

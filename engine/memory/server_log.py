@@ -14,11 +14,10 @@ from pathlib import Path
 
 from engine.errors import EngineError
 from engine.files import open_file
-from engine.memory.buffers import BufferSize
 from engine.memory.dry_run import KINDS, device_of
 from engine.memory.estimate import Estimate, n_outputs
 from engine.memory.terms import DeviceEstimate, TermKind
-from engine.memory.units import MIB
+from engine.memory.units import MIB, BufferSize
 from engine.parsing import parse_json
 
 MAX_LINE = 64 * 1024

@@ -1,6 +1,7 @@
-"""Bytes as people write and read them."""
+"""Bytes as people write and read them, and as llama.cpp reports them."""
 
 import re
+from dataclasses import dataclass
 
 from engine.errors import HardwareError, shown
 
@@ -18,6 +19,23 @@ SIZE = re.compile(
     r"\s*(?P<unit>[a-zA-Z]*)\s*$"
 )
 """A comma before each three digits groups them, as in `1,024`; any other one is a decimal comma."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSize:
+    """One buffer as llama.cpp reported it."""
+
+    device: str
+    kind: str
+    """`model`, `KV`, `compute`, `output` or `RS`."""
+    nbytes: int
+    owner: str = "target"
+    """`target`, `draft` or `projector`."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is pages of the model's file in main memory."""
+        return self.device == "CPU_Mapped"
 
 
 def parse_bytes(text: str) -> int:

@@ -5,19 +5,14 @@ JSON line. With `no_alloc` llama.cpp reads the header only and lays out cache an
 memory for them, 3 to 8 ms a configuration; the model stays open between requests of one file and
 placement. Recurrent state is really allocated, so the process limits its own memory.
 
-What a context takes to the byte llama.cpp tells in C++ only: `llama_get_memory_breakdown` returns a
-`std::map`, read here as libstdc++ (GCC 12) lays it out and x86-64 returns it, on Linux alone, and
-checked against what the log says of the same context. Elsewhere the header's weights count.
+What weights take the header says to the byte, and no dry run is asked for.
 """
 
-import ctypes
 import json
 import os
-import platform
 import resource
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,18 +27,9 @@ from engine.configuration import Configuration, TensorOverride
 from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
 
-SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
-ABI = ("Linux", "x86_64")
-"""Where the map's layout, and how it is returned, are those that are read here."""
-LIBRARY = llama_cpp.llama_cpp._lib
-PARTS = ("model", "context", "compute")
-ROUNDING_BYTES = 16 * 1024
-
 Request = dict[str, Any]
 """One question: a `configuration` of plain values, its `n_rows` of logits in one batch, and the
 `n_rollback` rows that its recurrent state keeps to take drafted tokens back."""
-Breakdown = dict[str, dict[str, int]]
-"""Bytes of model, context and compute by the name of the buffer type."""
 MEMORY_LIMIT_BYTES = 4 * 1024**3
 MAX_MODELS = 2
 LAID_OUT_ON_CPU = ("n_cpu_moe", "tensor_overrides")
@@ -69,9 +55,8 @@ class DryRunner:
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
-        with self.context(request) as context:
-            found = [b for b in self._log.buffers("target") if b.kind != "KV"]
-            found += weights_buffers(context, found)
+        with self.context(request):
+            found = [b for b in self._log.buffers("target") if b.kind not in ("KV", "model")]
             found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
             found += [BufferSize("", "RS", nbytes) for nbytes in self._log.compressor_sizes()]
         n_slots = request["configuration"]["n_slots"]
@@ -141,74 +126,6 @@ def configuration_of(values: Mapping[str, Any]) -> Configuration:
     }
     usual = Configuration(own["model_path"], own["n_ctx"])
     return replace(usual, **{name: own[name] for name in own if name not in NOT_LAID_OUT})
-
-
-class _Node(ctypes.Structure):
-    """A node of the red-black tree behind `std::map<buffer type, sizes>`."""
-
-
-_Node._fields_ = [
-    ("color", ctypes.c_size_t),
-    ("parent", ctypes.POINTER(_Node)),
-    ("left", ctypes.POINTER(_Node)),
-    ("right", ctypes.POINTER(_Node)),
-    ("buffer_type", ctypes.c_void_p),
-    ("model", ctypes.c_size_t),
-    ("context", ctypes.c_size_t),
-    ("compute", ctypes.c_size_t),
-]
-
-
-class _Map(ctypes.Structure):
-    """`std::map` itself: a comparator, the header node's links, the number of nodes."""
-
-    _fields_ = [
-        ("compare", ctypes.c_size_t),
-        ("color", ctypes.c_size_t),
-        ("root", ctypes.POINTER(_Node)),
-        ("leftmost", ctypes.POINTER(_Node)),
-        ("rightmost", ctypes.POINTER(_Node)),
-        ("n_nodes", ctypes.c_size_t),
-    ]
-
-
-def weights_buffers(context: object, logged: Sequence[BufferSize]) -> list[BufferSize]:
-    """The weights of a context's model by their buffers.
-
-    None where this llama.cpp cannot be asked, or tells other graphs than it logged.
-    """
-    if (platform.system(), platform.machine()) != ABI or not hasattr(LIBRARY, SYMBOL):
-        return []
-    sizes = breakdown(context)
-    graphs = [buffer.nbytes for buffer in logged if buffer.kind == "compute"]
-    told = sum(part["compute"] for part in sizes.values())
-    if abs(told - sum(graphs)) > ROUNDING_BYTES * max(1, len(graphs)):
-        return []
-    weights = {name: part["model"] for name, part in sizes.items()}
-    return [BufferSize(name, "model", nbytes) for name, nbytes in weights.items() if nbytes]
-
-
-def breakdown(context: object) -> Breakdown:
-    """What llama.cpp would allocate for a context and its model."""
-    ask = getattr(LIBRARY, SYMBOL)
-    ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
-    result = _Map()
-    ask(ctypes.byref(result), context)
-    found: Breakdown = defaultdict(lambda: dict.fromkeys(PARTS, 0))
-    waiting = [result.root] if result.n_nodes else []
-    while waiting:
-        node = waiting.pop().contents
-        sizes = found[_name_of(node.buffer_type)]
-        for part in PARTS:
-            sizes[part] += getattr(node, part)
-        waiting += [child for child in (node.left, node.right) if child]
-    return dict(found)
-
-
-def _name_of(buffer_type: int) -> str:
-    ask = LIBRARY.ggml_backend_buft_name
-    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_char_p
-    return str(ask(buffer_type).decode())
 
 
 def limit_memory() -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.llama_cpp.dry_run import weights_buffers
 from engine.configuration import Configuration, DraftConfiguration, TensorOverride
 from engine.errors import WorkerError
 from engine.events import BufferSize
@@ -300,18 +299,6 @@ def test_graphs_lie_on_the_device_of_their_number_and_the_rest_on_the_cpu(
     assert all(device.term(TermKind.COMPUTE).source is Source.MEASURED for device in found)
 
 
-def test_weights_are_those_of_the_dry_run_where_it_tells_them(starter_path: Path) -> None:
-    before = planned(starter_path)
-    exact = before.devices[0].term(TermKind.WEIGHTS)
-    same = (BufferSize("CPU", "model", exact.nbytes),)
-    twice = (*same, BufferSize("CPU_REPACK", "model", 30 * MIB))
-    assert with_measured(before, same).devices[0].term(TermKind.WEIGHTS) == exact
-    found = with_measured(before, twice).devices[0].term(TermKind.WEIGHTS)
-    assert (found.nbytes, found.source) == (exact.nbytes + 30 * MIB, Source.MEASURED)
-    own_head = replace(before, configuration=replace(before.configuration, n_mtp_draft=3))
-    assert with_measured(own_head, twice).devices[0].term(TermKind.WEIGHTS) == exact
-
-
 def test_a_cache_over_two_cards_is_shared_as_the_formula_says(starter_path: Path) -> None:
     before = planned(starter_path, *CARDS)
     same = with_measured(before, (BufferSize("", "KV", 45 * MIB),))
@@ -375,12 +362,3 @@ def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_pa
     silent.close()
     asker.join(10)
     assert said == ["llama.cpp's dry run was ended"]
-
-
-@pytest.mark.parametrize(("system", "machine"), [("Linux", "aarch64"), ("Darwin", "x86_64")])
-def test_a_map_is_read_only_where_its_layout_is_known(
-    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
-) -> None:
-    monkeypatch.setattr("platform.system", lambda: system)
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    assert weights_buffers(object(), []) == []

@@ -1,6 +1,5 @@
 """What a load maps, repacks and may give back, beside what llama.cpp itself reports."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
 from engine.events import BufferSize
-from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, find_cpu
 from engine.memory.mapping import MappedWeights
@@ -20,6 +18,7 @@ from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf_header import Value
+from tests.engine.memory.conftest import WeightsOf
 from tests.layouts import LAYOUTS
 from tests.layouts.tables import Keys
 from tests.made_models import catalog_keys, made_model
@@ -28,12 +27,6 @@ CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB, instructions="avx512")
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
 REPACKED, ROUNDING = "CPU_REPACK", MIB // 100
-
-
-@pytest.fixture(scope="module")
-def dry_run() -> Iterator[DryRun]:
-    with DryRun() as runner:
-        yield runner
 
 
 def small_model(folder: Path, name: str, kind: str) -> Model:
@@ -94,15 +87,11 @@ def test_a_load_maps_and_repacks_what_was_planned(starter_path: Path, gemma_path
     ],
 )
 def test_what_is_repacked_is_what_the_dry_run_repacks(
-    name: str, kind: str, tmp_path: Path, dry_run: DryRun
+    name: str, kind: str, tmp_path: Path, laid_out_weights: WeightsOf
 ) -> None:
     model = small_model(tmp_path, name, kind)
-    buffers = dry_run.measure(Configuration(model.file.path, 4096))
-    if not any(each.kind == "model" for each in buffers):
-        pytest.skip("this llama.cpp does not report its weights")
-    found = sum(each.nbytes for each in buffers if each.device == REPACKED)
     lies, needed = weights_in_ram(model, find_cpu())
-    assert lies.repacked == found
+    assert lies.repacked == laid_out_weights(model.file.path).get(REPACKED, 0)
     assert needed == lies.mapped - lies.reclaimable + lies.repacked
 
 

@@ -1,14 +1,12 @@
 """Tied embeddings that llama.cpp repacks for the CPU lie in memory twice."""
 
 import platform
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
 from engine.memory.hardware import (
     Device,
@@ -24,18 +22,13 @@ from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf_header import TensorInfo
+from tests.engine.memory.conftest import WeightsOf
 from tests.made_models import catalog_keys, made_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
 EMBEDDINGS = "token_embd.weight"
-
-
-@pytest.fixture(scope="module")
-def dry_run() -> Iterator[DryRun]:
-    with DryRun() as runner:
-        yield runner
 
 
 def tied_model(folder: Path, kind: str, n_vocab: int = 1024) -> Model:
@@ -102,14 +95,10 @@ def test_a_plan_says_why_embeddings_count_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["q4_0", "q4_K", "iq4_nl", "q6_K", "q8_0", "q5_0", "f16"])
 @pytest.mark.parametrize("n_vocab", [1024, 1028])
 def test_tied_embeddings_weigh_what_the_dry_run_says(
-    kind: str, n_vocab: int, tmp_path: Path, dry_run: DryRun
+    kind: str, n_vocab: int, tmp_path: Path, laid_out_weights: WeightsOf
 ) -> None:
     model = tied_model(tmp_path, kind, n_vocab)
-    buffers = dry_run.measure(Configuration(model.file.path, 4096))
-    measured = sum(buffer.nbytes for buffer in buffers if buffer.kind == "model")
-    if not measured:
-        pytest.skip("this llama.cpp does not tell its weights")
-    assert weights(model, find_cpu()) == measured
+    assert weights(model, find_cpu()) == sum(laid_out_weights(model.file.path).values())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""What llama.cpp itself says of weights, to the byte: benchmarks ask it, found by name."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.memory.dry_run import request_of
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+from accuracy_llama_cpp import Truth
+
+WeightsOf = Callable[[Path], dict[str, int]]
+
+
+@pytest.fixture(scope="session")
+def laid_out_weights() -> Iterator[WeightsOf]:
+    """The bytes of a model's weights by the name of the buffer type, without a GPU."""
+    truth = Truth(None)
+
+    def ask(path: Path) -> dict[str, int]:
+        request = request_of(Configuration(path, 4096), "kvchat")
+        answer = truth.ask(str(path), request, 0)
+        buffers = answer["buffers"]
+        assert isinstance(buffers, dict)
+        return {name: parts["model"] for name, parts in buffers.items()}
+
+    yield ask
+    for process in truth.processes.values():
+        process.kill()
+        process.communicate()
