@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from engine.backends.base import Forward, Logits
-from engine.backends.defaults import BaseBackend, BaseSequence
+from engine.backends.defaults import BaseBackend, BaseSequence, check_cells
 from engine.configuration import MAX_DRAFT
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 
@@ -137,11 +137,7 @@ class CallbackSequence(BaseSequence):
             raise DecodeAborted("stopped")
         if n_more > most:
             raise ContextFullError(f"{n_more} tokens at once, and {most} are the most")
-        if len(self._tokens) + n_more > self._backend.n_ctx:
-            raise ContextFullError(
-                f"{len(self._tokens)} tokens and {n_more} more do not fit into n_ctx of "
-                f"{self._backend.n_ctx}"
-            )
+        check_cells(n_more, len(self._tokens), self._backend.n_ctx)
 
 
 class EventLoop:

@@ -1,12 +1,13 @@
 """The answers of a backend that cannot: implementations inherit them and replace those they can."""
 
+from collections.abc import Container
 from collections.abc import Sequence as Tokens
 
 import numpy as np
 
 from engine.backends.base import Backend, Forward, Sequence, Step
 from engine.configuration import Adapter, KVTypes
-from engine.errors import AdapterError, CropUnsupportedError, StateError
+from engine.errors import AdapterError, ContextFullError, CropUnsupportedError, StateError
 
 State = bytes | memoryview
 
@@ -125,3 +126,27 @@ def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
             logits = np.empty((0, 0), np.float32)
         forwards.append(Forward(logits.copy()))
     return forwards
+
+
+def free_number(opened: Container[int], n_sequences: int) -> int | None:
+    """The first sequence that is not open; None where the only one is, which is to be emptied.
+
+    Raises:
+        ContextFullError: all of several are open.
+    """
+    number = next((each for each in range(n_sequences) if each not in opened), None)
+    if number is None and n_sequences > 1:
+        raise ContextFullError(
+            f"all {n_sequences} sequences of the model are open: close one, or load the model with "
+            "more slots"
+        )
+    return number
+
+
+def check_cells(n_tokens: int, n_held: int, n_ctx: int) -> None:
+    """Raise `ContextFullError` where tokens do not fit after those that are held."""
+    if n_tokens > n_ctx - n_held:
+        raise ContextFullError(
+            f"{n_tokens} more tokens were asked but {n_ctx - n_held} of {n_ctx} cells are free: "
+            "raise the context, or shorten the chat"
+        )

@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 
 from engine.backends.base import Forward, Logits, Step, check_steps
-from engine.backends.defaults import BaseBackend
+from engine.backends.defaults import BaseBackend, free_number
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
@@ -208,15 +208,10 @@ class LlamaCppBackend(BaseBackend):
         Raises:
             ContextFullError: all are open.
         """
-        free = [number for number in range(self.n_sequences) if number not in self.opened]
-        if free:
-            sequence = self.opened[free[0]] = LlamaCppSequence(self, free[0])
+        number = free_number(self.opened, self.n_sequences)
+        if number is not None:
+            sequence = self.opened[number] = LlamaCppSequence(self, number)
             return sequence
-        if self.n_sequences > 1:
-            raise ContextFullError(
-                f"all {self.n_sequences} sequences of the context are open: close one, or load the "
-                "model with more slots"
-            )
         self.opened[0].crop(0)
         return self.opened[0]
 

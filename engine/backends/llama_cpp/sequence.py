@@ -7,10 +7,10 @@ import llama_cpp
 import numpy as np
 
 from engine.backends.base import Sequence, Step
-from engine.backends.defaults import BaseSequence
+from engine.backends.defaults import BaseSequence, check_cells
 from engine.backends.llama_cpp.batch import Batch
 from engine.backends.llama_cpp.state_format import Integers, State
-from engine.errors import ContextFullError, CropUnsupportedError, EngineError, StateError
+from engine.errors import CropUnsupportedError, EngineError, StateError
 from engine.images import before_image, behind_images
 
 if TYPE_CHECKING:
@@ -108,11 +108,7 @@ class LlamaCppSequence(BaseSequence):
         return state
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
-        if len(tokens) > self._backend.n_ctx:
-            raise ContextFullError(
-                f"a state of {len(tokens)} tokens was asked for and the context has "
-                f"{self._backend.n_ctx} cells: raise the context"
-            )
+        check_cells(len(tokens), 0, self._backend.n_ctx)
         self.crop(0)
         self.learn_states()
         self._hold(tokens, states)
@@ -221,12 +217,7 @@ class LlamaCppSequence(BaseSequence):
         Raises:
             ContextFullError: it is more than there are free cells.
         """
-        n_held = len(self._tokens)
-        if step.n_tokens > self._backend.n_ctx - n_held:
-            raise ContextFullError(
-                f"{step.n_tokens} more tokens were asked but {self._backend.n_ctx - n_held} of "
-                f"{self._backend.n_ctx} cells are free: raise the context, or shorten the chat"
-            )
+        check_cells(step.n_tokens, len(self._tokens), self._backend.n_ctx)
         is_mixed = step.tokens and step.unread
         tokens = (*step.unread, *step.tokens) if is_mixed else step.tokens or step.unread
         batch.add(self.id, tokens, self.next_position, n_rows=len(step.tokens))

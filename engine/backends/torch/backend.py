@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from engine.backends.base import Forward, Logits, Step, check_steps
-from engine.backends.defaults import BaseBackend, State
+from engine.backends.defaults import BaseBackend, State, check_cells, free_number
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.backends.torch.assembly import assemble
@@ -42,7 +42,6 @@ from engine.backends.torch.weights import Progress, Weights
 from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import (
     AdapterError,
-    ContextFullError,
     DecodeAborted,
     DecodeError,
     EngineError,
@@ -172,7 +171,11 @@ class TorchBackend(BaseBackend):
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
         check_steps(steps, n_rows=self.n_rows, n_batch=self.n_batch)
         sequences = [_own(step) for step in steps]
-        self._check_cells(steps, sequences)
+        for step, sequence in zip(steps, sequences, strict=True):
+            check_cells(step.n_tokens, len(sequence.tokens), self.n_ctx)
+        if self.shares_cells:
+            n_held = sum(len(one.tokens) for one in self.opened.values())
+            check_cells(sum(step.n_tokens for step in steps), n_held, self.n_ctx)
         lines = [
             Line(one.caches, step.n_tokens, len(step.tokens))
             for step, one in zip(steps, sequences, strict=True)
@@ -208,38 +211,17 @@ class TorchBackend(BaseBackend):
             rows: Logits = logits[0].float().cpu().numpy()
             return rows
 
-    def _check_cells(self, steps: Sequence[Step], sequences: Sequence[TorchSequence]) -> None:
-        """Raise `ContextFullError` where there is no room for the tokens of steps."""
-        wanted = [
-            (step.n_tokens, len(one.tokens)) for step, one in zip(steps, sequences, strict=True)
-        ]
-        if self.shares_cells:
-            n_held = sum(len(one.tokens) for one in self.opened.values())
-            wanted.append((sum(step.n_tokens for step in steps), n_held))
-        for n_tokens, n_held in wanted:
-            if n_tokens > self.n_ctx - n_held:
-                raise ContextFullError(
-                    f"{n_tokens} more tokens were asked but {self.n_ctx - n_held} of {self.n_ctx} "
-                    "cells are free: raise the context, or shorten the chat"
-                )
-
     def open(self) -> TorchSequence:
         """An empty sequence; where there is only one, that one is emptied.
 
         Raises:
             ContextFullError: all are open.
         """
-        free = [number for number in range(self.n_sequences) if number not in self.opened]
-        if free:
-            number = free[0]
+        number = free_number(self.opened, self.n_sequences)
+        if number is not None:
             sequence = TorchSequence(self, number, self._caches[number], self._tables[number])
             self.opened[number] = sequence
             return sequence
-        if self.n_sequences > 1:
-            raise ContextFullError(
-                f"all {self.n_sequences} sequences of the model are open: close one, or load the "
-                "model with more slots"
-            )
         self.opened[0].crop(0)
         return self.opened[0]
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
 
 from engine.backends.base import Sequence
-from engine.backends.defaults import BaseSequence, State
+from engine.backends.defaults import BaseSequence, State, check_cells
 from engine.backends.torch.caches.paged import BlockTable
 from engine.backends.torch.model import LayerCache
 from engine.backends.torch.state import SavedTokens, join
 from engine.configuration import MAX_DRAFT
-from engine.errors import ContextFullError, CropUnsupportedError, EngineError, StateError
+from engine.errors import CropUnsupportedError, EngineError, StateError
 
 if TYPE_CHECKING:
     from engine.backends.torch.backend import TorchBackend
@@ -68,11 +68,7 @@ class TorchSequence(BaseSequence):
         return (whole.part(start, n_held) if start else whole).to_bytes()
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
-        if len(tokens) > self._backend.n_ctx:
-            raise ContextFullError(
-                f"a state of {len(tokens)} tokens was asked for and the context has "
-                f"{self._backend.n_ctx} cells: raise the context"
-            )
+        check_cells(len(tokens), 0, self._backend.n_ctx)
         self.crop(0)
         try:
             layers = join(states, len(tokens))

@@ -4,6 +4,7 @@ A block has rows of all layers for `block_size` tokens; a sequence's table names
 order. PagedAttention, Kwon et al. 2023, arXiv 2309.06180, sections 4.1 to 4.4.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,8 @@ class BlockPool:
         """Of each layer its keys and values, `[n_blocks, batch, heads, block_size, head_dim]`."""
         self._n_references = [0] * n_blocks
         self._free = list(reversed(range(n_blocks)))
-        self._tables: list[BlockTable] = []
+        self.tables: list[BlockTable] = []
+        """Of the sequences that are open."""
         self.prefixes: BlockPrefixes | None = None
         """What gives blocks back where lines need them."""
 
@@ -69,11 +71,8 @@ class BlockPool:
     def open(self) -> "BlockTable":
         """A sequence without blocks."""
         table = BlockTable(self)
-        self._tables.append(table)
+        self.tables.append(table)
         return table
-
-    def forget(self, table: "BlockTable") -> None:
-        self._tables.remove(table)
 
     def take(self) -> int:
         """A block that nobody refers to.
@@ -115,7 +114,7 @@ class BlockPool:
     def fragmentation(self) -> float:
         """Share of the rows of blocks in use that no sequence has filled; blocks count once."""
         filled: dict[int, int] = {}
-        for table in self._tables:
+        for table in self.tables:
             for index, block in enumerate(table.blocks):
                 n_rows = min(self.block_size, table.length - index * self.block_size)
                 filled[block] = max(filled.get(block, 0), n_rows)
@@ -182,10 +181,10 @@ class BlockTable:
 
     def close(self) -> None:
         """Give all blocks back; closing twice is harmless."""
-        if self in self.pool._tables:
+        if self in self.pool.tables:
             self._lengths = [0] * len(self._lengths)
             self._release(0)
-            self.pool.forget(self)
+            self.pool.tables.remove(self)
 
     def _n_shared(self, first: int, n_blocks: int) -> int:
         """Blocks among these that others refer to: what is written to them goes into copies."""
@@ -278,7 +277,7 @@ class BlockPrefixes:
     def __init__(self, pool: BlockPool, *, n_most: int) -> None:
         self._pool, self._n_most = pool, n_most
         pool.prefixes = self
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: OrderedDict[int, _Node] = OrderedDict()
         """By number; the ones used last stand last."""
         self._numbers: dict[tuple[int | None, tuple[int, ...]], int] = {}
         self._n_made = 0
@@ -296,7 +295,7 @@ class BlockPrefixes:
                 if len(self._nodes) >= self._n_most and not self.evict(parent):
                     return
                 number = self._add(parent, part, table.blocks[index])
-            self._touch(number)
+            self._nodes.move_to_end(number)
             parent = number
 
     def match(self, tokens: Sequence[int], table: BlockTable) -> int:
@@ -306,7 +305,7 @@ class BlockPrefixes:
         """
         numbers = self._found(tokens)
         for number in numbers:
-            self._touch(number)
+            self._nodes.move_to_end(number)
         n_tokens = len(numbers) * self._pool.block_size
         table.adopt([self._nodes[number].block for number in numbers], n_tokens)
         return n_tokens
@@ -351,6 +350,3 @@ class BlockPrefixes:
         if parent is not None:
             self._nodes[parent].n_children += 1
         return number
-
-    def _touch(self, number: int) -> None:
-        self._nodes[number] = self._nodes.pop(number)

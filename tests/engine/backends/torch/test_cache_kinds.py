@@ -95,20 +95,6 @@ def test_kinds_that_move_rows_change_no_logit(
     assert np.abs(rows[0] - rows[1]).max() < 1e-4 * np.abs(rows[0]).max()
 
 
-def test_fewer_bits_move_logits_further(loaded: TorchBackend, llama: Path, log: NativeLog) -> None:
-    exact = rows_of(loaded, LINE)
-    far = []
-    for name in ("f16", "q8_0", "q4_1", "q3", "q2_1"):
-        backend = TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
-        rows = rows_of(backend, LINE)
-        backend.close()
-        far.append(float(np.abs(rows - exact).mean()))
-        assert np.abs(rows[:64] - exact[:64]).max() <= np.abs(exact).max() * (
-            1e-2 if name == "f16" else 1e-4
-        )
-    assert far == sorted(far)
-
-
 def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: NativeLog) -> None:
     """Gemma's windows here are of 32 tokens, in a line of 200."""
     path = filled_model(tmp_path / "gemma3.gguf", "gemma3")

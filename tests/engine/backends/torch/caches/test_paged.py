@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
-from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
 from engine.backends.torch.caches.paged import BlockPool, BlockPrefixes, BlockTable  # noqa: E402
 from engine.errors import ContextFullError  # noqa: E402
 from tests.torch_device import DEVICE  # noqa: E402
@@ -206,13 +205,3 @@ def test_blocks_that_a_line_uses_outlive_their_eviction() -> None:
     for _ in range(3):
         fill(pool.open(), 4, 9.0)
     assert marks(user) == [[1.0] * 4] * 2
-
-
-def test_it_reads_as_a_dense_cache_does() -> None:
-    paged = new_pool().open().caches()[0]
-    dense = DenseCache(LAYERS[0], ROOM, torch.float32, torch.float32)
-    for n_new in (1, 6, 13):
-        keys, values = torch.randn(1, 2, n_new, 8), torch.randn(1, 2, n_new, 4)
-        one, other = paged.update(keys, values), dense.update(keys, values)
-        assert torch.equal(one.keys, other.keys)
-        assert torch.equal(one.values, other.values)
