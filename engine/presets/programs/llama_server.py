@@ -5,6 +5,7 @@ Every value that was planned with is said, `--parallel` among them, so that noth
 said in the preset where kvchat's is another one (llama.cpp b11434, `common/common.h`).
 """
 
+import csv
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -488,21 +489,10 @@ def _read_companions(reading: Reading) -> None:
 
 def _csv_fields(value: str) -> list[str]:
     """Split a value at commas outside double quotes, as llama.cpp's `parse_csv_row` does."""
-    fields, current, is_quoted = [], "", False
-    index = 0
-    while index < len(value):
-        character = value[index]
-        if character == '"' and is_quoted and value[index + 1 : index + 2] == '"':
-            current, index = current + '"', index + 1
-        elif character == '"' and (is_quoted or not current):
-            is_quoted = not is_quoted
-        elif character == "," and not is_quoted:
-            fields.append(current)
-            current = ""
-        else:
-            current += character
-        index += 1
-    return [*fields, current]
+    try:
+        return next(csv.reader([value]))
+    except csv.Error as error:
+        raise ImportedFileError(f"--lora cannot be split at its commas: {error}") from error
 
 
 def _read_sampling(reading: Reading) -> None:

@@ -320,21 +320,6 @@ def test_a_broken_file_is_not_written_over(broken: str) -> None:
 # --- what stays behind ---
 
 
-@pytest.mark.parametrize("name", ["lm-studio", "ollama", "koboldcpp", "llama-cpp-python"])
-@given(configuration=CONFIGURATIONS)
-@settings(max_examples=30)
-def test_a_draft_model_or_look_up_arrives_or_is_missed_aloud(
-    name: str, configuration: Configuration
-) -> None:
-    text, said = exported(name, configuration), remarks(name, configuration)
-    arrives = "draftmodel" in text or "draftModel" in text or "draft_model" in text
-    is_headed = configuration.n_mtp_draft > 0  # llama-server has one length, so the head drafts
-    if configuration.speculation.predictor is not PredictorName.OFF and not is_headed:
-        assert arrives or "without speculation" in said
-    if is_headed:
-        assert "usemtp" in text or "draftMtp" in text or "n_mtp_draft" in said
-
-
 @pytest.mark.parametrize("name", ["ollama", "llama-cpp-python", "lm-studio"])
 def test_a_setting_without_a_place_is_named_with_its_value(name: str) -> None:
     odd = replace(PLAIN, tensor_overrides=(TensorOverride("ffn_up", "GPU 1"),))
