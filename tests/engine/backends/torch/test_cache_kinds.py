@@ -16,7 +16,7 @@ from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.base import held_bytes
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS
 from engine.backends.torch.caches.kinds import FLOATS
-from engine.backends.torch.caches.tiered import TieredCache
+from engine.backends.torch.caches.tiered import Tier, TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.contexts import TorchContexts
@@ -329,23 +329,28 @@ def test_a_kind_of_torch_is_refused_by_llama_cpp(llama: Path) -> None:
         load_session(settings(llama, backend="llama.cpp", kv_cache="kivi4"))
 
 
-def test_tiered_layers_stay_within_the_share_of_the_device_that_was_planned(
-    llama: Path, log: NativeLog
+@pytest.mark.model
+def test_layers_of_a_real_model_lie_in_three_tiers_within_the_planned_share_and_change_no_logit(
+    starter_path: Path, log: NativeLog
 ) -> None:
-    backend = TorchBackend(settings(llama, kv_cache="tiered"), log)
-    [planned] = (each.nbytes for each in backend.buffers if each.kind == "KV")
-    backend.warm_up()
-    sequence = backend.open()
-    for token in LINE[:20]:
-        sequence.decode(token)
-        on_device = sum(
-            held_bytes([cache])
-            for caches in backend._caches
-            for cache in caches
-            if isinstance(cache, TieredCache)
-        )
-        assert on_device <= planned
-    backend.close()
+    whole = TorchBackend(settings(starter_path, kv_cache="f16"), log)
+    tiered = TorchBackend(settings(starter_path, kv_cache="tiered"), log, like=whole)
+    [planned] = (each.nbytes for each in tiered.buffers if each.kind == "KV")
+    tiered.warm_up()
+    one, other = whole.open(), tiered.open()
+    for start in range(0, 192, 64):
+        one.prefill(LINE[start : start + 64])
+        other.prefill(LINE[start : start + 64])
+    for token in LINE[192:196]:
+        assert np.array_equal(one.decode(token).logits, other.decode(token).logits)
+        assert held_bytes(cache for caches in tiered._caches for cache in caches) <= planned
+    other.crop(150)
+    one.crop(150)
+    assert np.array_equal(one.decode(7).logits, other.decode(7).logits)
+    [caches] = tiered._caches
+    assert {each.tier for each in caches if isinstance(each, TieredCache)} == {*Tier}
+    tiered.close()
+    whole.close()
 
 
 @pytest.mark.parametrize("kv_cache", ["-1xf16+q4_0", "f16/", "f16/q8_0/f16"])
