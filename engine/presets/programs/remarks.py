@@ -78,45 +78,38 @@ def differences(
     from engine.presets.library import preset_of  # which reads presets with pydantic
 
     planned = preset_of(configuration, found.name)
-    pairs = [(name, getattr(planned, name), getattr(found, name)) for name in _FIELDS]
-    skipped = {*skipped, *(() if planned.mmproj else ("mmproj_offload",))}
-    lacking = set(_FIELDS) - found.model_fields_set
-    samplings = asdict(planned.sampling), asdict(found.sampling)
-    usual = asdict(type(planned.sampling)())
-    for name, value in samplings[0].items():
-        pairs.append((name, value, samplings[1][name]))
-        lacking |= {name} if samplings[1][name] == usual[name] else set()
-    for name, value, there in pairs:
-        if value == there or name in skipped:
+    left = {*skipped, *(() if planned.mmproj else ("mmproj_offload",))}
+    for name, value, there, is_set in _compared(planned, found):
+        if value == there or name in left:
             continue
         if name in IN_REQUESTS:
-            yield f"{name} is {shown(value)}: {program} takes it with each request, if at all"
-        elif name in lacking:
-            after = f", {consequences[name]}" if name in consequences else ""
-            yield f"{name} is {shown(value)}: {program} has no setting for it{after}"
+            what = "takes it with each request, if at all"
+        elif is_set:
+            what = f"gets {shown(there)}{_growth(value, there)}"
         else:
-            larger = _growth(value, there) if name in ("type_k", "type_v") else ""
-            yield f"{name} is {shown(value)}: {program} gets {shown(there)}{larger}"
-    yield from _draft_differences(planned, found, program)
+            after = f", {consequences[name]}" if name in consequences else ""
+            what = f"has no setting for it{after}"
+        yield f"{name} is {shown(value)}: {program} {what}"
 
 
-def _draft_differences(planned: "Preset", found: "Preset", program: str) -> Iterator[str]:
-    """What a draft model does otherwise, where it drafts in both."""
+def _compared(planned: "Preset", found: "Preset") -> Iterator[tuple[str, object, object, bool]]:
+    """Each setting with its value here and there, and whether the program has one for it."""
+    for name in _FIELDS:
+        is_set = name in found.model_fields_set
+        yield name, getattr(planned, name), getattr(found, name), is_set
+    for name, usual in asdict(type(found.sampling)()).items():
+        there = getattr(found.sampling, name)
+        yield name, getattr(planned.sampling, name), there, there != usual
     if planned.draft is None or found.draft is None:
         return
     for name in _DRAFT_FIELDS:
+        is_set = name in found.draft.model_fields_set
         value, there = getattr(planned.draft, name), getattr(found.draft, name)
-        if value != there:
-            gets = f"gets {shown(there)}" if name in found.draft.model_fields_set else "has none"
-            yield f"the draft's {name} is {shown(value)}: {program} {gets}"
+        yield f"the draft's {name}", value, there, is_set
     for name in _LENGTHS:
         value, there = getattr(planned.speculation, name), getattr(found.speculation, name)
-        if name == "draft_min_tokens":
-            value = min(value, planned.speculation.n_draft)
-        if value != there:
-            usual = getattr(type(found.speculation)(), name)
-            gets = "has no setting for it" if there == usual else f"gets {shown(there)}"
-            yield f"{name} is {shown(value)}: {program} {gets}"
+        most = planned.speculation.n_draft if name == "draft_min_tokens" else value
+        yield name, min(value, most), there, there != getattr(type(found.speculation)(), name)
 
 
 def drafters(
@@ -163,9 +156,12 @@ def one_type(configuration: Configuration, offered: tuple[str, ...]) -> str:
     return least_type(max(configuration.type_k, configuration.type_v, key=_bits), offered)
 
 
-def _growth(planned: str, there: str) -> str:
-    change = "larger" if _bits(there) > _bits(planned) else "smaller"
-    return f", which is {change} than planned" if _bits(there) != _bits(planned) else ""
+def _growth(value: object, there: object) -> str:
+    """How a KV type changes the cache; nothing for other values."""
+    if not {str(value), str(there)} <= set(TYPES_BY_NAME):
+        return ""
+    before, after = _bits(str(value)), _bits(str(there))
+    return "" if before == after else f", {'larger' if after > before else 'smaller'} than planned"
 
 
 def _bits(name: str) -> float:
