@@ -193,7 +193,7 @@ def verdict_of(
     def size(pair: KVTypes) -> int:
         return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
 
-    pair = choose(report, Wish(n_ctx), policy, size).pair
+    pair = choose(report, Wish(n_ctx), policy, size)[0].pair
     return Verdict(pair, explain(Known(report, policy, has_rates=True), pair))
 
 

@@ -121,7 +121,7 @@ def chosen_by(report: Report | None, gates: Gates, share: float) -> KVTypes | No
     """The kind that a budget and a report make; without rates it is the smallest that passes."""
     whole = size(KVTypes.parse("f16"))
     try:
-        return choose(report, Wish(N_CTX, round(share * whole)), gates, size).pair
+        return choose(report, Wish(N_CTX, round(share * whole)), gates, size)[0].pair
     except BudgetError:
         return None
 

@@ -11,7 +11,7 @@ from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.space import with_pair
-from engine.policy.choice import BudgetError, Choice, Wish, choose
+from engine.policy.choice import BudgetError, Candidate, Wish, choose
 from engine.policy.explain import explain
 from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS
@@ -82,15 +82,15 @@ def pairs_for(wanted: OpenTypes, known: Known) -> tuple[KVTypes, ...] | None:
     return tuple(dict.fromkeys(open_pairs))
 
 
-def choice_of_types(
+def kinds_for(
     wanted: OpenTypes,
     start: Configuration,
     model: Model,
     devices: tuple[Device, ...],
     target: Target,
     known: Known,
-) -> Choice:
-    """The cache kind for a configuration's context, by exact bytes and what was measured.
+) -> tuple[Candidate, ...]:
+    """The cache kinds for a configuration's context, the best first.
 
     Raises:
         BudgetError: nothing that may be chosen is within the budget.

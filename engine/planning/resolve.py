@@ -34,7 +34,7 @@ from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
 from engine.model.ollama import model_name
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import OpenTypes, budgeted, choice_of_types, open_types, pairs_for
+from engine.planning.cache_types import OpenTypes, budgeted, kinds_for, open_types, pairs_for
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import fastest_fitting, placements, room_of
 from engine.planning.search import SearchResult, search
@@ -121,10 +121,10 @@ class _Question:
     def with_types(self, start: Configuration, wanted: OpenTypes) -> Configuration:
         """The best types with which the wanted context fits; else those with the longest one."""
         usual = with_n_ctx(start, self.usual_n_ctx)
-        choice = choice_of_types(wanted, usual, self.model, self.devices, self.target, self.known)
+        kinds = kinds_for(wanted, usual, self.model, self.devices, self.target, self.known)
         found: list[Configuration] = []
         refusal: DoesNotFitError | None = None
-        for candidate in choice.accepted:
+        for candidate in kinds:
             try:
                 now = self.settled(with_pair(start, candidate.pair), wanted.budget_bytes)
             except DoesNotFitError as error:

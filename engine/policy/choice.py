@@ -83,37 +83,25 @@ class Candidate:
     """Why it may not be chosen; empty where it may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The pairs that may be chosen, the best first."""
+def choose(report: Report | None, wish: Wish, gates: Gates, size: Size) -> tuple[Candidate, ...]:
+    """The cache kinds that may be chosen for a wish, the best first; at least one.
 
-    basis: Basis
-    """Whether figures were chosen by, or the order for all models was."""
-    accepted: tuple[Candidate, ...]
-    """At least one."""
-    rejected: tuple[Candidate, ...] = ()
-    """What may not be chosen, each with its objections."""
-
-    @property
-    def taken(self) -> Candidate:
-        """The best that may be chosen."""
-        return self.accepted[0]
-
-    @property
-    def pair(self) -> KVTypes:
-        """Its types."""
-        return self.taken.pair
-
-
-def choose(report: Report | None, wish: Wish, gates: Gates, size: Size) -> Choice:
-    """The cache kind for a wish, by what was measured; by the order for all models without that.
+    They are those that were measured; without a verdict, the usual ones in the order for all
+    models.
 
     Raises:
         BudgetError: nothing that may be chosen is within the budget; says what would be.
     """
     if report is not None and has_verdict(report):
-        return _by_figures(report, wish, gates, size)
-    return _by_guess(wish, size)
+        base_s = reference_seconds(report, wish.n_ctx // 2)
+        found = _by_figures(report, wish, gates, size)
+        found.sort(key=lambda each: speed_order(each, base_s))
+    else:
+        found = sorted(_by_guess(wish, size), key=lambda each: each.usage)
+    accepted = tuple(each for each in found if not each.objections)
+    if not accepted:
+        raise BudgetError(_nothing(wish, found))
+    return accepted
 
 
 def has_verdict(report: Report) -> bool:
@@ -183,24 +171,21 @@ def is_coarser(pair: KVTypes, other: KVTypes) -> bool:
     return k <= other_k and v <= other_v and (k, v) != (other_k, other_v)
 
 
-# --- by figures ---
-
-
-def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
+def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> list[Candidate]:
     found = [
         _sized(timed(each, wish.n_ctx) if wish.counts_rates else each, wish, size)
         for each in judged(report, gates)
         if wish.allows(each.pair)
     ]
     if str(report.subject.reference) == WIDEST and all(each.objections for each in found):
-        found = _with_fall_back(found, wish, size)
-    base_s = reference_seconds(report, wish.n_ctx // 2)
-    passing = [each for each in found if not each.objections]
-    accepted = sorted(passing, key=lambda each: speed_order(each, base_s))
-    rejected = tuple(each for each in found if each.objections)
-    if not accepted:
-        raise BudgetError(_nothing(wish, rejected))
-    return Choice(Basis.MEASURED, tuple(accepted), rejected)
+        return _with_fall_back(found, wish, size)
+    return found
+
+
+def _by_guess(wish: Wish, size: Size) -> list[Candidate]:
+    pairs = (KVTypes(wish.type_k or each.k, wish.type_v or each.v) for each in FAST_PAIRS)
+    guessed = (Candidate(pair, usage=guessed_cost(pair)) for pair in dict.fromkeys(pairs))
+    return [_sized(each, wish, size) for each in guessed]
 
 
 def _with_fall_back(found: Sequence[Candidate], wish: Wish, size: Size) -> list[Candidate]:
@@ -275,19 +260,3 @@ def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
         f"{wish.n_ctx:,} tokens: the smallest, {pair}, takes {format_bytes(nbytes)}. Ask for "
         f"{shorter}, or a budget of {format_bytes(nbytes)}"
     )
-
-
-# --- by the order for all models ---
-
-
-def _by_guess(wish: Wish, size: Size) -> Choice:
-    given = [KVTypes(wish.type_k or e.k, wish.type_v or e.v) for e in FAST_PAIRS]
-    found = [
-        _sized(Candidate(pair, usage=guessed_cost(pair)), wish, size)
-        for pair in dict.fromkeys(given)
-    ]
-    accepted = sorted((e for e in found if not e.objections), key=lambda each: each.usage)
-    rejected = tuple(each for each in found if each.objections)
-    if not accepted:
-        raise BudgetError(_nothing(wish, rejected))
-    return Choice(Basis.GUESSED, tuple(accepted), rejected)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.configuration import KVTypes
 from engine.errors import PresetError
 from engine.memory.kv_cache import bits_of
-from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose, is_coarser, token_seconds
+from engine.policy.choice import BudgetError, Candidate, Wish, choose, is_coarser, token_seconds
 from engine.policy.explain import explain
 from engine.policy.gates import Gates
 from engine.policy.known import Known
@@ -47,7 +47,9 @@ all_gates = st.builds(
 )
 
 
-def chosen(found: Report | None, gates: Gates, budget: int | None = None) -> Choice | None:
+def chosen(
+    found: Report | None, gates: Gates, budget: int | None = None
+) -> tuple[Candidate, ...] | None:
     try:
         return choose(found, Wish(N_CTX, budget), gates, size)
     except BudgetError:
@@ -58,8 +60,8 @@ def chosen(found: Report | None, gates: Gates, budget: int | None = None) -> Cho
 def test_no_choice_is_over_its_budget(found: Report, gates: Gates, budget: int | None) -> None:
     choice = chosen(found, gates, budget)
     if choice is not None and budget is not None:
-        assert size(choice.pair) <= budget
-        assert all(size(each.pair) <= budget for each in choice.accepted)
+        assert size(choice[0].pair) <= budget
+        assert all(size(each.pair) <= budget for each in choice)
 
 
 @given(reports, all_gates, budgets)
@@ -75,9 +77,9 @@ def test_no_figure_of_a_choice_is_beyond_its_gate(
     found: Report, gates: Gates, budget: int | None
 ) -> None:
     choice = chosen(found, gates, budget)
-    if choice is None or choice.pair == WHOLE:
+    if choice is None or choice[0].pair == WHOLE:
         return
-    figures, noise = choice.taken.measured, found.control
+    figures, noise = choice[0].measured, found.control
     assert figures is not None
     assert noise is not None
 
@@ -107,7 +109,7 @@ def test_tighter_gates_never_choose_a_coarser_kind(
     if before is None:
         assert after is None
     elif after is not None:
-        assert not is_coarser(after.pair, before.pair)
+        assert not is_coarser(after[0].pair, before[0].pair)
 
 
 @given(st.none() | st.builds(report, st.just({Q8: 0.0}), n_tokens=st.integers(0, 7999)), budgets)
@@ -116,65 +118,64 @@ def test_without_figures_to_choose_by_it_is_a_guess(
 ) -> None:
     choice = chosen(found, Gates(), budget)
     if choice is not None:
-        assert choice.basis is Basis.GUESSED
+        assert all(each.measured is None for each in choice)
         smaller = [pair for pair in (WHOLE, Q8, Q4) if budget is None or size(pair) <= budget]
-        assert choice.pair == smaller[0]
+        assert choice[0].pair == smaller[0]
 
 
 def test_the_quickest_that_passes_is_chosen() -> None:
     found = report({Q8: 0.002, Q4: 0.2}, {Q8: 60.0, Q4: 90.0})
     choice = choose(found, Wish(N_CTX), Gates(), size)
-    assert (choice.pair, choice.basis) == (Q8, Basis.MEASURED)
-    [failed] = choice.rejected
-    assert failed.pair == Q4
+    assert [each.pair for each in choice] == [Q8, WHOLE]
+    failed = Known(found).candidates[Q4]
     assert any("mean KL 0.2399 nats, allowed" in each for each in failed.objections)
 
 
 def test_among_equal_rates_the_smallest_is_chosen_and_rates_of_another_step_are_not_equal() -> None:
     equal = report({Q8: 0.002}, {Q8: 50.1})
-    assert choose(equal, Wish(N_CTX), Gates(), size).pair == Q8
+    assert choose(equal, Wish(N_CTX), Gates(), size)[0].pair == Q8
     slower = report({Q8: 0.002}, {Q8: 40.0})
-    assert choose(slower, Wish(N_CTX), Gates(), size).pair == WHOLE
+    assert choose(slower, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
 
 
 @given(st.floats(1, 500), st.floats(0.955, 1.045))
 def test_rates_within_5_percent_of_the_references_are_one(rate: float, ratio: float) -> None:
     found = report({Q8: 0.002}, {WHOLE: rate, Q8: ratio * rate})
-    assert choose(found, Wish(N_CTX), Gates(), size).pair == Q8
+    assert choose(found, Wish(N_CTX), Gates(), size)[0].pair == Q8
 
 
 def test_where_nothing_smaller_passes_it_is_f16_with_the_reason() -> None:
     found = report({Q8: 0.4})
     choice = choose(found, Wish(N_CTX), Gates(), size)
-    assert choice.pair == WHOLE
-    why = explain(Known(found), choice.pair)
+    assert choice[0].pair == WHOLE
+    why = explain(Known(found), choice[0].pair)
     assert why.startswith("f16, because no smaller type keeps the gates (q8_0: ")
 
 
 def test_what_is_compared_with_f32_never_runs_with_it_unless_it_is_named() -> None:
     failed = compared_with_f32(report({Q4: 0.4}))
     choice = choose(failed, Wish(N_CTX), Gates(), size)
-    assert (choice.pair, choice.taken.nbytes) == (WHOLE, size(WHOLE))
-    assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size).pair == KVTypes("f32", "f32")
+    assert (choice[0].pair, choice[0].nbytes) == (WHOLE, size(WHOLE))
+    assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size)[0].pair == KVTypes("f32", "f32")
     with pytest.raises(BudgetError, match="the smallest, f16, takes"):
         choose(failed, Wish(N_CTX, size(WHOLE) - 1), Gates(), size)
     passed = compared_with_f32(report({Q8: 0.001, Q4: 0.4}, {Q8: 20.0}))
-    assert choose(passed, Wish(N_CTX), Gates(), size).pair == Q8
+    assert choose(passed, Wish(N_CTX), Gates(), size)[0].pair == Q8
     broken = compared_with_f32(report({WHOLE: 0.4, Q8: 0.4}))
-    assert choose(broken, Wish(N_CTX), Gates(), size).pair == WHOLE
+    assert choose(broken, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
 
 
 def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks() -> None:
-    choice = choose(report({Q8: 0.4, Q4: 0.0001}, {Q4: 200.0}), Wish(N_CTX), Gates(), size)
-    assert choice.pair == WHOLE
-    assert "q8_0, which is finer, fails" in {e for c in choice.rejected for e in c.objections}
+    found = report({Q8: 0.4, Q4: 0.0001}, {Q4: 200.0})
+    assert [each.pair for each in choose(found, Wish(N_CTX), Gates(), size)] == [WHOLE]
+    assert "q8_0, which is finer, fails" in Known(found).candidates[Q4].objections
 
 
 def test_an_unfinished_kind_is_not_chosen() -> None:
     found = report({Q8: 0.0}, {Q8: 99.0})
     *rest, last = found.measurements
     cut = replace(found, measurements=(*rest, replace(last, is_complete=False)))
-    assert choose(cut, Wish(N_CTX), Gates(), size).pair == WHOLE
+    assert choose(cut, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
 
 
 def test_an_unfinished_kind_refuses_no_other() -> None:
@@ -182,8 +183,7 @@ def test_an_unfinished_kind_refuses_no_other() -> None:
     found = report({bf16: 0.5, Q8: 0.001}, {Q8: 90.0})
     rows = [replace(e, is_complete=e.kind != bf16) for e in found.measurements]
     choice = choose(replace(found, measurements=tuple(rows)), Wish(N_CTX), Gates(), size)
-    assert choice.pair == Q8
-    assert [each.pair for each in choice.rejected] == [bf16]
+    assert [each.pair for each in choice] == [Q8, WHOLE]
 
 
 def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
@@ -193,21 +193,20 @@ def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
         return size(pair)
 
     choice = choose(report({Q8: 0.0}, {Q8: 99.0}), Wish(N_CTX), Gates(), refuses)
-    assert choice.pair == WHOLE
-    assert choice.rejected[0].objections == ("V type q8_0 needs flash attention",)
+    assert [each.pair for each in choice] == [WHOLE]
 
 
 def test_kinds_of_another_backend_are_left_out() -> None:
     found = report({Q8: 0.4})
     foreign = replace(measured(Q8, 0.0, 99.0), kind=KVTypes("kivi4", "kivi4"))
     both = replace(found, measurements=(*found.measurements, foreign))
-    assert choose(both, Wish(N_CTX), Gates(), size).pair == WHOLE
+    assert choose(both, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
 
 
 def test_a_given_type_of_the_keys_is_kept() -> None:
     mixed = KVTypes("q8_0", "q5_1")
     found = report({Q8: 0.001, mixed: 0.002}, {WHOLE: 90.0, mixed: 60.0})
-    assert choose(found, Wish(N_CTX, type_k="q8_0"), Gates(), size).pair == mixed
+    assert choose(found, Wish(N_CTX, type_k="q8_0"), Gates(), size)[0].pair == mixed
 
 
 def test_a_budget_that_nothing_keeps_says_what_would() -> None:
