@@ -46,12 +46,12 @@ from engine.backends.base import common_prefix
 from engine.configuration import MAX_DRAFT, SamplingSettings, SpeculationSettings
 from engine.requests import GenerationRequest, Message
 from engine.speculation.auto import AutoController
-from engine.speculation.controller import RoundOutcome
 from engine.speculation.costs import Costs
 from engine.speculation.drafter import Drafter, make_controller
 from engine.speculation.predictor_pool import look_up, suffixes
 from engine.speculation.predictors.base import DraftToken
 from tests import speculation_simulator as sim
+from tests.rounds import a_round
 
 CURVES = {"two_cores": sim.TWO_CORES, "q4_k": sim.Q4_K, "gpu": sim.GPU, "kink": sim.KINK}
 ASKING = {"two_cores": sim.LOOKUP}
@@ -189,7 +189,7 @@ class Replay:
             verifying = world.verify_steps(1 + len(draft.tokens))
             verify_s = world.clock(verifying, at)
             auto.costs.add(1 + len(draft.tokens), verify_s)
-            outcome = RoundOutcome(
+            outcome = a_round(
                 n_verified=len(draft.tokens),
                 n_examined=min(n_right + 1, len(draft.tokens)),
                 n_accepted=n_right,

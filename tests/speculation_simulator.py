@@ -12,11 +12,12 @@ from itertools import pairwise
 
 from engine.configuration import MAX_DRAFT
 from engine.speculation.auto import AutoController
-from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.controller import Controller, FixedController
 from engine.speculation.costs import Costs
 from engine.speculation.drafter import Examiner
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
+from tests.rounds import a_round
 
 STEP_S = 0.01
 
@@ -180,7 +181,7 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
         if costs is not None and verify_s is not None:
             costs.add(1 + n_drafted, verify_s)
         controller.observe(
-            RoundOutcome(
+            a_round(
                 n_verified=n_drafted,
                 n_examined=min(n_accepted + 1, n_drafted),
                 n_accepted=n_accepted,
@@ -188,8 +189,8 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
                 n_drafted=len(guesses),
                 draft_s=world.clock(drafting, place) if was_asked else 0.0,
                 verify_s=verify_s,
-                examined=examiner.examine(line),
-            )
+            ),
+            examiner.examine(line),
         )
     return played
 

@@ -38,7 +38,7 @@ from engine.generation.prompt import (
     may_think,
     spelled,
 )
-from engine.generation.reply import Reply, Round, StreamingText
+from engine.generation.reply import Reply, StreamingText
 from engine.generation.reuse import LastLines
 from engine.generation.scheduler import (
     Computed,
@@ -291,9 +291,10 @@ class ReplyLoop:
             verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
             committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
             first_token_s = reply.watch.total()
-            verify_s = row.elapsed_s + reply.watch.split()
-            done = Round(Draft(), verdict, committed, verify_s=verify_s, is_alone=row.is_alone)
-            yield from self._tell(reply, done, first_token_s=first_token_s)
+            times = (0.0, 0.0, row.elapsed_s + reply.watch.split())
+            done = self._counted(reply, Draft(), verdict, committed, times, is_alone=row.is_alone)
+            done = replace(done, reason=FIRST_TOKEN, first_token_s=first_token_s)
+            yield from self._tell(reply, committed, done)
 
     def _rounds(self, reply: Reply) -> Events:
         """Decide, do, tell, until the reply has ended."""
@@ -371,10 +372,18 @@ class ReplyLoop:
         verdict, given = yield from self._verify(reply, drafter.settings, draft, is_exact)
         committed = reply.commit(draft, verdict, self._backend.vocabulary)
         self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
-        verify_s = reply.watch.split()
-        done = Round(draft, verdict, committed, waited_s, draft_s, verify_s, given.is_alone)
-        changed = self._learn(drafter, done, given)
-        yield from self._tell(reply, done, length, drafter)
+        times = (waited_s, draft_s, reply.watch.split())
+        changed = self._timed(len(draft.tokens), times[-1], verdict, given)
+        done = self._counted(reply, draft, verdict, committed, times, is_alone=given.is_alone)
+        drafter.observe(done, [token.token for token in committed.tokens])
+        self._shared.costs.use_threads(self._shared.threads.n_decode)
+        done = replace(
+            done,
+            length=max(length, done.n_verified),
+            next_length=drafter.length,
+            reason=drafter.reason,
+        )
+        yield from self._tell(reply, committed, done)
         if changed is not None:
             yield changed
 
@@ -422,72 +431,84 @@ class ReplyLoop:
         verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
         return verdict, given
 
-    def _learn(self, drafter: Drafter, done: Round, given: Computed) -> ThreadsChanged | None:
-        """Take what a round took, or the batch that it shared with other replies' rounds."""
-        outcome, changed = done.outcome, None
+    def _timed(
+        self, n_verified: int, verify_s: float, verdict: Verdict, given: Computed
+    ) -> ThreadsChanged | None:
+        """Take the time of a round, or of the batch that it shared with other replies' rounds."""
         costs, threads = self._shared.costs, self._shared.threads
-        if outcome.verify_s is not None and done.is_alone:
-            n_rows = 1 + outcome.n_verified
-            costs.add(n_rows, outcome.verify_s)
-            changed = threads.stepped(outcome.verify_s, costs.rows.steps(n_rows))
-        elif 0 < given.n_shared <= MAX_ROWS:
+        if given.is_alone and not verdict.is_redecoded:
+            costs.add(1 + n_verified, verify_s)
+            return threads.stepped(verify_s, costs.rows.steps(1 + n_verified))
+        if 0 < given.n_shared <= MAX_ROWS:
             is_known = given.n_shared in dict(costs.rows.measured())
             costs.add(given.n_shared, given.elapsed_s)
             if is_known:  # a guessed cost would say that the machine had changed
-                changed = threads.stepped(given.elapsed_s, costs.rows.steps(given.n_shared))
-        drafter.observe(outcome, [token.token for token in done.committed.tokens])
-        costs.use_threads(threads.n_decode)
-        return changed
+                return threads.stepped(given.elapsed_s, costs.rows.steps(given.n_shared))
+        return None
 
-    def _tell(
+    def _counted(
         self,
         reply: Reply,
-        done: Round,
-        length: int = 0,
-        drafter: Drafter | None = None,
+        draft: Draft,
+        verdict: Verdict,
+        committed: TokensCommitted,
+        times: tuple[float, float, float],
         *,
-        first_token_s: float | None = None,
-    ) -> Iterator[Event]:
-        """Count a round that was planned with `length` tokens, and tell it."""
-        step, n_verified = self._plain_step, len(done.draft.tokens)
+        is_alone: bool,
+    ) -> RoundFinished:
+        """A round of which nobody has said yet what comes next.
+
+        Args:
+            reply: Whose round it is.
+            draft: What was guessed.
+            verdict: What became of it.
+            committed: What became text.
+            times: From the end of the round before, of guessing, and of the batch.
+            is_alone: Whether no other reply's step was in the batch: else its time is not its own.
+        """
+        step, n_verified, elapsed_s = self._plain_step, len(draft.tokens), sum(times)
         # Drafted tokens behind the reply's end were right for nobody.
-        n_emitted = len(done.committed.tokens)
-        n_accepted = min(done.verdict.n_accepted, n_emitted)
-        if done.is_alone:
+        n_emitted = len(committed.tokens)
+        n_accepted = min(verdict.n_accepted, n_emitted)
+        if is_alone:
             reply.saved.add(
                 step,
                 n_verified=n_verified,
                 n_emitted=n_emitted,
-                draft_s=done.draft_s,
-                elapsed_s=done.elapsed_s,
+                draft_s=times[1],
+                elapsed_s=elapsed_s,
                 switching=self._shared.costs.rows.switching,
             )
-        finished = RoundFinished(
-            n_drafted=done.draft.n_drafted,
+        return RoundFinished(
+            n_drafted=draft.n_drafted,
             n_verified=n_verified,
-            n_examined=min(done.verdict.n_examined, n_emitted),
+            n_examined=min(verdict.n_examined, n_emitted),
             n_accepted=n_accepted,
             n_emitted=n_emitted,
-            source=done.draft.source,
-            length=max(length, n_verified),
-            next_length=0 if drafter is None else drafter.length,
-            reason=FIRST_TOKEN if drafter is None else drafter.reason,
-            draft_s=done.draft_s,
-            verify_s=done.verify_s,
-            elapsed_s=done.elapsed_s,
+            source=draft.source,
+            length=n_verified,
+            next_length=0,
+            reason="",
+            draft_s=times[1],
+            verify_s=times[2],
+            elapsed_s=elapsed_s,
             plain_step_s=step.seconds,
             plain_spread=step.spread,
             saved_s=reply.saved.seconds,
             saved_error_s=reply.saved.error_s,
             verdicts=tuple(index < n_accepted for index in range(n_verified)),
-            n_near_ties=done.verdict.n_near_ties,
-            is_redecoded=done.verdict.is_redecoded,
-            first_token_s=first_token_s,
+            n_near_ties=verdict.n_near_ties,
+            is_redecoded=verdict.is_redecoded,
         )
-        reply.count(finished)
-        yield done.committed
-        yield from self._thought(reply, len(done.committed.tokens))
-        yield finished
+
+    def _tell(
+        self, reply: Reply, committed: TokensCommitted, done: RoundFinished
+    ) -> Iterator[Event]:
+        """The events of a round, which counts from here on."""
+        reply.count(done)
+        yield committed
+        yield from self._thought(reply, done.n_emitted)
+        yield done
         yield self._cache_state(reply)
 
     def _most_exact(self, reply: Reply) -> int | None:

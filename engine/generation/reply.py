@@ -20,7 +20,6 @@ from engine.events import (
 from engine.grammar.mask import GrammarMask
 from engine.requests import GenerationRequest
 from engine.sampling import Sampler
-from engine.speculation.controller import RoundOutcome
 from engine.speculation.drafter import Draft
 from engine.speculation.stats import TimeSaved
 from engine.speculation.verify import Verdict
@@ -211,40 +210,6 @@ class Reply:
                 self.ended = FinishReason.STOP_STRING
                 break
         return TokensCommitted(tuple(committed), "".join(shown), tuple(map(len, shown)))
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One pass through the model: what was guessed, what became text, and what it took."""
-
-    draft: Draft
-    verdict: Verdict
-    committed: TokensCommitted
-    waited_s: float = 0.0
-    """From the end of the round before: what it took to tell that one and to learn from it."""
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    is_alone: bool = True
-    """Whether no other reply's step was in the batch: else its time is not this round's."""
-
-    @property
-    def elapsed_s(self) -> float:
-        """Time of the whole round."""
-        return self.waited_s + self.draft_s + self.verify_s
-
-    @property
-    def outcome(self) -> RoundOutcome:
-        """What a controller learns from."""
-        n_emitted = len(self.committed.tokens)
-        return RoundOutcome(
-            n_verified=len(self.draft.tokens),
-            n_examined=min(self.verdict.n_examined, n_emitted),
-            n_accepted=min(self.verdict.n_accepted, n_emitted),
-            n_emitted=n_emitted,
-            n_drafted=self.draft.n_drafted,
-            draft_s=self.draft_s,
-            verify_s=None if self.verdict.is_redecoded else self.verify_s,
-        )
 
 
 def _kind(index: int, n_drafted: int, verdict: Verdict) -> TokenKind:

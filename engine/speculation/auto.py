@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import inf
 
 from engine.configuration import MAX_DRAFT
-from engine.speculation.acceptance import Acceptance
-from engine.speculation.controller import RoundOutcome
+from engine.events import RoundFinished
+from engine.speculation.acceptance import Acceptance, Examined
 from engine.speculation.costs import Costs, DraftCost
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
@@ -288,33 +288,33 @@ class AutoController:
 
     # --- after the round ---
 
-    def observe(self, outcome: RoundOutcome) -> None:
-        """Take the outcome of the round, whose times are in `costs` already."""
-        self.acceptance.add(outcome.examined)
-        for guess in outcome.examined:
+    def observe(self, done: RoundFinished, examined: Sequence[Examined] = ()) -> None:
+        """Take a round that was made, whose times are in `costs` already."""
+        self.acceptance.add(examined)
+        for guess in examined:
             source = self._sources.get(guess.source)
             if source is not None and source.awaits_probe:
                 source.end_probe(was_right=guess.is_right)
         plain_s = self.costs.plain.seconds
-        if outcome.verify_s is not None and plain_s is not None:
+        if not done.is_redecoded and plain_s is not None:
             # What such rounds take is charged, not what this one took: a stall is nobody's fault.
-            n_steps = self.costs.rows.steps(1 + outcome.n_verified)
-            n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
-            self.credit.settle(outcome.n_emitted, n_steps)
-        self._count(outcome)
+            n_steps = self.costs.rows.steps(1 + done.n_verified)
+            n_steps += self._time_drafting(done, done.draft_s / plain_s)
+            self.credit.settle(done.n_emitted, n_steps)
+        self._count(done)
         self._asked = []
         self._pulled_shares.clear()
         self._n_caught_up = 0
         self._plan()
 
-    def _time_drafting(self, outcome: RoundOutcome, n_steps: float) -> float:
+    def _time_drafting(self, done: RoundFinished, n_steps: float) -> float:
         """Share the time of guessing out to who was asked; what such asking takes."""
         if not self._asked:
             return 0.0
         *silent, last = (self._sources[name] for name in self._asked)
         charged = sum(source.cost.silence for source in silent)
         own = max(n_steps - charged, 0.0)
-        if not outcome.n_drafted:
+        if not done.n_drafted:
             if last.n_behind is not None:
                 last.cost.add_silent(own)
             return charged + last.cost.silence
@@ -322,26 +322,26 @@ class AutoController:
             # A first guess reads a line of unknown overlap: its time tells little, and is no choice
             # of this rule's.
             if not last.is_known:
-                last.cost.add(outcome.n_drafted, RESTART, own)
+                last.cost.add(done.n_drafted, RESTART, own)
             return charged
         n_missed = self._n_caught_up or min(last.n_behind, RESTART)
-        last.cost.add(outcome.n_drafted, n_missed, own)
+        last.cost.add(done.n_drafted, n_missed, own)
         n_missed = 0 if self._n_caught_up else n_missed  # `affords_catch_up` has seen to that
-        return charged + last.cost.steps(outcome.n_drafted, n_missed)
+        return charged + last.cost.steps(done.n_drafted, n_missed)
 
-    def _count(self, outcome: RoundOutcome) -> None:
-        self._tokens_since_plain += outcome.n_emitted
-        if not outcome.n_verified:
+    def _count(self, done: RoundFinished) -> None:
+        self._tokens_since_plain += done.n_emitted
+        if not done.n_verified:
             self._tokens_since_plain = 0
         for name, source in self._sources.items():
             was_asked = name in self._asked
-            source.end_round(outcome.n_emitted, was_asked=was_asked)
-            is_verified = outcome.n_verified and name == self._name
+            source.end_round(done.n_emitted, was_asked=was_asked)
+            is_verified = done.n_verified and name == self._name
             if is_verified or (was_asked and not source.is_cheap):
                 if source.is_probe_due:
                     source.awaits_probe = not is_verified
                     if is_verified:
-                        source.end_probe(was_right=outcome.n_accepted > 0)
+                        source.end_probe(was_right=done.n_accepted > 0)
                 source.tokens_off = 0
 
     def _plan(self) -> None:

@@ -1,28 +1,11 @@
 """How many tokens to draft: what a rule promises, and the fixed rule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from engine.events import RoundFinished
 from engine.speculation.acceptance import Examined
 from engine.speculation.predictors.base import DraftToken
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """What a controller learns about a round."""
-
-    n_verified: int
-    n_examined: int
-    n_accepted: int
-    n_emitted: int
-    n_drafted: int = 0
-    """Guesses that were made, verified or not."""
-    draft_s: float = 0.0
-    verify_s: float | None = None
-    """None where the time says nothing about later rounds, as behind a prefill."""
-    examined: tuple[Examined, ...] = ()
-    """Guesses of this draft or an earlier one that the line reached in this round."""
 
 
 class Controller(Protocol):
@@ -54,8 +37,14 @@ class Controller(Protocol):
         """The number of guesses that are verified, from the first one on."""
         ...
 
-    def observe(self, outcome: RoundOutcome) -> None:
-        """Take the outcome of the round."""
+    def observe(self, done: RoundFinished, examined: Sequence[Examined] = ()) -> None:
+        """Take a round that was made.
+
+        Args:
+            done: Its counts and times; what comes next is not decided yet. The time of one that
+                was decoded again says nothing of later ones.
+            examined: Guesses of this draft or an earlier one that the text reached in it.
+        """
         ...
 
 
@@ -78,5 +67,5 @@ class FixedController:
     def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
         return len(pulled)
 
-    def observe(self, outcome: RoundOutcome) -> None:
+    def observe(self, done: RoundFinished, examined: Sequence[Examined] = ()) -> None:
         """A fixed rule learns nothing."""

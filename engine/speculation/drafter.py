@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings, check_settings
 from engine.errors import DecodeAborted, EngineError
+from engine.events import RoundFinished
 from engine.sampling import Distribution
 from engine.speculation.acceptance import Examined
 from engine.speculation.auto import AutoController
-from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.controller import Controller, FixedController
 from engine.speculation.predictors.base import DraftToken, Predictor
 
 PLAIN_STEP_EVERY = 256
@@ -155,17 +156,16 @@ class Drafter:
         tokens = tuple(guess.token for guess in guesses[:n_verified])
         return Draft(tokens, laws[:n_verified], len(guesses), source)
 
-    def observe(self, outcome: RoundOutcome, committed: Tokens[int]) -> None:
-        """Take the outcome of the round and the tokens that it committed."""
-        self._rounds_drafted += bool(outcome.n_verified)
-        if outcome.n_verified:
-            self._tokens_since_plain += outcome.n_emitted
-        elif outcome.verify_s is not None:
+    def observe(self, done: RoundFinished, committed: Tokens[int]) -> None:
+        """Take a round that was made, and the tokens that it committed."""
+        self._rounds_drafted += bool(done.n_verified)
+        if done.n_verified:
+            self._tokens_since_plain += done.n_emitted
+        elif not done.is_redecoded:
             self._tokens_since_plain = 0
             self._n_plain_steps += 1
         if self.is_on:
-            examined = self._examiner.examine(committed)
-            self.controller.observe(replace(outcome, examined=examined) if examined else outcome)
+            self.controller.observe(done, self._examiner.examine(committed))
             self._tell(lambda source: source.commit(committed))
 
     def _pulled(self, n_max: int) -> tuple[str, list[DraftToken]]:

@@ -3,8 +3,9 @@
 import random
 
 from engine.configuration import MAX_DRAFT
-from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.controller import Controller
 from engine.speculation.predictors.base import DraftToken
+from tests.rounds import a_round
 
 
 class ControllerContract:
@@ -37,6 +38,6 @@ class ControllerContract:
                 n_accepted = sum(rng.random() < luck for _ in range(n_drafted))
                 n_examined = min(n_accepted + 1, n_drafted)
                 n_emitted = n_accepted + 1
-                controller.observe(RoundOutcome(n_drafted, n_examined, n_accepted, n_emitted))
+                controller.observe(a_round(n_drafted, n_examined, n_accepted, n_emitted))
                 assert 0 <= controller.length <= MAX_DRAFT
                 assert controller.reason

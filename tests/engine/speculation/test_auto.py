@@ -23,11 +23,12 @@ from engine.speculation.auto import (
     Source,
     best_length,
 )
-from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.controller import Controller
 from engine.speculation.costs import CostProfile, Costs, DraftCost, KnownCost
 from engine.speculation.predictors.base import DraftToken
 from tests import speculation_simulator as simulator
 from tests.contracts.controller import ControllerContract
+from tests.rounds import a_round
 from tests.speculation_simulator import (
     GPU,
     LARGE_DRAFT,
@@ -50,7 +51,7 @@ class TestAuto(ControllerContract):
 
 def plain_round(controller: AutoController, seconds: float = 0.01) -> None:
     controller.costs.add(1, seconds)
-    controller.observe(RoundOutcome(0, 0, 0, 1, verify_s=seconds))
+    controller.observe(a_round(0, 0, 0, 1, verify_s=seconds))
 
 
 def drafted_round(controller: AutoController, guesses: int, right: int, steps: float) -> None:
@@ -58,7 +59,7 @@ def drafted_round(controller: AutoController, guesses: int, right: int, steps: f
     examined = tuple(Examined("s", 0.8, n < right) for n in range(min(right + 1, guesses)))
     controller.costs.add(1 + guesses, 0.01 * steps)
     controller.observe(
-        RoundOutcome(
+        a_round(
             n_verified=guesses,
             n_examined=len(examined),
             n_accepted=right,
@@ -66,8 +67,8 @@ def drafted_round(controller: AutoController, guesses: int, right: int, steps: f
             n_drafted=guesses,
             draft_s=1e-5,
             verify_s=0.01 * steps,
-            examined=examined,
-        )
+        ),
+        examined,
     )
 
 
@@ -200,16 +201,16 @@ def test_where_a_batch_of_two_is_dear_a_probe_makes_guesses_that_only_the_line_j
         guesses.append(DraftToken(1, 0.8))
     assert len(guesses) == N_PASSING
     assert controller.n_to_verify(guesses) == 0
-    plain = RoundOutcome(
+    plain = a_round(
         n_verified=0, n_examined=0, n_accepted=0, n_emitted=1, n_drafted=4, draft_s=0.003,
-        verify_s=0.01, examined=(),
+        verify_s=0.01,
     )  # fmt: skip
     controller.observe(plain)
     source = controller._sources["s"]
     assert source.awaits_probe
     assert not source.is_probe_due
     controller.wants("s")
-    controller.observe(replace(plain, n_drafted=0, examined=(Examined("s", 0.8, False),)))
+    controller.observe(replace(plain, n_drafted=0), (Examined("s", 0.8, False),))
     assert not source.awaits_probe
     assert source.probe_after == 2 * PROBE_EVERY[0], "the line said that it was wrong"
 

@@ -1,5 +1,6 @@
-from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.controller import Controller, FixedController
 from tests.contracts.controller import ControllerContract
+from tests.rounds import a_round
 
 
 class TestFixed(ControllerContract):
@@ -12,5 +13,5 @@ class TestFixed(ControllerContract):
 def test_fixed_stays() -> None:
     controller = FixedController(4)
     for _ in range(50):
-        controller.observe(RoundOutcome(4, 1, 0, 1))
+        controller.observe(a_round(4, 1, 0, 1))
     assert controller.length == 4

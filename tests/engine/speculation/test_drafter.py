@@ -8,9 +8,10 @@ from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import PredictorError, PresetError
 from engine.speculation.acceptance import Examined
 from engine.speculation.auto import AutoController
-from engine.speculation.controller import FixedController, RoundOutcome
+from engine.speculation.controller import FixedController
 from engine.speculation.drafter import Drafter, Examiner, make_controller
 from engine.speculation.predictors.base import DraftToken
+from tests.rounds import a_round
 
 AUTO = SpeculationSettings(controller=ControllerName.AUTO)
 FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=2)
@@ -57,7 +58,7 @@ def drafting(
 
 
 def plain_round(drafter: Drafter) -> None:
-    drafter.observe(RoundOutcome(0, 0, 0, 1, verify_s=0.01), [5])
+    drafter.observe(a_round(0, 0, 0, 1, verify_s=0.01), [5])
 
 
 def test_nobody_is_asked_without_leave_of_the_controller() -> None:
@@ -143,7 +144,7 @@ def test_a_rule_of_one_length_takes_plain_steps_until_their_spread_is_known(
     for _ in range(12):
         n_verified = len(drafter.draft(8).tokens)
         lengths.append(n_verified)
-        drafter.observe(RoundOutcome(n_verified, 0, 0, 1, verify_s=0.01), [5])
+        drafter.observe(a_round(n_verified, 0, 0, 1, verify_s=0.01), [5])
     assert lengths[:4] == [2] * 4
     assert lengths[4 : 4 + n_forced] == [0] * n_forced
     assert lengths[4 + n_forced :] == [2] * (8 - n_forced)
@@ -161,7 +162,7 @@ def test_what_a_silent_source_took_is_learned_as_silence() -> None:
     plain_round(drafter)
     for _ in range(3):
         assert drafter.draft(8).tokens == ()
-        drafter.observe(RoundOutcome(0, 0, 0, 1, draft_s=0.002, verify_s=0.01), [5])
+        drafter.observe(a_round(0, 0, 0, 1, draft_s=0.002, verify_s=0.01), [5])
     assert known.costs.drafts["asking"].silence == pytest.approx(0.2)
     assert known.costs.drafts["asking"].step is None
 
@@ -172,9 +173,7 @@ def test_the_automatic_rule_turns_to_the_source_that_is_asked() -> None:
     known.costs.add(1, 0.01)
     plain_round(drafter)
     draft = drafter.draft(8)
-    outcome = RoundOutcome(
-        len(draft.tokens), 1, 0, 1, draft.n_drafted, draft_s=0.003, verify_s=0.02
-    )
+    outcome = a_round(len(draft.tokens), 1, 0, 1, draft.n_drafted, draft_s=0.003, verify_s=0.02)
     drafter.observe(outcome, [9])
     assert known.costs.drafts["b"].step is not None
     assert known.costs.drafts["a"].step is None
