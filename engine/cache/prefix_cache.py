@@ -320,7 +320,8 @@ class PrefixCache:
         try:
             self._save_pin(node)
         except CacheStoreError:
-            kept.change(is_pinned=False)
+            with self._lock:
+                kept.change(is_pinned=False)
             raise
 
     def unpin(self, key: str) -> None:

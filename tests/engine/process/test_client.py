@@ -29,7 +29,6 @@ from engine.events import (
 )
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.speculation.costs import MAX_ROWS
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.model
@@ -252,7 +251,7 @@ def test_the_costs_of_one_start_are_those_that_the_next_one_begins_with(
 ) -> None:
     first = costs_of_one_start(tmp_path, configuration, "Count up: " + "one two three " * 20, 8)
     assert first is not None
-    assert first.points[-1][0] == MAX_ROWS
+    assert first.points[-1][0] > 1
     # Without drafts and with one counted step, a reply measures no curve of its own.
     plain = replace(configuration, speculation=SpeculationSettings(PredictorName.OFF))
     second = costs_of_one_start(tmp_path, plain, "Hello", 2)
