@@ -114,7 +114,11 @@ class CacheKeeper:
             self._problem = CACHE_OFF
             return
         self._problem = NOT_OPENED
-        self._problem = self._opened(loaded, settings)
+        try:
+            self._open(loaded, settings)
+            self._problem = None
+        except EngineError as error:
+            self._problem = f"Nothing is kept of computed tokens: {error}"
         self._report(loaded, self._problem)
 
     def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
@@ -137,14 +141,6 @@ class CacheKeeper:
             note = CacheNote(time.time(), problem, is_problem=True)
             report = replace(report, notes=(*report.notes, note))
         self._tell(TiersChanged(report))
-
-    def _opened(self, loaded: LoadedSession, settings: CacheSettings) -> str | None:
-        """Open the tiers; gives why nothing is kept where they cannot be opened."""
-        try:
-            self._open(loaded, settings)
-        except EngineError as error:
-            return f"Nothing is kept of computed tokens: {error}"
-        return None
 
     def _open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         backend = loaded.target

@@ -77,20 +77,6 @@ def test_what_memory_has_no_room_for_comes_back_from_disk():
     assert restored(cache, A) == 50
 
 
-def test_a_second_start_finds_what_the_first_wrote():
-    disk = MemoryDisk()
-    first = make_cache(disk)
-    put(first, A, owner="chat:1")
-    put(first, B, owner="chat:2")
-    first.close(1.0)
-    second = make_cache(disk)
-    with second.match(B) as match:
-        assert match.n_cold == 50
-    assert restored(second, A) == 50
-    owners = {entry.owners for entry in second.report().entries}
-    assert owners == {("chat:1", "chat:2"), ("chat:1",), ("chat:2",)}
-
-
 def test_an_edge_split_after_it_was_written_becomes_two_files():
     disk = MemoryDisk()
     cache = make_cache(disk)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.base import common_prefix
-from engine.cache.radix import Node, RadixTree, line_digest, pack, unpack
+from engine.cache.radix import Node, RadixTree, pack, unpack
 
 lines = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
 line = st.lists(st.integers(0, 2), max_size=11)
@@ -137,7 +137,3 @@ def test_a_node_removed_under_a_lock_gives_the_lock_back():
 @pytest.mark.parametrize("tokens", [[], [0], [1, -1, 2**31 - 1, -(2**31)]])
 def test_a_packed_line_is_the_line(tokens):
     assert unpack(pack(tokens)) == tuple(tokens)
-
-
-def test_the_digest_of_a_line_is_that_of_files_of_earlier_runs():
-    assert line_digest(pack([1, -1])) == "10aa871eede567e2e0d181dc7e6d428b"

@@ -82,20 +82,6 @@ def test_a_start_after_a_kill_at_any_step_finds_only_true_states(can_slice, seed
         check(after, left)
 
 
-@both_kinds
-def test_two_processes_on_one_folder_only_miss(can_slice):
-    chance, disk = random.Random(5), MemoryDisk()
-    life = Life(chance, disk)
-    caches = [
-        make_cache(disk, can_slice=can_slice, clock=life.clock, cold_bytes=600, warm_bytes=200)
-        for _ in range(2)
-    ]
-    for _ in range(400):
-        cache = chance.choice(caches)
-        life.step(cache)
-        check(cache, disk)
-
-
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
     """Let threads interrupt one another a hundred times as often as usual."""

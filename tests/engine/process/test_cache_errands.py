@@ -106,7 +106,7 @@ def test_a_fault_in_an_errand_is_told_and_the_next_errand_is_done(
         done.put(key)
 
     monkeypatch.setattr(cache_service, "_manage", manage)
-    monkeypatch.setattr(CacheKeeper, "_opened", opened_in_memory)
+    monkeypatch.setattr(CacheKeeper, "_open", opened_in_memory)
     keeper, _ = keeper_of(told, CacheSettings(folder=tmp_path))
     assert not told.notes()
     keeper.take(ManageCache("pin", "bad"))
