@@ -46,7 +46,8 @@ from engine.backends.server.facts import ask_facts
 from engine.backends.server.http import Http, Limits
 from engine.backends.server.served_reply import ServedReply
 from engine.cache.namespace import FileHashes
-from engine.cache.snapshot_store import TABLE, SnapshotStore
+from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.state_table import TABLE
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.grammar.source import read_grammar

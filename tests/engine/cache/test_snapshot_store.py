@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache import snapshot_store
+from engine.cache import state_table
 from engine.cache.radix import StoredState, pack
 from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError, StateError
@@ -222,6 +222,24 @@ def test_a_row_that_names_another_file_deletes_none(path: Path) -> None:
     assert mine.exists()
 
 
+def test_what_says_nothing_of_the_table_leaves_it_as_it_is(
+    store: SnapshotStore,
+) -> None:
+    put(store, *STATES)
+    store.close()
+    assert listed(store) == keys(*STATES)
+
+    def fail(_: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    with pytest.raises(CacheStoreError, match="disk I/O error"):
+        store._table.ask(fail)
+    assert listed(store) == keys(*STATES)
+    assert store.take_notes() == ()
+
+
 def test_a_folder_that_is_deleted_while_it_is_used_is_begun_again(
     store: SnapshotStore, path: Path
 ) -> None:
@@ -291,7 +309,7 @@ def test_a_row_that_is_refused_leaves_no_file(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot_store, "_in_transaction", refuse)
+        patch.setattr(state_table, "in_transaction", refuse)
         with pytest.raises(CacheStoreError, match="no space is left"):
             put(store, STATES[0])
     assert files(path) == set()
