@@ -12,13 +12,13 @@ from engine.memory.compute import head_bytes
 from engine.memory.kv_cache import CacheShape, layers_kv_bytes
 from engine.memory.placement import Placement, cached_bytes
 from engine.memory.terms import Ledger, Source, Target, TermKind, within
+from engine.memory.units import FLOAT_BYTES
 from engine.memory.weights import LAYER
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
 
 PATCH_LIMIT = 4096
 """Patches of the largest image that llama-server lets through by default."""
-FLOAT_BYTES = 4
 STATES = 2
 """Rows of a projector's layer that live at once beside those of its feed-forward."""
 

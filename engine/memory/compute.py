@@ -13,14 +13,12 @@ from typing import Literal
 from engine.memory.cuda_kernels import cast_bytes
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.sparse_attention import (
-    FLOAT_BYTES,
-    HALF_BYTES,
     choices_bytes,
     sparse_attention_bytes,
     transposed_values_bytes,
 )
 from engine.memory.terms import Bounds
-from engine.memory.units import MIB
+from engine.memory.units import FLOAT_BYTES, HALF_BYTES, MIB
 from engine.model.architecture import Architecture
 
 Place = Literal["cpu", "gpu", "visited gpu", "host", "visited host"]

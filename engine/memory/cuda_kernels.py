@@ -13,6 +13,7 @@ from dataclasses import replace
 from engine.configuration import Configuration, KVTypeName
 from engine.memory.hardware import Device, Vendor
 from engine.memory.kv_cache import CacheShape, is_quantized
+from engine.memory.units import HALF_BYTES
 from engine.model.architecture import Architecture, Model
 from engine.model.layers import Layer
 
@@ -30,7 +31,6 @@ GROUPED_HEADS = frozenset({*GROUP_MULTIPLES, (512, 512), (576, 512)})
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
 COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})
 """Whose caches may be copied to f16: ROCm is built from CUDA's code, and Vulkan needs less."""
-HALF_BYTES = 2
 GROUPED_STATES = (96, 128, 256)
 SINGLE_STATE = 16
 SCAN_HEADS, SCAN_CHANNELS = 16, 128

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import KV_TYPE_NAMES, Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
+from engine.memory.units import FLOAT_BYTES
 from engine.model.architecture import Architecture
 from engine.model.ggml_types import TYPES_BY_NAME, GgmlType
 from engine.model.layers import Layer
 
 PAD = 256
-FLOAT_BYTES = 4
 KV_TYPES: dict[KVTypeName, GgmlType] = {name: TYPES_BY_NAME[name] for name in KV_TYPE_NAMES}
 """Best first: `--cache-type-k` of llama.cpp (common/arg.cpp)."""
 

@@ -6,11 +6,9 @@ at once where they are widest, for each token and cell, and those that span the 
 """
 
 from engine.memory.kv_cache import CacheShape, kv_type
+from engine.memory.units import FLOAT_BYTES, HALF_BYTES
 from engine.model.architecture import Architecture
 from engine.model.layers import Indexer
-
-FLOAT_BYTES = 4
-HALF_BYTES = 2
 
 
 def sparse_attention_bytes(architecture: Architecture, shape: CacheShape, attending: int) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from engine.errors import HardwareError, shown
 
+FLOAT_BYTES, HALF_BYTES = 4, 2
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 FACTORS = {
     "": GIB, "b": 1, "k": KIB, "kib": KIB, "kb": 1000, "m": MIB, "mib": MIB, "mb": 1000**2,

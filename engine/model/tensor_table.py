@@ -69,7 +69,7 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
         is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
-        is_parallel=table.has("attn_norm") and not any(map(table.has, BEFORE_BLOCK)),
+        is_parallel=table.has("attn_norm") and not any(map(table.has, (*BEFORE_BLOCK, "ssm_in"))),
         expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
