@@ -97,7 +97,7 @@ class Sequence(Protocol):
         ...
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
-        """Decode tokens and give the logits behind each of them, in one batch.
+        """Decode tokens and give the logits after each of them, in one batch.
 
         Args:
             tokens: At most `Backend.n_rows`.
@@ -149,7 +149,7 @@ class Sequence(Protocol):
         ...
 
     def shift(self, n_keep: int, n_drop: int) -> None:
-        """Drop `n_drop` tokens behind the first `n_keep` and move the rest up to them.
+        """Drop `n_drop` tokens after the first `n_keep` and move the rest up to them.
 
         Needs `Backend.can_shift`. What is held is then no function of `tokens` alone: it must not
         be saved for others.
@@ -266,7 +266,7 @@ class Backend(Protocol):
         ...
 
     def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
-        """Cut a saved state behind its first `at` tokens; needs `can_slice`. Any thread may ask.
+        """Cut a saved state after its first `at` tokens; needs `can_slice`. Any thread may ask.
 
         Raises:
             StateError: the state is damaged, or has not more than `at` tokens.

@@ -25,7 +25,7 @@ from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineEr
 
 TargetCallback = Callable[[Tokens[int], Tokens[int]], ArrayLike | Awaitable[ArrayLike]]
 """Called with the line and a draft; gives `[len(draft) + 1, n_vocab]` logits: row `i` is what the
-model says behind the line and the first `i` drafted tokens. A caller that keeps a cache finds in
+model says after the line and the first `i` drafted tokens. A caller that keeps a cache finds in
 the length of the line how much of the last draft was accepted."""
 
 N_BATCH = MAX_DRAFT
@@ -100,7 +100,7 @@ class CallbackBackend(BaseBackend):
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
                 f"the target function gave {given.dtype} of shape {list(given.shape)}: "
-                f"{list(wanted)} logits are wanted, one row behind the line and one behind each "
+                f"{list(wanted)} logits are wanted, one row after the line and one after each "
                 f"of the {len(draft)} drafted tokens"
             )
         logits: Logits = given.astype(np.float32, copy=False)

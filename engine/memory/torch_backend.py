@@ -77,7 +77,7 @@ def kept_bytes(model: Model, configuration: Configuration, computed: str) -> tup
 
 
 def add_library(ledger: Ledger) -> None:
-    """Add what the library takes in main memory, whatever the model is."""
+    """Add what the library takes in RAM, whatever the model is."""
     note = "PyTorch itself"
     bounds = within(LIBRARY_BYTES, 0.5)
     ledger.add(ledger.cpu, TermKind.OVERHEAD, LIBRARY_BYTES, Source.ESTIMATED, note, bounds)

@@ -282,7 +282,7 @@ def n_pool_blocks(n_ctx: int, n_sequences: int, *, is_shared: bool) -> int:
 
 
 def n_aged(length: int, n_exact: int, n_together: int) -> int:
-    """Tokens that the last one of `length` reads coded: whole groups behind the exact ones."""
+    """Tokens that the last one of `length` reads coded: whole groups, older than the exact ones."""
     return max(0, length - n_exact) // n_together * n_together
 
 

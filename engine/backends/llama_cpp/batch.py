@@ -59,7 +59,7 @@ class Batch:
         self.native.n_tokens = 0
 
     def add(self, sequence_id: int, tokens: Tokens[int], position: int, *, n_rows: int) -> None:
-        """Put tokens of a sequence at consecutive positions behind what is there.
+        """Put tokens of a sequence at consecutive positions after what is there.
 
         The last `n_rows` of them are flagged for logits.
         """
@@ -74,7 +74,7 @@ class Batch:
 
 
 class LogitsRows:
-    """The rows of logits behind the last decode, as a view of llama.cpp's memory."""
+    """The rows of logits after the last decode, as a view of llama.cpp's memory."""
 
     def __init__(self, context: object, n_rows: int, n_vocab: int) -> None:
         self._context = context
@@ -93,7 +93,7 @@ class LogitsRows:
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.c_void_p.from_buffer(pointer).value
         if address is None:
-            raise DecodeError("llama.cpp gave no logits behind a decode: reload the model")
+            raise DecodeError("llama.cpp gave no logits after a decode: reload the model")
         if address != self._address:
             self._address = address
             n_rows, n_vocab = self._shape

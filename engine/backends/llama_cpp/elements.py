@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = 1 << 16
 FLOAT_BYTES = 4
 
 Rows = Callable[[int, int, int], object]
-"""Fills the second address with so many elements of the first."""
+"""Called with two addresses and a number of elements: fills the second from the first."""
 
 
 def convert(

@@ -56,7 +56,7 @@ class ImageChunk:
     positions: NDArray[np.int32]
     """Of its tokens, counted from the first one's."""
     n_positions: int
-    """How much further the position of the token behind it is than that of its first one."""
+    """How much further the position of the token after it is than that of its first one."""
 
 
 class Projector:
@@ -171,11 +171,11 @@ class Projector:
         self._mtmd.mtmd_input_chunks_free(chunks)
 
     def positions(self, tokens: Tokens[int]) -> NDArray[np.int32] | None:
-        """The position of every token of a line, and of one behind it, `[n_tokens + 1]`.
+        """The position of every token of a line, and of one after it, `[n_tokens + 1]`.
 
         Multimodal rotary positions (M-RoPE; Qwen2-VL, arXiv:2409.12191): an image's tokens have the
         position of its first one, with rows and columns beside it, and what follows it begins
-        behind the longer side.
+        after the longer side.
 
         Returns:
             None where every token's position is its place in the line.
@@ -231,7 +231,7 @@ class Projector:
         if is_whole and stretch.n_tokens > min(self._n_ubatch, n_batch):
             raise ImageError(
                 f"this model reads the {stretch.n_tokens} tokens of an image at once, and the "
-                f"micro-batch has {min(self._n_ubatch, n_batch)}: raise n_batch and n_ubatch"
+                f"ubatch has {min(self._n_ubatch, n_batch)}: raise n_batch and n_ubatch"
             )
         rows = self._embeddings(stretch, check)
         end = llama_cpp.llama_pos()

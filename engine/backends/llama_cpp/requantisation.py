@@ -67,7 +67,7 @@ def rotations(
 
 
 def is_rotation_off() -> bool:
-    """Whether llama.cpp was told to rotate nothing."""
+    """Whether llama.cpp is set to rotate nothing."""
     return os.environ.get(ROTATION_OFF, "0").strip() not in ("", "0")
 
 

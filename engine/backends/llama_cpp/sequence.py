@@ -144,7 +144,7 @@ class LlamaCppSequence(BaseSequence):
             )
         if not (n_drop > 0 and n_keep >= 0 and n_keep + n_drop <= n_held):
             raise CropUnsupportedError(
-                f"the cache holds {n_held} tokens: {n_drop} behind the first {n_keep} are not there"
+                f"the cache holds {n_held} tokens: {n_drop} after the first {n_keep} are not there"
             )
         if self._n_shared > n_keep + n_drop:
             self._stop_sharing()

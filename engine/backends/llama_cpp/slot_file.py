@@ -89,7 +89,7 @@ def write_slot_file(
     Args:
         path: The file; one that is there is replaced.
         tokens: Of the line.
-        states: Of the line from its start on, one behind the other, as `Sequence.save` gave them.
+        states: Of the line from its start on, in order, as `Sequence.save` gave them.
         n_streams: As of `whole_state`.
 
     Raises:

@@ -67,7 +67,7 @@ Placed = Sequence[tuple[CellIndex, Cells]]
 
 
 def follow_one_another(pieces: Sequence[Cells]) -> Placed:
-    """Place cells behind those before."""
+    """Place cells after those before."""
     placed = []
     row = 0
     for piece in pieces:
@@ -214,7 +214,7 @@ class Ring:
     def is_broken(self, n_held: int, length: int) -> bool:
         """Whether cutting back from `n_held` to `length` tokens leaves the order of plain decoding.
 
-        llama.cpp goes on at the first free cell of those that were cut off: behind the ring's end,
+        llama.cpp goes on at the first free cell of those that were cut off: after the ring's end,
         that is cell 0.
         """
         return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells

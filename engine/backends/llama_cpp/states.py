@@ -143,7 +143,7 @@ class States:
             positions: Of its tokens; None where they are 0, 1, ….
 
         Returns:
-            The first token that all layers hold: not 0 behind a sliding window.
+            The first token that all layers hold: not 0 after a sliding window.
 
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
@@ -275,7 +275,7 @@ class States:
         return state
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
-        """The state of a sequence, behind some spare bytes.
+        """The state of a sequence, after some spare bytes.
 
         Raises:
             StateError: llama.cpp gave none.
@@ -305,7 +305,7 @@ class States:
         """The state of the last tokens, from a position on; needs one pool of cells.
 
         llama.cpp leaves out the id of each cell, for the scratch id is none of the context's: the
-        records are written anew, and everything behind them is where it belongs.
+        records are written anew, and everything after them is where it belongs.
 
         Raises:
             StateError: llama.cpp gave none.
@@ -328,7 +328,7 @@ class States:
         return buffer
 
     def _append_native(self, sequence_id: int, state: State) -> bool:
-        """Put a stretch behind what a sequence holds; needs one pool of cells."""
+        """Put a part after what a sequence holds; needs one pool of cells."""
         is_taken = self._write_native(SCRATCH, state)
         if is_taken:
             llama_cpp.llama_memory_seq_cp(self._memory, SCRATCH, sequence_id, -1, -1)

@@ -160,7 +160,7 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
 
 
 def _as_neighbours(rows: Tensor, n_turned: int, head_dim: int) -> Tensor:
-    """Rows of heads whose pairs are halves, reordered; those behind `n_turned` stay."""
+    """Rows of heads whose pairs are halves, reordered; those after `n_turned` stay."""
     heads = rows[:n_turned].view(-1, 2, head_dim // 2, *rows.shape[1:])
     return torch.cat((heads.transpose(1, 2).flatten(0, 2), rows[n_turned:]))
 

@@ -66,7 +66,7 @@ class TorchBackend(BaseBackend):
         configuration: What to open.
         log: llama.cpp's log of this process.
         role: What the model is for.
-        progress: Told how many bytes of the file were read, of how many.
+        progress: Called with the bytes of the file that were read, and with all of them.
         like: Another open backend of the same file, whose weights, vocabulary and `abort` this one
             shares.
         n_rows: Most rows of logits in a batch; None is what the role needs.

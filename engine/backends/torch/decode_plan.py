@@ -23,7 +23,7 @@ class Bucket:
 
 
 AUTO = (Bucket(0, 512, None), Bucket(512, 256, None), Bucket(2048, 128, 512))
-"""caramba's thresholds (`decode_bucket_short`, `decode_bucket_mid`), and behind them the chunk and
+"""caramba's thresholds (`decode_bucket_short`, `decode_bucket_mid`), and after them the chunk and
 the window of its example."""
 
 

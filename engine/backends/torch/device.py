@@ -54,7 +54,7 @@ def has_bf16() -> bool:
 
 @contextmanager
 def quickest_products(n_rows: int) -> Iterator[None]:
-    """Products of so many rows by the library that is quickest on a processor.
+    """Products of `n_rows` rows by the library that is fastest on a processor.
 
     One row times bfloat16 matrices that lie in memory reads 13 GB/s with torch's own product and 7
     with oneDNN's; from four rows on oneDNN's is ahead (torch 2.13, one thread of an EPYC with

@@ -1,6 +1,6 @@
 """Decode steps in fixed shapes: compiled by `torch.compile`, on CUDA captured as graphs.
 
-A few tokens behind a line have tensors of the same shapes each time where attention is given a
+A few tokens after a line have tensors of the same shapes each time where attention is given a
 fixed number of the cache's rows and a mask says which are filled. On CUDA such a step is captured
 as a graph and replayed without a call for each of its kernels: for some tokens (a draft's too) and
 a power of two of rows. Compiled is the step of one token, which reads all rows that there are.
@@ -32,7 +32,7 @@ N_WARM = 3
 
 
 class FixedPass(ForwardPass):
-    """Some tokens behind a line whose length lies on the device."""
+    """Some tokens after a line whose length lies on the device."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StepShape(NamedTuple):
 
 
 class FixedStep:
-    """The step behind the line of one sequence: the same tensors each time."""
+    """The step after the line of one sequence: the same tensors each time."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class FixedStep:
         self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """The logits behind tokens at the end of the line, valid until the next step."""
+        """The logits after tokens at the end of the line, valid until the next step."""
         self._model.check()
         self._tokens.copy_(tokens)
         torch.add(self._offsets, self._caches[0].length, out=self._positions)
@@ -158,7 +158,7 @@ class FixedSteps:
         self.way: Way = "plain"
 
     def take(self, tokens: Tensor, line: Line, number: int) -> Tensor | None:
-        """The logits behind tokens, `[1, n, n_vocab]`; None where their shape is not fixed.
+        """The logits after tokens, `[1, n, n_vocab]`; None where their shape is not fixed.
 
         Args:
             tokens: `[1, n]` int64.
@@ -197,7 +197,7 @@ class FixedSteps:
         Args:
             mode: `off`, `on`, or `auto`, which compiles on CUDA: on a processor compiled code took
                 more time in four of six measurements (docs/torch.md).
-            decode: Decodes one token behind an empty line.
+            decode: Decodes one token after an empty line.
 
         Returns:
             What came of each, for the user, nothing of what went well unasked: where nothing can

@@ -125,7 +125,7 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
 
 
 class _Keys:
-    """The numbers of a header, by their names behind the architecture's."""
+    """The numbers of a header, by their names after the architecture's."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -8,7 +8,7 @@ gives too, and most of its layers see a sliding window. Mamba (Gu and Dao 2023, 
 has a state in place of keys and values.
 
 Shapes: `batch` sequences of one length side by side, `n` tokens; a forward has the tokens of
-several *lines* one behind the other, whose lengths may differ.
+several *lines* one after the other, whose lengths may differ.
 """
 
 import math
@@ -265,7 +265,7 @@ class Attention:
 def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float | Tensor) -> Tensor:
     """What queries read of the values that they see.
 
-    Queries that share a key head stand one behind the other as if they were more tokens, so that
+    Queries that share a key head stand one after the other as if they were more tokens, so that
     keys and values are read where they lie and never repeated.
 
     Args:
@@ -462,7 +462,7 @@ class Transformer:
     def forward(
         self, tokens: Tensor, lines: Sequence[Line], plan: DecodePlan | None = None
     ) -> Tensor:
-        """Decode the tokens of several lines, one behind the other, in one batch.
+        """Decode the tokens of several lines, one after the other, in one batch.
 
         Args:
             tokens: `[batch, n]` int64: those of the first line, then those of the second.

@@ -76,7 +76,7 @@ def cut(state: State, at: int) -> tuple[bytes, bytes]:
     """
     whole = read_state(state)
     if not 0 < at < whole.n_tokens:
-        raise StateError(f"a state of {whole.n_tokens} tokens cannot be cut behind {at}")
+        raise StateError(f"a state of {whole.n_tokens} tokens cannot be cut after {at}")
     return whole.part(0, at).to_bytes(), whole.part(at, whole.n_tokens).to_bytes()
 
 

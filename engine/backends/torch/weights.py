@@ -20,12 +20,12 @@ BLOCKS_AT_ONCE = 1 << 14
 """Blocks that are dequantised together, so that what is in between stays in a core's cache."""
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of the file were read, of how many."""
+"""Called with the bytes of the file that were read, and with all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies: in which file, and how many bytes behind its start."""
+    """Where a tensor lies: in which file, and how many bytes after its start."""
 
     info: TensorInfo
     path: Path
@@ -39,7 +39,7 @@ class Weights:
         file: The model.
         dtype: What matrices become.
         device: Where they go.
-        progress: Told of each tensor that was read.
+        progress: Called after each tensor.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class KVState:
     seen: Tensor | None = None
     """`[2, n_held]` int64: the first query that sees an entry, and the first that no longer does.
 
-    None where every query behind a position sees it. A token stands twice in a batch in which it
+    None where every query after a position sees it. A token stands twice in a batch in which it
     leaves the window of full precision: exactly for the queries before, coded for those after.
     """
 
@@ -165,13 +165,13 @@ def held_bytes(caches: Iterable[SavedCache]) -> int:
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages behind tensors, views of one storage counted once."""
+    """Bytes of the storages of tensors, views of one storage counted once."""
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 
 def check_room(length: int, n_new: int, n_ctx: int) -> None:
-    """Raise `ContextFullError` where so many new tokens do not fit."""
+    """Raise `ContextFullError` where new tokens do not fit."""
     if length + n_new > n_ctx:
         raise ContextFullError(
             f"{length} tokens are held and {n_new} more do not fit into {n_ctx}: raise n_ctx, or "

@@ -76,7 +76,7 @@ def make_caches(
 def make_pool(
     layers: Sequence[LayerShape], room: CacheRoom, *, n_sequences: int, is_shared: bool
 ) -> BlockPool:
-    """The blocks of so many sequences of `room.n_ctx` tokens each, or of all where they share."""
+    """The blocks of sequences of `room.n_ctx` tokens each, or of all where they share."""
     n_blocks = n_pool_blocks(room.n_ctx, n_sequences, is_shared=is_shared)
     return BlockPool(layers, room, n_blocks=n_blocks, dtype=FLOATS[STORED])
 

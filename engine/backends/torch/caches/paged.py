@@ -145,7 +145,7 @@ class BlockTable:
         return self.pool.open().adopt(self.blocks[:n_blocks], length)
 
     def adopt(self, blocks: Sequence[int], length: int) -> "BlockTable":
-        """Hold so many tokens in blocks of others, instead of what is held."""
+        """Hold `length` tokens in blocks of others, instead of what is held."""
         for block in blocks:
             self.pool.share(block)
         self._release(0)
@@ -258,7 +258,7 @@ class PagedCache(KVCache):
 
 @dataclass(slots=True)
 class _Node:
-    """A kept block: what stands in it behind its parent, and who comes behind it."""
+    """A kept block: its tokens, and the number of blocks that follow it."""
 
     block: int
     parent: int | None

@@ -20,12 +20,12 @@ class RecurrentShape:
 
 
 class RecurrentCache(SavedCache):
-    """The states behind the last token, and behind each of the `n_back` tokens before it.
+    """The states after the last token, and after each of the `n_back` tokens before it.
 
     They are kept in the type of the room, which may be shorter than that of the computation: who
     goes on from a state reads it back, so that one token after the other and many at once agree.
 
-    A state has no past, so a draft is rolled back to states that were kept: those behind the last
+    A state has no past, so a draft is rolled back to states that were kept: those after the last
     tokens lie in a ring of `n_back + 1`, and any other length but 0 cannot be cropped to.
     """
 
@@ -44,14 +44,14 @@ class RecurrentCache(SavedCache):
         return self._ring
 
     def update(self, states: Sequence[Tensor]) -> None:
-        """Keep the states behind one more token, each `[batch, *size]`."""
+        """Keep the states after one more token, each `[batch, *size]`."""
         self.length += 1
         self._first = max(self._first, self.length - self._n_kept + 1)
         for ring, state in zip(self._ring, states, strict=True):
             ring[self.length % self._n_kept] = state
 
     def state(self) -> tuple[Tensor, ...]:
-        """The states behind the last token, zeros without one; valid until the ring comes round."""
+        """The states after the last token, zeros without one; valid until the ring comes round."""
         return tuple(ring[self.length % self._n_kept] for ring in self._ring)
 
     def can_crop(self, length: int) -> bool:
@@ -60,7 +60,7 @@ class RecurrentCache(SavedCache):
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"states behind {self._first} to {self.length} tokens are held, not behind "
+                f"states after {self._first} to {self.length} tokens are held, not after "
                 f"{length}: start again from an empty cache"
             )
         self.length = length
@@ -70,7 +70,7 @@ class RecurrentCache(SavedCache):
                 ring[0] = 0
 
     def held(self) -> dict[str, Tensor]:
-        """The states behind the last token."""
+        """The states after the last token."""
         return {f"recurrent {number}": each for number, each in enumerate(self.state())}
 
     def hold(self, found: Mapping[str, Tensor], length: int) -> None:

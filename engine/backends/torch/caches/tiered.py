@@ -252,7 +252,7 @@ class TierManager:
             reading.result()
 
     def _shrink(self, index: int, n_wanted: int) -> None:
-        """Demote until so many bytes more fit on the device while a layer is asked for."""
+        """Demote until `n_wanted` bytes more fit on the device while a layer is asked for."""
         self._demote(Tier.DEVICE, index, self._device_bytes - n_wanted)
         self._demote(Tier.HOST, index, self._host_bytes)
 

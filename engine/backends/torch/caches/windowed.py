@@ -135,7 +135,7 @@ class WindowedCache(KVCache):
         fill(self.held(), found)
 
     def _n_aged(self, length: int) -> int:
-        """Tokens that are read coded by the last one of so many."""
+        """Tokens that the last one of `length` reads coded."""
         return n_aged(length, self._n_exact, self._group)
 
     def _encode(self, exact: tuple[Tensor, ...], before: int, after: int) -> None:

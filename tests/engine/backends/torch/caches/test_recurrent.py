@@ -47,7 +47,7 @@ def test_states_that_are_gone_cannot_be_gone_back_to() -> None:
     cache = new_cache()
     advance(cache, 9)
     assert [length for length in range(11) if cache.can_crop(length)] == [0, 6, 7, 8, 9]
-    with pytest.raises(CropUnsupportedError, match="behind 6 to 9 tokens"):
+    with pytest.raises(CropUnsupportedError, match="after 6 to 9 tokens"):
         cache.crop(5)
     cache.crop(7)
     assert not cache.can_crop(5)
