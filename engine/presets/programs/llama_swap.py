@@ -35,8 +35,8 @@ _MACRO = re.compile(r"\$\{([^{}]*)\}")
 
 def render(request: ExportRequest) -> Exported:
     """A whole configuration with one model, or an entry to copy into one that is there."""
-    remarks = request_remarks(request)
     *words, _, _ = serving(with_absolute_paths(request))
+    remarks = request_remarks(request)
     command = [*map(_words, lines_of(words)), f"--port {PORT}"]
     # It finds macros in names too, and no quote or escape hides one (`config.go`, 00460400).
     name = request.name.replace("${", "$ {")

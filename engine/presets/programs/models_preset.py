@@ -40,6 +40,10 @@ def render(request: ExportRequest) -> Exported:
         ExportError: a value has a character that the INI cannot hold.
     """
     configuration = with_absolute_paths(request).configuration
+    keys = "".join(
+        f"{option.name} = {_value(writable(option.value or 'true'))}\n"
+        for option in options(configuration, CURRENT)
+    )
     remarks = request_remarks(request)
     if configuration.tensor_overrides and configuration.n_cpu_moe:
         remarks = (
@@ -47,10 +51,6 @@ def render(request: ExportRequest) -> Exported:
             f"n_cpu_moe is {configuration.n_cpu_moe}: the router puts it before the tensor "
             "overrides, so that experts of those layers stay in main memory whatever they say",
         )
-    keys = "".join(
-        f"{option.name} = {_value(writable(option.value or 'true'))}\n"
-        for option in options(configuration, CURRENT)
-    )
     start = f"llama-server --models-preset {file_name(request)} --port {request.port}"
     top = comments(heading(request, remarks, start=start), mark=";")
     return Exported(f"{top}version = 1\n\n[{slug(request.name)}]\n{keys}", remarks)

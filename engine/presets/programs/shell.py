@@ -54,8 +54,8 @@ MAX_EXPANDED = 1 << 20
 
 def render(request: ExportRequest) -> Exported:
     """A POSIX script; what it is called with goes on to llama-server, and wins there."""
-    remarks = request_remarks(request)
     words = serving(with_absolute_paths(request))
+    remarks = request_remarks(request)
     body = " \\\n  ".join(shlex.join(line) for line in lines_of(words))
     text = f'#!/bin/sh\n{comments(heading(request, remarks))}exec {body} \\\n  "$@"\n'
     return Exported(text, remarks)

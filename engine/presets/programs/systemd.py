@@ -38,6 +38,7 @@ def render(request: ExportRequest) -> Exported:
     Raises:
         ExportError: a path that cannot be written, or a program that systemd does not start.
     """
+    (program,), *options = lines_of(serving(with_absolute_paths(request)))
     remarks = request_remarks(request)
     if "/" not in request.program:
         remarks = (
@@ -45,7 +46,6 @@ def render(request: ExportRequest) -> Exported:
             f"systemd looks for {request.program} in its own path (/usr/local/bin, /usr/bin): "
             "write the whole path if it lies elsewhere",
         )
-    (program,), *options = lines_of(serving(with_absolute_paths(request)))
     lines = (" ".join(map(_word, line)) for line in options)
     command = " \\\n    ".join((_program(program), *lines))
     unit_name = file_name(request)
