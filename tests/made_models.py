@@ -1,29 +1,30 @@
 """Header-only models of shapes that nobody published, which llama.cpp's dry run takes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import CatalogEntry, find_entry
-from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf_header import TensorInfo, Value
-from engine.model.snapshots import snapshot_of
+from engine.model.catalog import find_entry
+from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
+from engine.model.gguf_header import Value
+from engine.model.snapshots import Snapshot, unpack
 from tests.gguf_files import header, write
 from tests.layouts import LAYOUTS
-from tests.layouts.tables import Keys, Layout
+from tests.layouts.tables import Keys
 
-F32, I32 = 0, 26
+F32 = 0
 ALIGNMENT = 32
+HEADERS_PATH = Path(__file__).with_name("made_headers.json.gz")
 UNPREFIXED = ("xielu.", "tokenizer.")
 TRAITS = {
     "rope_freqs": "rope_freqs.weight", "rope_long_short": "rope_factors_long.weight",
-    "expert_bias": "exp_probs_b.bias", "qkv_bias": "attn_q.bias", "qk_norm": "attn_q_norm.weight",
-    "next_token_vocabulary": "nextn.embed_tokens.weight", "ssm_norm": "ssm_norm.weight",
+    "expert_bias": "exp_probs_b.bias", "qkv_bias": "attn_q.bias",
+    "next_token_vocabulary": "nextn.embed_tokens.weight",
 }  # fmt: skip
 """Traits of `tests/layouts` by the tensors that tell them."""
-WITHOUT = {"tied": "output.weight"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +44,28 @@ def catalog_keys(name: str) -> CatalogKeys:
     values.pop("vocab_size", None)
     stems = {_stem(tensor.name) for tensor in snapshot.tensors()}
     traits = {trait for trait, stem in TRAITS.items() if stem in stems}
-    traits |= {trait for trait, stem in WITHOUT.items() if stem not in stems}
-    if snapshot.architecture == "gemma4":
-        traits.remove("rope_freqs")  # its layout has them without being asked
-        traits |= {"keys_as_values"} if _lacks_values(snapshot.kinds) else set()
+    traits |= {"tied"} if "output.weight" not in stems else set()
     return CatalogKeys(snapshot.architecture, values, snapshot.n_vocab, frozenset(traits))
 
 
-def changed_entry(
-    name: str, changes: Mapping[str, Value | None], n_vocab: int | None = None
-) -> CatalogEntry:
-    """A model of the catalogue with other keys; a key of None is gone."""
-    entry, keys = find_entry(name), catalog_keys(name)
-    values = {key: v for key, v in {**keys.values, **changes}.items() if v is not None}
-    n_vocab = n_vocab or keys.n_vocab
-    types = {_stem(tensor.name): tensor.type for tensor in entry.snapshot.tensors()}
-    shapes = LAYOUTS[keys.architecture].tensors(
-        Keys(keys.architecture, values, n_vocab, keys.traits)
-    )
-    file = replace(
-        entry.header("Q8_0"),
-        values={
-            "general.architecture": keys.architecture,
-            f"{keys.architecture}.vocab_size": n_vocab,
-        }
-        | {_full(keys.architecture, key): value for key, value in values.items()},
-        array_lengths={"tokenizer.ggml.tokens": n_vocab},
-        tensors=tuple(TensorInfo(each, dims, types[_stem(each)], 0, 0) for each, dims in shapes),
-    )
-    return replace(entry, snapshot=snapshot_of(file))
+@cache
+def made_headers() -> Mapping[str, Snapshot]:
+    """Headers of models that nobody published, packed as the catalogue's are.
+
+    Their tensors are those that the loader of llama.cpp 0c1e57098 asks for; `benchmarks/shapes.py`
+    finds them out for any keys.
+    """
+    return unpack(HEADERS_PATH.read_bytes())
+
+
+def written_model(path: Path, snapshot: Snapshot) -> Model:
+    """Write a header with the tensors of a snapshot, and read it."""
+    shapes = [(each.name, each.shape, TYPE_NUMBERS[each.type.name]) for each in snapshot.tensors()]
+    return _written(path, snapshot.architecture, snapshot.values, snapshot.n_vocab, shapes)
 
 
 def _stem(name: str) -> str:
     return name.split(".", 2)[2] if name.startswith("blk.") else name
-
-
-def _lacks_values(kinds: list[list[str]]) -> bool:
-    return any(all(not row.startswith("attn_v.") for row in rows) for rows in kinds)
 
 
 def _full(architecture: str, key: str) -> str:
@@ -92,19 +78,31 @@ def made_model(
     values: Mapping[str, Value],
     *,
     traits: frozenset[str] = frozenset(),
-    layout: Layout | None = None,
     n_vocab: int = 512,
     types: Mapping[str, int] | None = None,
 ) -> Model:
     """Write a header with these keys and the tensors of its layout, and read it.
 
-    It has no vocabulary but its length. `layout` is for architectures whose tensors the product
-    does not know, `types` for tensors by name that are not f32.
+    It has no vocabulary but its length. `types` is for tensors by name that are not f32.
     """
     keys = Keys(architecture, values, n_vocab, traits)
+    shapes = [
+        (name, shape, (types or {}).get(name, F32))
+        for name, shape in LAYOUTS[architecture].tensors(keys)
+    ]
+    full = {_full(architecture, key): value for key, value in values.items()}
+    return _written(path, architecture, full, n_vocab, shapes)
+
+
+def _written(
+    path: Path,
+    architecture: str,
+    values: Mapping[str, Value],
+    n_vocab: int,
+    shapes: Iterable[tuple[str, tuple[int, ...], int]],
+) -> Model:
     tensors, offset = [], 0
-    for name, shape in (layout or LAYOUTS[architecture]).tensors(keys):
-        kind = (types or {}).get(name, I32 if "tid2eid" in name else F32)
+    for name, shape, kind in shapes:
         tensors.append((name, shape, kind, offset))
         nbytes = GGML_TYPES[kind].row_bytes(prod(shape))
         offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -114,6 +112,5 @@ def made_model(
         f"{architecture}.vocab_size": n_vocab,
     }
     for key, value in values.items():
-        plain = list(value) if isinstance(value, tuple) else value
-        head[_full(architecture, key)] = plain
+        head[key] = list(value) if isinstance(value, tuple) else value
     return read_model(write(path, header(head, tensors), data_bytes=offset))

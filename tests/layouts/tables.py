@@ -33,12 +33,6 @@ def shapes(table: Rows, sizes: Mapping[str, int], prefix: str = "") -> Iterator[
         yield prefix + name, tuple(_evaluate(dimension, sizes) for dimension in dimensions)
 
 
-def changed(table: Rows, changes: Rows, *, without: tuple[str, ...] = ()) -> Rows:
-    """A table with other dimensions for some of its tensors, and without others."""
-    others = dict(changes)
-    return tuple((name, others.get(name, dims)) for name, dims in table if name not in without)
-
-
 def _row(words: list[str]) -> Row:
     name = words[0]
     if name.endswith("."):
@@ -70,12 +64,6 @@ ATTENTION = rows("""
     attn_output o d
 """)
 ATTENTION_NORM, ATTENTION_BARE = ATTENTION[:1], ATTENTION[1:]
-FUSED_ATTENTION = rows("""
-    attn_norm d
-    attn_qkv d q+k+v
-    attn_output o d
-""")
-FUSED_QKV_BIAS = rows("attn_qkv.bias q+k+v")
 QKV_BIAS = rows("""
     attn_q.bias q
     attn_k.bias k
@@ -86,13 +74,7 @@ QK_NORM = rows("""
     attn_q_norm k_dim
     attn_k_norm k_dim
 """)
-QK_NORM_WIDE = rows("""
-    attn_q_norm q
-    attn_k_norm k
-""")
 SINKS = rows("attn_sinks heads")
-QUERY_GATE = rows("attn_gate d q")
-HEAD_GATE = rows("attn_gate d heads")
 NORM_BIAS = rows("attn_norm.bias d")
 FFN_NORM_BIAS = rows("ffn_norm.bias d")
 
@@ -106,10 +88,6 @@ GATED_FFN = rows("""
 """)
 PLAIN_FFN = rows("""
     ffn_up d ff
-    ffn_down ff d
-""")
-FUSED_GATED_FFN = rows("""
-    ffn_up d 2*ff
     ffn_down ff d
 """)
 FFN_BIAS = rows("""
@@ -149,8 +127,6 @@ EMBEDDING = rows("token_embd d vocab")
 OUTPUT_NORM = rows("output_norm d")
 OUTPUT_NORM_BIAS = rows("output_norm.bias d")
 OUTPUT = rows("output d vocab")
-OUTPUT_LOGIT_BIAS = rows("output.bias vocab")
-POSITIONS = rows("position_embd d positions")
 
 
 class Keys:

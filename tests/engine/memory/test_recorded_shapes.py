@@ -7,6 +7,7 @@ asked through `benchmarks/accuracy_truth.py`; GPUs are `benchmarks/stand_in_gpu.
 """
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from tests.made_models import changed_entry
+from engine.model.catalog import find_entry
+from tests.made_models import made_headers
 
 RECORDS = json.loads(Path(__file__).with_name("recorded_shapes.json").read_text(encoding="utf-8"))
 NAMES = sorted({record["base"] for record in RECORDS})
@@ -29,9 +31,9 @@ PADDING_BYTES = 4096
 
 @cache
 def changed_model(base: str, changes: str, n_vocab: int | None, quantization: str) -> Model:
-    """Give a model of the catalogue with other keys; a key of None is gone."""
-    new = {key: tuple(v) if isinstance(v, list) else v for key, v in json.loads(changes).items()}
-    return changed_entry(base, new, n_vocab).model(quantization)
+    """Give a model of the catalogue with other keys."""
+    label = json.dumps([base, json.loads(changes), n_vocab])
+    return replace(find_entry(base), snapshot=made_headers()[label]).model(quantization)
 
 
 def configuration_of(record: dict[str, dict[str, object]]) -> Configuration:

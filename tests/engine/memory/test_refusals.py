@@ -13,9 +13,9 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
+from engine.model.catalog import find_entry
 from engine.model.gguf_header import Value
-from tests.made_models import catalog_keys, made_model
-from tests.rare_architectures import RARE
+from tests.made_models import catalog_keys, made_headers, made_model, written_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -38,10 +38,7 @@ def small(folder: Path, name: str, **changes: Value) -> Model:
 
 
 def t5(folder: Path) -> Model:
-    rare = next(rare for rare in RARE if rare.architecture == "t5")
-    return made_model(
-        folder / "m.gguf", "t5", rare.values, traits=rare.traits, layout=rare.layout, n_vocab=512
-    )
+    return written_model(folder / "m.gguf", made_headers()["rare t5"])
 
 
 def is_refused(model: Model, configuration: Configuration) -> bool:
@@ -66,9 +63,8 @@ def stops(dry_run: DryRun, configuration: Configuration) -> bool:
 def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
     name: str, n_slots: int, *, kv_unified: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
-    entry = catalog_keys(name)
     path = tmp_path / "m.gguf"
-    model = made_model(path, entry.architecture, entry.values, traits=entry.traits)
+    model = written_model(path, find_entry(name).snapshot)
     now = Configuration(path, 4096, n_slots=n_slots, kv_unified=kv_unified)
     is_uneven = n_slots == 3 and not kv_unified
     assert is_refused(model, now) == stops(dry_run, now) == is_uneven
