@@ -292,7 +292,9 @@ class ReplyLoop:
             committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
             first_token_s = reply.watch.total()
             times = (0.0, 0.0, row.elapsed_s + reply.watch.split())
-            done = self._counted(reply, Draft(), verdict, committed, times, is_alone=row.is_alone)
+            done = reply.record_round(
+                Draft(), verdict, committed, times, self._shared.costs, is_alone=row.is_alone
+            )
             done = replace(done, reason=FIRST_TOKEN, first_token_s=first_token_s)
             yield from self._tell(reply, committed, done)
 
@@ -374,7 +376,9 @@ class ReplyLoop:
         self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
         times = (waited_s, draft_s, reply.watch.split())
         changed = self._timed(len(draft.tokens), times[-1], verdict, given)
-        done = self._counted(reply, draft, verdict, committed, times, is_alone=given.is_alone)
+        done = reply.record_round(
+            draft, verdict, committed, times, self._shared.costs, is_alone=given.is_alone
+        )
         drafter.observe(done, [token.token for token in committed.tokens])
         self._shared.costs.use_threads(self._shared.threads.n_decode)
         done = replace(
@@ -445,61 +449,6 @@ class ReplyLoop:
             if is_known:  # a guessed cost would say that the machine had changed
                 return threads.stepped(given.elapsed_s, costs.rows.steps(given.n_shared))
         return None
-
-    def _counted(
-        self,
-        reply: Reply,
-        draft: Draft,
-        verdict: Verdict,
-        committed: TokensCommitted,
-        times: tuple[float, float, float],
-        *,
-        is_alone: bool,
-    ) -> RoundFinished:
-        """A round of which nobody has said yet what comes next.
-
-        Args:
-            reply: Whose round it is.
-            draft: What was guessed.
-            verdict: What became of it.
-            committed: What became text.
-            times: From the end of the round before, of guessing, and of the batch.
-            is_alone: Whether no other reply's step was in the batch: else its time is not its own.
-        """
-        step, n_verified, elapsed_s = self._plain_step, len(draft.tokens), sum(times)
-        # Drafted tokens behind the reply's end were right for nobody.
-        n_emitted = len(committed.tokens)
-        n_accepted = min(verdict.n_accepted, n_emitted)
-        if is_alone:
-            reply.saved.add(
-                step,
-                n_verified=n_verified,
-                n_emitted=n_emitted,
-                draft_s=times[1],
-                elapsed_s=elapsed_s,
-                switching=self._shared.costs.rows.switching,
-            )
-        return RoundFinished(
-            n_drafted=draft.n_drafted,
-            n_verified=n_verified,
-            n_examined=min(verdict.n_examined, n_emitted),
-            n_accepted=n_accepted,
-            n_emitted=n_emitted,
-            source=draft.source,
-            length=n_verified,
-            next_length=0,
-            reason="",
-            draft_s=times[1],
-            verify_s=times[2],
-            elapsed_s=elapsed_s,
-            plain_step_s=step.seconds,
-            plain_spread=step.spread,
-            saved_s=reply.saved.seconds,
-            saved_error_s=reply.saved.error_s,
-            verdicts=tuple(index < n_accepted for index in range(n_verified)),
-            n_near_ties=verdict.n_near_ties,
-            is_redecoded=verdict.is_redecoded,
-        )
 
     def _tell(
         self, reply: Reply, committed: TokensCommitted, done: RoundFinished

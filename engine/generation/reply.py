@@ -20,6 +20,7 @@ from engine.events import (
 from engine.grammar.mask import GrammarMask
 from engine.requests import GenerationRequest
 from engine.sampling import Sampler
+from engine.speculation.costs import Costs
 from engine.speculation.drafter import Draft
 from engine.speculation.stats import TimeSaved
 from engine.speculation.verify import Verdict
@@ -134,6 +135,61 @@ class Reply:
         if len(self.rounds) == SETTLED_EVERY:
             self.stats = self.stats.with_rounds(self.rounds)
             self.rounds.clear()
+
+    def record_round(
+        self,
+        draft: Draft,
+        verdict: Verdict,
+        committed: TokensCommitted,
+        times: tuple[float, float, float],
+        costs: Costs,
+        *,
+        is_alone: bool,
+    ) -> RoundFinished:
+        """A round of which nobody has said yet what comes next.
+
+        Args:
+            draft: What was guessed.
+            verdict: What became of it.
+            committed: What became text.
+            times: From the end of the round before, of guessing, and of the batch.
+            costs: With the plain step that it is compared with.
+            is_alone: Whether no other reply's step was in the batch: else its time is not its own.
+        """
+        step, n_verified, elapsed_s = costs.plain, len(draft.tokens), sum(times)
+        # Drafted tokens behind the reply's end were right for nobody.
+        n_emitted = len(committed.tokens)
+        n_accepted = min(verdict.n_accepted, n_emitted)
+        if is_alone:
+            self.saved.add(
+                step,
+                n_verified=n_verified,
+                n_emitted=n_emitted,
+                draft_s=times[1],
+                elapsed_s=elapsed_s,
+                switching=costs.rows.switching,
+            )
+        return RoundFinished(
+            n_drafted=draft.n_drafted,
+            n_verified=n_verified,
+            n_examined=min(verdict.n_examined, n_emitted),
+            n_accepted=n_accepted,
+            n_emitted=n_emitted,
+            source=draft.source,
+            length=n_verified,
+            next_length=0,
+            reason="",
+            draft_s=times[1],
+            verify_s=times[2],
+            elapsed_s=elapsed_s,
+            plain_step_s=step.seconds,
+            plain_spread=step.spread,
+            saved_s=self.saved.seconds,
+            saved_error_s=self.saved.error_s,
+            verdicts=tuple(index < n_accepted for index in range(n_verified)),
+            n_near_ties=verdict.n_near_ties,
+            is_redecoded=verdict.is_redecoded,
+        )
 
     @property
     def n_generated(self) -> int:

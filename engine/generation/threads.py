@@ -292,7 +292,6 @@ class Threads:
         self._follows = follows
         self._is_held = False
         self._load = load = ProcessorLoad(clock) if load is None else load
-        self._clock = clock
         n_decode, n_prefill = self._usual
         self._decode = ThreadController(n_decode, load, clock=clock)
         self._prefill = ThreadController(n_prefill, load, n_trial=1, clock=clock)

@@ -48,7 +48,7 @@ def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSetti
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DraftRequest:
     """What the predictors of one reply are made for."""
 
     settings: SpeculationSettings
@@ -111,7 +111,7 @@ class ReplyPredictors:
         made: tuple[Predictor, ...] = ()
         if note is None:
             made = PREDICTORS[settings.predictor].make(
-                self, Asked(settings, request, sampler, controller)
+                self, DraftRequest(settings, request, sampler, controller)
             )
         mask = sampler.mask if made and isinstance(sampler.mask, GrammarMask) else None
         if mask is not None:
@@ -134,20 +134,20 @@ class ReplyPredictors:
 
     # --- how each is made ---
 
-    def _nobody(self, _: Asked) -> tuple[Predictor, ...]:
+    def _nobody(self, _: DraftRequest) -> tuple[Predictor, ...]:
         return ()
 
-    def _look_up(self, asked: Asked) -> tuple[Predictor, ...]:
+    def _look_up(self, asked: DraftRequest) -> tuple[Predictor, ...]:
         return (self._reader(PredictorName.LOOKUP, asked.settings, look_up),)
 
-    def _suffixes(self, asked: Asked) -> tuple[Predictor, ...]:
+    def _suffixes(self, asked: DraftRequest) -> tuple[Predictor, ...]:
         return (self._reader(PredictorName.SUFFIX, asked.settings, suffixes),)
 
-    def _combined(self, asked: Asked) -> tuple[Predictor, ...]:
+    def _combined(self, asked: DraftRequest) -> tuple[Predictor, ...]:
         """Look-up is not among them: what it finds, suffixes find too."""
         return (*self._suffixes(asked), self._past_replies(asked), *self._draft_model(asked))
 
-    def _draft_model(self, asked: Asked) -> tuple[Predictor, ...]:
+    def _draft_model(self, asked: DraftRequest) -> tuple[Predictor, ...]:
         if self._draft is None or self._draft_sequence is None:
             return ()
         predictor = DraftModelPredictor(
@@ -163,7 +163,7 @@ class ReplyPredictors:
         )
         return (predictor,)
 
-    def _given(self, _: Asked) -> tuple[Predictor, ...]:
+    def _given(self, _: DraftRequest) -> tuple[Predictor, ...]:
         return () if self._custom is None else (self._custom,)
 
     def _reader(
@@ -177,7 +177,7 @@ class ReplyPredictors:
             kept = self._kept[name] = (settings, make(settings))
         return kept[1]
 
-    def _past_replies(self, asked: Asked) -> Predictor:
+    def _past_replies(self, asked: DraftRequest) -> Predictor:
         """What guesses from replies of other chats; newer ones are added to what it knows."""
         replies = self._sayable(asked.request.past_replies)
         least = asked.settings.suffix_min_confidence
@@ -220,7 +220,7 @@ class PredictorKind:
 
     meaning: str
     """What it guesses, in words."""
-    make: Callable[[ReplyPredictors, Asked], tuple[Predictor, ...]]
+    make: Callable[[ReplyPredictors, DraftRequest], tuple[Predictor, ...]]
     """Its sources, in the order in which they are asked: one guesses where those before it are
     silent."""
 
