@@ -273,25 +273,6 @@ def drafting_process(path: Path) -> int | None:
     return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
 
 
-def read_record(path: Path | None, version: int) -> dict[str, object]:
-    """What `write_record` wrote; empty where it is missing, damaged or of another version."""
-    try:
-        found = None if path is None else parse_json(read_bytes(path, limit=RECORDS_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.pop("version", None) == version else {}
-
-
-def write_record(path: Path, version: int, content: Mapping[str, object]) -> None:
-    """Replace a file of JSON with what `read_record` reads again.
-
-    Raises:
-        OSError: it cannot be written; what was there stays.
-    """
-    text = json.dumps({"version": version, **content})
-    replace_file(path, [text.encode()], is_durable=False)
-
-
 class NewestEntries(Generic[T]):
     """The newest entries of a file by their keys; one that cannot be written stays as it is.
 
@@ -307,7 +288,14 @@ class NewestEntries(Generic[T]):
 
     def read(self) -> dict[str, T]:
         """The entries, oldest first."""
-        entries = read_record(self._path, self._version).get(self._name)
+        try:
+            path = self._path
+            found = None if path is None else parse_json(read_bytes(path, limit=RECORDS_BYTES))
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(found, dict) or found.get("version") != self._version:
+            return {}
+        entries = found.get(self._name)
         return dict(self._sound(entries)) if isinstance(entries, dict) and entries else {}
 
     def add(self, key: str, entry: T) -> None:
@@ -327,7 +315,8 @@ class NewestEntries(Generic[T]):
             dump = self._adapter.dump_python
             newest = list(entries.items())[-self._n_most :]
             found = {key: dump(entry, mode="json") for key, entry in newest}
-            write_record(self._path, self._version, {self._name: found})
+            text = json.dumps({"version": self._version, self._name: found})
+            replace_file(self._path, [text.encode()], is_durable=False)
 
     def _sound(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
         from pydantic import ValidationError

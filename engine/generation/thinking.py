@@ -3,12 +3,12 @@
 A budget in tokens closes it, and so does a loop: what a model writes again and again leads nowhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.events import Thinking
 from engine.generation.reply import Reply
-from engine.model.reasoning import Reasoning, has_loop
+from engine.model.reasoning import Reasoning
 
 LOOK_EVERY = 32
 """Tokens of thinking between two looks for a loop."""
@@ -90,3 +90,23 @@ class ThinkingWatch:
     def _told(self, *, is_over: bool = False, note: str | None = None) -> Thinking:
         self.told = Thinking(self.n_tokens, self.elapsed_s, is_over, note)
         return self.told
+
+
+def has_loop(tokens: Sequence[int], *, longest: int = 256, times: int = 4, least: int = 96) -> bool:
+    """Whether tokens end with one stretch again and again.
+
+    Args:
+        tokens: What was generated.
+        longest: Tokens of the longest stretch that is looked for.
+        times: How often it has to stand there.
+        least: Tokens that all of them have together at least.
+    """
+    n = len(tokens)
+    for period in range(1, min(longest, n // times) + 1):
+        length = max(times * period, least)
+        if length > n or tokens[n - 1] != tokens[n - 1 - period]:
+            continue
+        tail = tokens[n - length :]
+        if tail[period:] == tail[:-period]:
+            return True
+    return False

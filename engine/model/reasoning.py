@@ -4,7 +4,7 @@ The text of a reply begins with the marker that opens its thinking, whether the 
 the template did, so that a stored text says by itself what of it was thought.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -130,23 +130,3 @@ def _switches(template: "ChatTemplate", name: str) -> bool:
         return template.render(PROBE, **{name: True}) != template.render(PROBE, **{name: False})
     except TemplateError:
         return False
-
-
-def has_loop(tokens: Sequence[int], *, longest: int = 256, times: int = 4, least: int = 96) -> bool:
-    """Whether tokens end with one stretch again and again.
-
-    Args:
-        tokens: What was generated.
-        longest: Tokens of the longest stretch that is looked for.
-        times: How often it has to stand there.
-        least: Tokens that all of them have together at least.
-    """
-    n = len(tokens)
-    for period in range(1, min(longest, n // times) + 1):
-        length = max(times * period, least)
-        if length > n or tokens[n - 1] != tokens[n - 1 - period]:
-            continue
-        tail = tokens[n - length :]
-        if tail[period:] == tail[:-period]:
-            return True
-    return False

@@ -5,8 +5,9 @@ import pytest
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Event, Finished, PromptReady, Thinking, TokensCommitted
 from engine.generation.session import Session
+from engine.generation.thinking import has_loop
 from engine.model.chat_template import ChatTemplate
-from engine.model.reasoning import Reasoning, Thought, answer_of, has_loop
+from engine.model.reasoning import Reasoning, Thought, answer_of
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.testing import FakeBackend
 
