@@ -295,7 +295,9 @@ def _quality(data: bytes) -> Iterator[str]:
 
 
 def _quality_rows(data: bytes) -> Iterator[str]:
-    yield from (f"{key}{rows.sum()}" for key, rows in read_rows(_file(data, "rows"), "s").items())
+    yield from (
+        f"{key}{rows['kl'].sum()}" for key, rows in read_rows(_file(data, "rows"), "s").items()
+    )
 
 
 def _quality_rows_seed() -> bytes:
