@@ -28,7 +28,7 @@ from engine.policy.choice import Wish, choose, has_verdict
 from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
-from engine.policy.plans import FoundPlans, PlanStore, SavedPlan
+from engine.policy.plans import FoundPlans, PlanStore, age_days, is_due
 from engine.presets.preset import Preset
 from engine.quality.records import Report
 
@@ -137,11 +137,11 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
     found = store.find(identity_of(model.file), installed_build())
     if not found.plans:
         return replace(guessed, notes=found.problems)
-    plan = next((e for e in found.plans if has_verdict(e.report)), found.plans[0])
+    plan = next((e for e in found.plans if has_verdict(e)), found.plans[0])
     return Known(
-        plan.report,
+        plan,
         policy,
-        has_rates=plan.report.subject.device in _devices_here(),
+        has_rates=plan.subject.device in _devices_here(),
         notes=(*found.problems, *_due(plan, model.file.path, policy)),
     )
 
@@ -166,7 +166,7 @@ def keep_report(report: Report, model_path: Path) -> Report:
     Raises:
         PlanError: the plan cannot be written.
     """
-    return PlanStore(paths.cache_plans_dir()).save(report, model_path=model_path).report
+    return PlanStore(paths.cache_plans_dir()).save(report, model_path)
 
 
 def verdict_of(
@@ -197,13 +197,13 @@ def verdict_of(
     return Verdict(pair, explain(Known(report, policy, has_rates=True), pair))
 
 
-def _due(plan: SavedPlan, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:
+def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:
     now = datetime.now(UTC)
-    if not plan.is_due(now, policy.probe_days):
+    if not is_due(plan, now, policy.probe_days):
         return ()
     named = "--due" if plan.model_path else shlex.quote(str(model_path))
     return (
-        f"the cache was measured {plan.age_days(now)} days ago: `kvchat cache-quality {named}` "
+        f"the cache was measured {age_days(plan, now)} days ago: `kvchat cache-quality {named}` "
         "measures it again",
     )
 

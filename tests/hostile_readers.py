@@ -420,7 +420,7 @@ def _calibrations_seed() -> bytes:
 def _cache_plan(data: bytes) -> Iterator[str]:
     """The content under its own name, and under none."""
     path = _file(data, f"{plan_name(made_report().subject)}.json")
-    yield read_plan(path).model
+    yield read_plan(path).subject.model
     yield from PlanStore(path.parent).find(made_report().subject.model_identity, "x").problems
 
 

@@ -32,6 +32,7 @@ from engine.files import replace_file
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judged
+from engine.policy.plans import age_days, model_of
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Note, Plan, Progress
 from engine.quality.records import QualityError, Report, read_report
@@ -194,16 +195,16 @@ def measure_due(options: Options, settings: Settings) -> int:
         _note("no measurement is due")
     exit_code = 0
     for plan in due.plans:
-        subject, age_days = plan.report.subject, plan.age_days(datetime.now(UTC))
+        subject, n_days = plan.subject, age_days(plan, datetime.now(UTC))
         try:
-            request = ModelRequest(plan.model, n_threads=subject.n_threads)
+            request = ModelRequest(model_of(plan), n_threads=subject.n_threads)
             path = open_here(request, settings, "the laboratory").configuration.model_path
             if identity_of(read_model(path).file) != subject.model_identity:
                 raise QualityError(f"{path} is another model now")
-            _note(f"{subject.model} is measured again, {age_days} days after the last time")
+            _note(f"{subject.model} is measured again, {n_days} days after the last time")
             again = replace(
                 options,
-                kinds=tuple(each.kind for each in plan.report.candidates),
+                kinds=tuple(each.kind for each in plan.candidates),
                 reference=subject.reference.k,
                 n_ctx=options.n_ctx or subject.n_ctx,
                 n_chunk=subject.n_chunk,

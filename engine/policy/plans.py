@@ -1,4 +1,4 @@
-"""Plans that are kept: a report, when it was measured, and where its model is.
+"""Plans: the reports that cache types are chosen by, with the path of their model.
 
 Each is a file of its own. What its figures hang on is in its name as a digest: model, texts, build
 of llama.cpp, device, threads and settings. A file that is damaged, or is not what its name says,
@@ -9,25 +9,18 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Final, Literal
 
-from engine.configuration import STRICT, Bounds
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
-from engine.quality.records import Name, Report, Subject
-from engine.validation import read_versioned
+from engine.quality.records import MOST_OF_A_PATH, Report, Subject, report_json, report_of
 
-VERSION: Final = 2
 MOST_PLANS = 200
 """Files of one model that are looked at: each is a text, a build or a device of its own."""
 IDENTITY_DIGITS = 32
 KEY_BYTES = 8
-
-MOST_OF_A_PATH = 4096
-ModelPath = Annotated[str, Bounds(pattern=r"^\P{C}*$", max_length=MOST_OF_A_PATH)]
 
 
 class PlanError(EngineError):
@@ -37,38 +30,10 @@ class PlanError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedPlan:
-    """A measurement that cache types are chosen by."""
-
-    __pydantic_config__ = STRICT
-
-    report: Report
-    saved: Name
-    """Date and time of the last measurement in ISO 8601, with the offset."""
-    model_path: ModelPath = ""
-    """Where the model's file was; empty where that is not known, or cannot be shown."""
-    version: Literal[2] = VERSION
-
-    @property
-    def model(self) -> str:
-        """What the model is called by: its path while there is a file, else the file's name."""
-        is_there = self.model_path and os.path.isfile(self.model_path)  # noqa: PTH113  no error
-        return self.model_path if is_there else self.report.subject.model
-
-    def is_due(self, now: datetime, every_days: float) -> bool:
-        """Whether the figures are older than the interval; an interval of 0 never ends."""
-        return bool(every_days) and now - _time(self.saved) > timedelta(days=every_days)
-
-    def age_days(self, now: datetime) -> int:
-        """Whole days since the last measurement."""
-        return max(0, (now - _time(self.saved)).days)
-
-
-@dataclass(frozen=True, slots=True)
 class FoundPlans:
     """The plans of a model, the newest first, and what is wrong with other files of its name."""
 
-    plans: tuple[SavedPlan, ...] = ()
+    plans: tuple[Report, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -78,12 +43,7 @@ class PlanStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(
-        self,
-        report: Report,
-        now: datetime | None = None,
-        model_path: Path | None = None,
-    ) -> SavedPlan:
+    def save(self, report: Report, model_path: Path | None = None) -> Report:
         """Keep a report in the place of the last one of its subject.
 
         Kinds that it has not measured to the end keep the figures that they had, or stay out: so
@@ -92,22 +52,16 @@ class PlanStore:
 
         Args:
             report: What was measured.
-            now: When it was measured; None is now. A report that is kept already, in which nothing
-                was measured since, keeps its time.
             model_path: Where the model is.
 
         Raises:
             PlanError: the file cannot be written.
         """
         path, before = self._place(report.subject)
-        report = _finished(report if before is None else _joined(before.report, report))
-        saved = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-        if before is not None and _is_same(before.report, report):
-            saved = before.saved
-        plan = SavedPlan(report, saved, _shown(model_path))
-        text = json.dumps(asdict(plan), ensure_ascii=False, indent=1) + "\n"
+        plan = _finished(report if before is None else _joined(before, report))
+        plan = replace(plan, model_path=_shown(model_path))
         try:
-            replace_file(path, [text.encode()], is_durable=True)
+            replace_file(path, [report_json(plan).encode()], is_durable=True)
         except OSError as error:
             raise PlanError(
                 f"{path} cannot be written ({error.strerror or error}): the plan is not kept"
@@ -123,17 +77,17 @@ class PlanStore:
             except PlanError as error:
                 problems.append(str(error))
                 continue
-            if plan.report.subject.build == build:
+            if plan.subject.build == build:
                 plans.append(plan)
             else:
-                others.append(plan.report.subject)
+                others.append(plan.subject)
         if others and not plans:
             builds = ", ".join(sorted({subject.build for subject in others}))
             problems.append(
                 f"the cache of {others[0].model} was measured with llama-cpp-python {builds}, and "
                 f"{build} is installed: measure again with `kvchat cache-quality`"
             )
-        plans.sort(key=lambda plan: _time(plan.saved), reverse=True)
+        plans.sort(key=measured_at, reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
 
     def due(self, build: str, now: datetime, every_days: float) -> FoundPlans:
@@ -145,7 +99,7 @@ class PlanStore:
         found = [self.find(identity, build) for identity in identities]
         newest = (plan for each in found for plan in each.plans[:1])
         return FoundPlans(
-            tuple(plan for plan in newest if plan.is_due(now, every_days)),
+            tuple(plan for plan in newest if is_due(plan, now, every_days)),
             tuple(problem for each in found for problem in each.problems),
         )
 
@@ -158,7 +112,7 @@ class PlanStore:
         pattern = f"{model_identity[:IDENTITY_DIGITS]}-*.json"
         return sorted(self.folder.glob(pattern))[:MOST_PLANS] if self.folder.is_dir() else []
 
-    def _place(self, subject: Subject) -> tuple[Path, SavedPlan | None]:
+    def _place(self, subject: Subject) -> tuple[Path, Report | None]:
         """Where the plan of a subject goes, and the one that it replaces.
 
         A file that cannot be read keeps its name, and the next one is taken.
@@ -195,43 +149,54 @@ def _shown(path: Path | None) -> str:
     return text if text.isprintable() and len(text) <= MOST_OF_A_PATH else ""
 
 
-def read_plan(path: Path) -> SavedPlan:
+def read_plan(path: Path) -> Report:
     """The plan of a file.
 
     Raises:
         PlanError: it cannot be read, is damaged, or is the plan of something else.
     """
     try:
-        plan = _plan_of(read_text(path, limit=RECORDS_BYTES))
+        plan = report_of(read_text(path, limit=RECORDS_BYTES))
+        measured_at(plan)
     except (OSError, ValueError) as error:
         raise PlanError(
             f"{path} is not used: it cannot be read as a plan of kvchat ({error}); move it away, "
             "and measure again with `kvchat cache-quality`"
         ) from error
-    if not path.stem.startswith(plan_name(plan.report.subject)):
+    if not path.stem.startswith(plan_name(plan.subject)):
         raise PlanError(
             f"{path} is not used: it is the plan of another model, text, build or machine "
-            f"({plan.report.subject.model}), and its name is not; move it away"
+            f"({plan.subject.model}), and its name is not; move it away"
         )
     return plan
 
 
-def _plan_of(text: str) -> SavedPlan:
-    plan = read_versioned(text, SavedPlan, VERSION)
-    _time(plan.saved)
-    return plan
+def model_of(plan: Report) -> str:
+    """What a plan's model is called by: its path while there is a file, else the file's name."""
+    is_there = plan.model_path and os.path.isfile(plan.model_path)  # noqa: PTH113  no error
+    return plan.model_path if is_there else plan.subject.model
 
 
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
+def measured_at(plan: Report) -> datetime:
+    """When a measurement began.
+
+    Raises:
+        ValueError: it does not say, or not with its offset.
+    """
+    found = datetime.fromisoformat(plan.started)
     if found.tzinfo is None:
-        raise ValueError(f"{text!r} has no offset from UTC")
+        raise ValueError(f"{plan.started!r} has no offset from UTC")
     return found
 
 
-def _is_same(before: Report, after: Report) -> bool:
-    """Whether nothing was measured between two reports."""
-    return before.started == after.started and before.measurements == after.measurements
+def is_due(plan: Report, now: datetime, every_days: float) -> bool:
+    """Whether the figures are older than the interval; an interval of 0 never ends."""
+    return bool(every_days) and now - measured_at(plan) > timedelta(days=every_days)
+
+
+def age_days(plan: Report, now: datetime) -> int:
+    """Whole days since the last measurement."""
+    return max(0, (now - measured_at(plan)).days)
 
 
 def _joined(before: Report, fresh: Report) -> Report:

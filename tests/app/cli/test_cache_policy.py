@@ -22,7 +22,7 @@ from engine.configuration import Configuration, KVTypes
 from engine.memory.hardware import this_processor
 from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings
-from engine.policy.plans import PlanStore, read_plan
+from engine.policy.plans import PlanStore, age_days, read_plan
 from engine.quality.laboratory import Finished
 from engine.quality.records import Report
 from engine.quality.request import LaboratoryRequest
@@ -210,7 +210,7 @@ def test_an_old_plan_is_used_and_asked_to_be_measured_again(
     long_ago = datetime.now(UTC) - timedelta(days=31)
     old = store.find(saved.subject.model_identity, installed_build()).plans[0]
     [path] = paths.cache_plans_dir().iterdir()
-    text = path.read_text().replace(old.saved, long_ago.isoformat(timespec="seconds"))
+    text = path.read_text().replace(old.started, long_ago.isoformat(timespec="seconds"))
     path.write_text(text)
     found = plan(capsys, starter_path, "--kv", "auto")
     assert types_of(found) == "q8_0/q5_1"
@@ -262,7 +262,7 @@ def age() -> None:
     """Make the only plan 31 days older."""
     long_ago = datetime.now(UTC) - timedelta(days=31)
     [path] = paths.cache_plans_dir().iterdir()
-    saved = read_plan(path).saved
+    saved = read_plan(path).started
     path.write_text(path.read_text().replace(saved, long_ago.isoformat(timespec="seconds")))
 
 
@@ -282,7 +282,7 @@ def test_what_is_due_is_measured_again_with_all_its_kinds(
     assert kinds_of(asked) == [["q8_0/q5_1", "q8_0", "q4_0"]]
     store = PlanStore(paths.cache_plans_dir())
     [plan] = store.find(saved.subject.model_identity, installed_build()).plans
-    assert plan.age_days(datetime.now(UTC)) == 0
+    assert age_days(plan, datetime.now(UTC)) == 0
     assert run(["cache-quality", "--due"]) == 0
     assert len(asked) == 1
 
