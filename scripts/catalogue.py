@@ -12,26 +12,28 @@ of them in a dry run.
 """
 
 import sys
+import tomllib
 from pathlib import Path
 
 from engine.errors import EngineError, ModelFileError
 from engine.model.addresses import is_remote
 from engine.model.architecture import architecture_of
-from engine.model.catalog import find_entry
+from engine.model.catalog import CATALOG_PATH
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.remote import read_remote
 from engine.model.snapshots import SNAPSHOT_TYPE, SNAPSHOTS_PATH, pack, snapshot_of, unpack
 
 
 def main(name: str, address: str) -> None:
-    """Replace the snapshot of a model."""
+    """Keep the snapshot of a model."""
+    if name not in tomllib.loads(CATALOG_PATH.read_text(encoding="utf-8")):
+        raise ModelFileError(f"{CATALOG_PATH.name} has no {name!r}: write its entry first")
     file = read_remote(address) if is_remote(address) else read_gguf(Path(address))
     _check(file)
-    found = unpack(SNAPSHOTS_PATH.read_bytes()) if SNAPSHOTS_PATH.exists() else {}
+    found = unpack(SNAPSHOTS_PATH.read_bytes())
     found[name] = snapshot_of(file)
     SNAPSHOTS_PATH.write_bytes(pack(found))
     print(f"{name}: {found[name].n_parameters:,} parameters in {len(file.tensors)} tensors")
-    find_entry(name)
 
 
 def _check(file: GgufFile) -> None:

@@ -1,0 +1,48 @@
+"""The header of a published file becomes that of a catalogue's model."""
+
+from pathlib import Path
+
+import catalogue
+import pytest
+
+from engine.errors import ModelFileError
+from engine.model import snapshots
+from tests.gguf_files import header, llama_values, write
+
+Q8_0, F32 = 8, 0
+
+
+def q8_file(path: Path, file_type: int = 7) -> str:
+    tensors = [("token_embd.weight", (64, 3), Q8_0, 0), ("blk.0.attn_norm.weight", (64,), F32, 224)]
+    values = llama_values(**{"general.file_type": file_type})
+    return str(write(path, header(values, tensors), data_bytes=512))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "snapshots.json.gz"
+    path.write_bytes(snapshots.pack({"gpt2": snapshots.snapshots()["gpt2"]}))
+    monkeypatch.setattr(catalogue, "SNAPSHOTS_PATH", path)
+    return path
+
+
+def test_a_header_is_kept_beside_those_of_other_models(kept: Path, tmp_path: Path) -> None:
+    catalogue.main("llama-2-7b", q8_file(tmp_path / "m.gguf"))
+    found = snapshots.unpack(kept.read_bytes())
+    assert sorted(found) == ["gpt2", "llama-2-7b"]
+    assert found["gpt2"] == snapshots.snapshots()["gpt2"]
+    assert [tensor.name for tensor in found["llama-2-7b"].tensors()] == [
+        "token_embd.weight",
+        "blk.0.attn_norm.weight",
+    ]
+
+
+def test_another_quantisation_and_a_name_without_an_entry_are_refused(
+    kept: Path, tmp_path: Path
+) -> None:
+    before = kept.read_bytes()
+    with pytest.raises(ModelFileError, match="is Q4_K_M: name the model's Q8_0 file"):
+        catalogue.main("llama-2-7b", q8_file(tmp_path / "m.gguf", 15))
+    with pytest.raises(ModelFileError, match="has no 'new-model': write its entry first"):
+        catalogue.main("new-model", q8_file(tmp_path / "m.gguf"))
+    assert kept.read_bytes() == before
