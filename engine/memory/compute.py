@@ -14,6 +14,7 @@ from engine.memory.cuda_kernels import cast_bytes
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.sparse_attention import (
     choices_bytes,
+    indexer_mask_bytes,
     sparse_attention_bytes,
     transposed_values_bytes,
 )
@@ -97,6 +98,7 @@ def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
     n_tokens = shape.n_graph_tokens
     n_caches = len({layer.window is None for layer in architecture.distinct_layers})
     nbytes = n_tokens * FLOAT_BYTES + mask_bytes(architecture, shape)
+    nbytes += indexer_mask_bytes(architecture, shape)
     if architecture.attends_in_batch:
         return nbytes
     n_cells = 1 if shape.flash_attention else architecture.v_width_max

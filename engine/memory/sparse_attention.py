@@ -53,6 +53,16 @@ def choices_bytes(architecture: Architecture, shape: CacheShape) -> int:
     return shape.n_graph_tokens * n_layers * min(n_chosen, n_cells) * size
 
 
+def indexer_mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The mask that an indexer has of its own, an input of the graph."""
+    kind, n_cells = architecture.family.indexer, 0
+    if kind == "tokens" and architecture.indexer:
+        n_cells = shape.n_cells
+    elif kind == "compressed":
+        n_cells = _compressed_cells(architecture, shape)
+    return shape.n_graph_tokens * n_cells * HALF_BYTES
+
+
 def _chosen_cells_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The scores, the indexer's own mask (f16), and the mask of what was chosen.
 

@@ -166,7 +166,13 @@ FAMILIES: dict[str, Family] = {
     "deci": Family(graph="rough"),
     "deepseek2": Family(may_be_latent=True),
     "deepseek32": Family(may_be_latent=True, indexer="tokens", indexer_layers="all"),
-    "deepseek4": Family(rolls_back=True, indexer="compressed", graph="rough", n_stream_copies=2),
+    "deepseek4": Family(
+        rolls_back=True,
+        indexer="compressed",
+        graph="rough",
+        n_stream_copies=2,
+        is_uneven=False,
+    ),
     "dflash": Family(not_alone="draft head"),
     "dots3note": Family(
         may_be_latent=True,
