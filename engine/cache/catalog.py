@@ -87,7 +87,7 @@ class Catalog:
         """All nodes that hold a state, those used last at the end."""
         self.used: dict[KeptNode, None] = {}
         """Nodes whose use is not written down yet."""
-        self.spare: dict[str, None] = {}
+        self.unreferenced: dict[str, None] = {}
         """Keys of files that no node needs any more."""
         self._needs: Counter[str] = Counter()
         """How many nodes need a file, by its key."""
@@ -185,12 +185,12 @@ class Catalog:
         return was_in_vain
 
     def set_file(self, node: KeptNode, file: StoredState | None) -> None:
-        """Note which file holds a node's state; the one before is spare if no other needs it."""
+        """Note which file holds a state; the one before is unreferenced if no other needs it."""
         kept = value(node)
         before, kept.file = kept.file, file
         if file is not None:
             self._needs[file.key] += 1
-            self.spare.pop(file.key, None)
+            self.unreferenced.pop(file.key, None)
         if before is not None:
             self._release(before.key)
         self._list(node)
@@ -210,7 +210,7 @@ class Catalog:
             if kept is not None and (kept.file is None or kept.state.key == file.key):
                 self.set_file(each, file)
         if not self._needs[file.key]:
-            self.spare[file.key] = None
+            self.unreferenced[file.key] = None
 
     def remove(self, node: KeptNode) -> list[Kept]:
         """Take a state out, with all below that need it, and give what was lost."""
@@ -240,13 +240,13 @@ class Catalog:
                 n_next += 1
         return n_next > 1
 
-    def is_idle(self, node: KeptNode) -> bool:
+    def is_superseded(self, node: KeptNode) -> bool:
         """Whether a later state of the same line does all that this one does, but for its end."""
         return not self.can_slice and bool(node.children) and not self.is_branch(node)
 
-    def idle_keys(self) -> set[str]:
-        """The keys of states that a later one makes idle."""
-        return {value(node).state.key for node in self.recent if self.is_idle(node)}
+    def superseded_keys(self) -> set[str]:
+        """The keys of states that a later one supersedes."""
+        return {value(node).state.key for node in self.recent if self.is_superseded(node)}
 
     def touch(self, node: KeptNode, now: float, *, owner: str = "", n_uses: int = 0) -> None:
         """Note that a state is used, and by whom."""
@@ -266,7 +266,7 @@ class Catalog:
         """Enter a state that a store lists, `edge` its tokens `below` where its parent ends.
 
         Stretches that are there already stay as they are, unless the file is their very own. A
-        file that adds nothing is spare.
+        file that adds nothing is unreferenced.
         """
         found = self.tree.match(edge, below=below)
         if found.is_inside and self.can_slice:
@@ -286,7 +286,7 @@ class Catalog:
         if value(node).state.key == state.key:
             self.set_file(node, state)
         else:
-            self.spare[state.key] = None
+            self.unreferenced[state.key] = None
         return node
 
     def lose_file(self, key: str, *, is_wanted: bool) -> int:
@@ -304,7 +304,7 @@ class Catalog:
             else:
                 kept.wants_disk = kept.wants_disk and is_wanted
                 self.set_file(node, None)
-        self.spare.pop(key, None)
+        self.unreferenced.pop(key, None)
         return n_lost
 
     def keys_in_use(self) -> set[str]:
@@ -334,7 +334,7 @@ class Catalog:
         self._needs[key] -= 1
         if self._needs[key] <= 0:
             del self._needs[key]
-            self.spare[key] = None
+            self.unreferenced[key] = None
 
     def _forget(self, node: KeptNode) -> None:
         self.drop_payload(node)
@@ -361,7 +361,7 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
 
     They may overlap, as a kill between writing halves and deleting the whole leaves them, or two
     processes that wrote the same tokens. One whose parent is missing, or whose digests are not
-    those of its tokens, is spare.
+    those of its tokens, is unreferenced.
     """
     ends: dict[str, KeptNode] = {"": catalog.tree.root}
     n_unusable = 0
@@ -369,7 +369,7 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
         parent = ends.get(state.parent)
         edge = None if parent is None else _edge(catalog, state, parent)
         if parent is None or edge is None:
-            catalog.spare[state.key] = None
+            catalog.unreferenced[state.key] = None
             n_unusable += 1
         else:
             ends[state.line] = catalog.enter(state, edge, parent)

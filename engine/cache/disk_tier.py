@@ -73,10 +73,10 @@ class DiskTier:
         except CacheStoreError as error:
             self._pause_after(error)
 
-    def clear_spare(self) -> None:
+    def delete_unreferenced(self) -> None:
         """Delete the files that no state needs; those that resist are tried again later."""
         with self._lock:
-            keys = list(self._catalog.spare) if self.can_write() else []
+            keys = list(self._catalog.unreferenced) if self.can_write() else []
         try:
             self._store.delete(keys)
         except CacheStoreError as error:
@@ -84,7 +84,7 @@ class DiskTier:
             return
         with self._lock:
             for key in keys:
-                self._catalog.spare.pop(key, None)
+                self._catalog.unreferenced.pop(key, None)
 
     def save_uses(self) -> None:
         """Write down which states were used, when and by whom."""
@@ -106,15 +106,15 @@ class DiskTier:
         """
         self._store.pin(state.key, is_pinned=state.is_pinned)
 
-    def spare_all(self) -> None:
-        """Mark every file of the namespace as spare, those of other processes too.
+    def release_all(self) -> None:
+        """Let every file of the namespace be deleted, those of other processes too.
 
         Raises:
             CacheStoreError: the folder cannot be read.
         """
         keys = [state.key for state in self._store.states(self._namespace.key)]
         with self._lock:
-            self._catalog.spare.update(dict.fromkeys(keys))
+            self._catalog.unreferenced.update(dict.fromkeys(keys))
 
     def retry(self) -> None:
         """Let the next write try again at once."""
@@ -213,7 +213,7 @@ class DiskTier:
             return True
         self.save_uses()
         with self._lock:
-            in_use, superseded = self._catalog.keys_in_use(), self._catalog.idle_keys()
+            in_use, superseded = self._catalog.keys_in_use(), self._catalog.superseded_keys()
         now = self._cache.now()
         gone = self._store.prune(over, now=now, in_use=in_use, superseded=superseded)
         with self._lock:

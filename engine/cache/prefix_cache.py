@@ -344,7 +344,7 @@ class PrefixCache:
         """
         with self._lock:
             self._catalog.remove(self._node(key))
-        self._clear_spare()
+        self._delete_unreferenced()
 
     def verify(self, key: str) -> None:
         """Read a state from disk and check it; one that lies in main memory only is sound.
@@ -371,7 +371,7 @@ class PrefixCache:
                     self._catalog.used[node] = None
                 else:
                     self._catalog.remove(node)
-        self._clear_spare()
+        self._delete_unreferenced()
 
     def clear(self) -> None:
         """Drop every state of this namespace, pinned ones too.
@@ -383,8 +383,8 @@ class PrefixCache:
             for node in reversed(list(self._catalog.nodes())):
                 self._catalog.remove(node)
         if self._disk is not None:
-            self._disk.spare_all()
-        self._clear_spare()
+            self._disk.release_all()
+        self._delete_unreferenced()
 
     def has_news(self) -> bool:
         """Whether something changed in the tiers since this was asked last; costs little."""
@@ -410,7 +410,7 @@ class PrefixCache:
                 self._warm.shrink()
             return 0.0
         if self._disk is not None:
-            self._disk.clear_spare()
+            self._disk.delete_unreferenced()
         return max(self._look_at - self._cache.monotonic(), 0.0)
 
     def close(self, timeout_s: float) -> None:
@@ -425,7 +425,7 @@ class PrefixCache:
             self._disk.retry()
             while self._cache.monotonic() < until and self._disk.write_one():
                 pass
-            self._disk.clear_spare()
+            self._disk.delete_unreferenced()
             self._disk.save_uses()
 
     def _started(self) -> threading.Thread:
@@ -489,11 +489,11 @@ class PrefixCache:
         if self._disk is not None and kept is not None and kept.is_exact:
             self._disk.save_pin(kept.state)
 
-    def _clear_spare(self) -> None:
+    def _delete_unreferenced(self) -> None:
         if self._disk is not None:
             # A full disk refuses what is written, not what is deleted.
             self._disk.retry()
-            self._disk.clear_spare()
+            self._disk.delete_unreferenced()
 
     def _mark(self, nodes: Sequence[KeptNode], owner: str) -> None:
         """Note that these are used now, and by whom; the lock is held."""

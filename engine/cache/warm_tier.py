@@ -100,14 +100,14 @@ class WarmTier:
         return min(sum(value(each).state.nbytes for each in waiting), pending)
 
     def _weakest(self, nodes: Iterable[KeptNode]) -> Iterator[KeptNode]:
-        """Nodes by rising worth; among whole states, those that a later one makes idle first."""
+        """Nodes by rising worth; among whole states, those that a later one supersedes first."""
         now = self._cache.now()
 
         def rank(node: KeptNode) -> tuple[bool, float]:
             kept = value(node)
             used_at = kept.state.used_at
             age_s = max(min(now - kept.came_at, now - used_at), 0.0)
-            return not self._catalog.is_idle(node), worth(kept.state, used_at + age_s)
+            return not self._catalog.is_superseded(node), worth(kept.state, used_at + age_s)
 
         ranked = [(rank(node), index, node) for index, node in enumerate(nodes)]
         heapq.heapify(ranked)

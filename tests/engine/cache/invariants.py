@@ -41,7 +41,7 @@ def check(cache: PrefixCache, disk: MemoryDisk | None) -> None:
             assert (node in catalog.unwritten) == (kept.wants_disk and not kept.is_exact)
         assert n_bytes == catalog.warm_bytes
         assert needs == catalog._needs
-        assert not set(needs) & set(catalog.spare)
+        assert not set(needs) & set(catalog.unreferenced)
         in_tree = set(catalog.tree.nodes())
         assert set(catalog.recent) == set(catalog.nodes())
         for books in (catalog.warm, catalog.unwritten, catalog.used):

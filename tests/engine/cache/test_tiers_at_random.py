@@ -57,7 +57,7 @@ def test_random_lives_leave_true_books_and_true_states(can_slice, seed):
         check(cache, disk)
         assert disk.nbytes <= cold_bytes
         assert warm_beyond_pins(cache) <= warm_bytes
-        assert not cache._catalog.spare
+        assert not cache._catalog.unreferenced
         assert all(node.n_locks == 0 for node in cache._catalog.tree.nodes())
         disk.damaged.clear()
 
