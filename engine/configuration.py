@@ -190,11 +190,8 @@ class SpeculationSettings:
     @property
     def drafts_from_text(self) -> bool:
         """Whether drafts are copied from the chat itself, as look-up in other programs does."""
-        return self.predictor in (
-            PredictorName.LOOKUP,
-            PredictorName.SUFFIX,
-            PredictorName.COMBINED,
-        )
+        others = (PredictorName.OFF, PredictorName.DRAFT, PredictorName.CUSTOM)
+        return self.predictor not in others
 
     @property
     def n_draft_of_server(self) -> int:
@@ -203,17 +200,13 @@ class SpeculationSettings:
         Its `ngram-simple` drafts nothing where the draft would be shorter than the pattern it looks
         for (`common_ngram_simple_draft`), so a look-up drafts at least as much there.
         """
-        match self.predictor:
-            case PredictorName.OFF | PredictorName.CUSTOM:
-                return 0
-            case PredictorName.DRAFT:
-                return self.n_draft
-            case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
-                is_fixed = self.controller is ControllerName.FIXED
-                wanted = self.n_draft if is_fixed else self.n_draft_max
-                if self.predictor is PredictorName.LOOKUP:
-                    wanted = min(wanted, self.lookup_length_max)
-                return max(wanted, self.lookup_pattern_min)
+        if not self.drafts_from_text:
+            return self.n_draft if self.predictor is PredictorName.DRAFT else 0
+        is_fixed = self.controller is ControllerName.FIXED
+        wanted = self.n_draft if is_fixed else self.n_draft_max
+        if self.predictor is PredictorName.LOOKUP:
+            wanted = min(wanted, self.lookup_length_max)
+        return max(wanted, self.lookup_pattern_min)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,8 @@ from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, Specu
 from engine.errors import PresetError
 from engine.speculation.predictor_pool import with_predictor
 
-USUAL = (
-    PredictorName.LOOKUP,
-    PredictorName.SUFFIX,
-    PredictorName.COMBINED,
-    PredictorName.DRAFT,
+USUAL = tuple(
+    name for name in PredictorName if name not in (PredictorName.OFF, PredictorName.CUSTOM)
 )
 
 

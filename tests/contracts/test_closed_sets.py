@@ -21,7 +21,6 @@ from engine.memory.kv_cache import KV_TYPES, is_quantized
 from engine.policy.pairs import COARSENESS
 from engine.presets.programs.base import Exported, ExportRequest
 from engine.presets.programs.formats import FORMATS
-from engine.presets.programs.remarks import DRAFTERS
 
 NAMES = get_args(KVTypeName)
 CONFIGURATION = Configuration(Path("/m/a.gguf"), n_ctx=4096, flash_attention="on")
@@ -59,10 +58,6 @@ def test_every_kv_type_reaches_every_program_or_is_said_not_to(name: str, kv_typ
     plain, _ = exported(name, CONFIGURATION)
     if is_quantized(typed.type_k):
         assert text != plain or any(kv_type in remark for remark in remarks)
-
-
-def test_every_predictor_has_what_stands_for_it_in_other_programs() -> None:
-    assert set(PredictorName) == set(DRAFTERS), "remarks.DRAFTERS and PredictorName differ"
 
 
 @pytest.mark.parametrize("name", FORMATS)

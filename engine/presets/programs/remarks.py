@@ -21,13 +21,12 @@ Drafter = Literal["head", "lookup", "draft"]
 
 DRAFTERS: Mapping[PredictorName, tuple[Drafter, ...]] = {
     PredictorName.OFF: (),
-    PredictorName.LOOKUP: ("lookup",),
-    PredictorName.SUFFIX: ("lookup",),
     PredictorName.COMBINED: ("lookup", "draft"),
     PredictorName.DRAFT: ("draft",),
     PredictorName.CUSTOM: (),
 }
-"""What stands for a predictor in other programs, in the order in which it is asked."""
+"""What stands for a predictor in other programs, in the order in which it is asked: for all others
+their look-up."""
 _SAME = {PredictorName.OFF: (), PredictorName.LOOKUP: ("lookup",), PredictorName.DRAFT: ("draft",)}
 """The predictors that other programs have too."""
 _TITLES: Mapping[Drafter, str] = {
@@ -116,7 +115,8 @@ def drafters(
     configuration: Configuration, offered: Collection[Drafter] = ("head", "lookup", "draft")
 ) -> tuple[Drafter, ...]:
     """What drafts in a program that offers these; its head takes the place of a draft model."""
-    found = [each for each in DRAFTERS[configuration.speculation.predictor] if each in offered]
+    drafters = DRAFTERS.get(configuration.speculation.predictor, ("lookup",))
+    found = [each for each in drafters if each in offered]
     has_head = configuration.n_mtp_draft > 0 and "head" in offered
     if configuration.draft is None or has_head:
         found = [each for each in found if each != "draft"]
