@@ -10,21 +10,20 @@ from pathlib import Path
 from app import paths
 from app.config import Settings
 from engine.builds import installed_build
-from engine.configuration import Configuration, KVTypes
+from engine.configuration import Configuration
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidths
 from engine.memory.calibration import read_calibrations
-from engine.memory.estimate import cache_bytes
 from engine.memory.hardware import find_gpus, this_processor, usable_devices
 from engine.model.architecture import Model, read_model
 from engine.model.identity import identity_of
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed, Speeds
+from engine.planning.cache_types import kinds_for
 from engine.planning.planner import ModelSources, Planner
 from engine.planning.resolve import AUTO_N_CTX, NO_PROJECTOR
-from engine.planning.space import with_pair
 from engine.planning.values import thread_rules
-from engine.policy.choice import Wish, choose, has_verdict
+from engine.policy.choice import Wish, has_verdict
 from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
@@ -185,16 +184,11 @@ def verdict_of(
     """
     if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
         return None
-    model = read_model(configuration.model_path)
-    devices = usable_devices()
+    model, known = read_model(configuration.model_path), Known(report, policy, has_rates=True)
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
-
-    def size(pair: KVTypes) -> int:
-        return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
-
-    pair = choose(report, Wish(n_ctx), policy, size)[0].pair
-    return Verdict(pair, explain(Known(report, policy, has_rates=True), pair))
+    pair = kinds_for(Wish(n_ctx), usual, model, usable_devices(), "kvchat", known)[0].pair
+    return Verdict(pair, explain(known, pair))
 
 
 def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:

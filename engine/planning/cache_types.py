@@ -1,6 +1,6 @@
 """Cache types that a preset leaves open: chosen by what was measured, within a budget."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
@@ -20,24 +20,10 @@ from engine.presets.preset import Preset
 AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTypes:
-    """The types that a preset leaves open, and what may be chosen for them."""
+def open_types(rules: Preset) -> Wish | None:
+    """What a preset leaves open of the cache, at any context; None where it names both types.
 
-    type_k: KVTypeName | None
-    """Type of the keys where it is given; None is open."""
-    type_v: KVTypeName | None
-    budget_bytes: int | None
-
-    def wish(self, n_ctx: int) -> Wish:
-        """What is wished for with so many tokens of a slot."""
-        return Wish(n_ctx, self.budget_bytes, self.type_k, self.type_v)
-
-
-def open_types(rules: Preset) -> OpenTypes | None:
-    """What a preset leaves open of the cache; None where it names both types.
-
-    `auto` takes the type that is not given along, and so does a budget.
+    With `auto` for one type, or a budget, a type that the preset does not name is open too.
 
     Raises:
         PresetError: there is a budget, and no type is open.
@@ -54,14 +40,14 @@ def open_types(rules: Preset) -> OpenTypes | None:
             "the budget, or write auto for one of them"
         )
     budget = rules.kv_budget_gib
-    return OpenTypes(type_k, type_v, None if budget is None else round(budget * GIB))
+    return Wish(PAD, None if budget is None else round(budget * GIB), type_k, type_v)
 
 
 def _given(name: str, *, is_said: bool) -> KVTypeName | None:
     return next((each for each in KV_TYPES if each == name), None) if is_said else None
 
 
-def pairs_for(wanted: OpenTypes, known: Known) -> tuple[KVTypes, ...] | None:
+def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
     """The pairs that a search may choose among; None leaves all to it, where no type is given.
 
     Raises:
@@ -69,9 +55,8 @@ def pairs_for(wanted: OpenTypes, known: Known) -> tuple[KVTypes, ...] | None:
     """
     if wanted.type_k is None and wanted.type_v is None:
         return None
-    wish = wanted.wish(PAD)
     if known.has_verdict:
-        allowed = tuple(filter(wish.allows, known.allowed()))
+        allowed = tuple(filter(wanted.allows, known.allowed()))
         if not allowed:
             given = f"keys of {wanted.type_k}" if wanted.type_k else f"values of {wanted.type_v}"
             raise PresetError(
@@ -83,7 +68,7 @@ def pairs_for(wanted: OpenTypes, known: Known) -> tuple[KVTypes, ...] | None:
 
 
 def kinds_for(
-    wanted: OpenTypes,
+    wanted: Wish,
     start: Configuration,
     model: Model,
     devices: tuple[Device, ...],
@@ -100,7 +85,7 @@ def kinds_for(
         return cache_bytes(model, with_pair(start, pair), devices, target)
 
     n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
-    wish = replace(wanted.wish(n_ctx), counts_rates=known.has_rates)
+    wish = replace(wanted, n_ctx=n_ctx, counts_rates=known.has_rates)
     return choose(known.report, wish, known.gates, size)
 
 

@@ -10,6 +10,7 @@ from engine.memory.kv_cache import PAD
 from engine.model.architecture import Model
 from engine.planning.placements import Placement, placement_text
 from engine.planning.space import Knobs, Point, Space
+from engine.planning.verdict import n_tokens
 
 KnobName = Literal["split", "layers", "kv types", "micro-batch", "draft", "context"]
 
@@ -83,11 +84,6 @@ def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]
         ("batch", f"{now.n_batch}, micro-batches of {now.n_ubatch}"),
         ("drafts", _drafts(now)),
     ]
-
-
-def n_tokens(n: int) -> str:
-    """A number of tokens with its noun."""
-    return "1 token" if n == 1 else f"{n:,} tokens"
 
 
 def _drafts(now: Configuration) -> str:

@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
 from engine.configuration import KVTypes
 from engine.errors import PresetError
-
-DraftChoice = Literal["auto", "always", "never"]
 
 MICRO_BATCHES = (512, 256, 128)
 """Micro-batches from llama.cpp's default down: smaller ones free memory and read prompts slower."""
@@ -71,8 +68,8 @@ class Limits:
     cache_bytes: int | None = None
     """Most bytes of the cache; None is no limit."""
     offload: Offload = Offload.PARTIAL
-    draft: DraftChoice = "auto"
-    """Whether a draft model that is given must be used, may be, or is left out."""
+    must_draft: bool = False
+    """Whether a draft model must be used; else one that is given may be left out."""
     can_shrink_batches: bool = True
     """Whether micro-batches under 512 may be chosen to free memory."""
 

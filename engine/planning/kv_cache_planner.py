@@ -32,7 +32,7 @@ from engine.planning.what_if import recommendation
 from engine.presets.preset import Preset, SamplingRules
 from engine.presets.programs import lm_studio
 from engine.presets.programs.llama_server import arguments
-from engine.validation import explain, nearest
+from engine.validation import did_you_mean, explain
 
 DEFAULT_N_CTX = 4096
 NO_MODEL = Path()
@@ -304,8 +304,13 @@ class KVCachePlanner:
             PresetError: a name is not known or a value impossible; every fault is named.
         """
         known, offload = (*SETTINGS, "offload"), settings.get("offload")
+        listed = f": there are {', '.join(known)}"
         values = {name: value for name, value in settings.items() if name in SETTINGS}
-        faults = [_unknown(name, known) for name in settings if name not in known]
+        faults = [
+            f"{name} is no setting{did_you_mean(name, known) or listed}"
+            for name in settings
+            if name not in known
+        ]
         if offload is not None and offload not in set(Offload):
             faults.append(f"offload is {str(offload)!r}: it is one of {', '.join(Offload)}")
         faults += [
@@ -336,9 +341,3 @@ def _model(model: str | Path | Model, quantization: str) -> Model:
 
 def _sum(estimate: Estimate, kind: TermKind) -> int:
     return sum(device.term(kind).nbytes for device in estimate.devices)
-
-
-def _unknown(name: str, known: tuple[str, ...]) -> str:
-    near = nearest(name, known)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"{name} is no setting: {hint}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.memory.estimate import Estimate, estimate, max_n_ctx
+from engine.memory.estimate import Estimate, estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model, read_model
@@ -160,11 +160,10 @@ def scaled(model: Model, nbytes: int) -> Model:
 def largest_context(model: Model, context: FitContext) -> int | None:
     """The largest context that fits with every layer on the GPUs; None where none does."""
     setup = context.setup
-    limit = n_ctx_limit(model, setup)
     return max_n_ctx(
-        _alone(model, context, n_gpu_layers=-1),
-        lambda now: estimate(model, now, context.devices, target=setup.target),
-        n_ctx_limit=limit,
+        _alone(model, setup),
+        estimator(model, context.devices, target=setup.target),
+        n_ctx_limit=n_ctx_limit(model, setup),
         margin_bytes=setup.margin_bytes,
     )
 
@@ -212,54 +211,38 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
     Raises:
         PresetError: llama.cpp refuses the model with those knobs.
     """
-    found = _cost(model, context, n_gpu_layers=-1)
-    margin = context.setup.margin_bytes
+    margin, devices = context.setup.margin_bytes, context.devices
+    cost = estimator(model, devices, target=context.setup.target)
+    now = _alone(model, context.setup)
+    found = cost(now)
     verdict = verdict_of(found, margin)
-    used = [device for device in found.devices if device.total_bytes]
-    scarce = min(used, key=lambda device: device.left_bytes)
-    mixed = _with_main_memory(model, context) if verdict is Verdict.NO else None
-    placed = found if verdict is not Verdict.NO else mixed
+    scarce = min((each for each in found.devices if each.total_bytes), key=lambda d: d.left_bytes)
+    placed: Estimate | None = found
+    if verdict is Verdict.NO:  # as a plan places it
+        ladder = placements(model, devices, Offload.PARTIAL)
+        mixed = fastest_fitting(now, ladder, cost, margin) if len(ladder) > 1 else None
+        placed = None if mixed is None else cost(mixed)
     bound = speed_bound(model, placed, context.bandwidth_of, option.speed) if placed else None
     return replace(
         option,
         verdict=verdict,
         needed_bytes=scarce.total_bytes,
         free_bytes=scarce.device.free_bytes,
-        spills=mixed is not None,
+        spills=verdict is Verdict.NO and placed is not None,
         bound=bound,
         n_ctx=found.configuration.n_ctx,
         n_parameters=sum(prod(tensor.shape) for tensor in model.file.tensors),
     )
 
 
-def _with_main_memory(model: Model, context: FitContext) -> Estimate | None:
-    """The cost with on the GPUs what fits there, as a plan places it; None where nothing fits."""
-    gpus = [device for device in context.devices if device.kind == "gpu"]
-    if not gpus:
-        return None
-
-    def cost(now: Configuration) -> Estimate:
-        return estimate(model, now, context.devices, target=context.setup.target)
-
-    ladder = placements(model, context.devices, Offload.PARTIAL)
-    now = _alone(model, context, n_gpu_layers=-1)
-    found = fastest_fitting(now, ladder, cost, context.setup.margin_bytes)
-    return None if found is None else cost(found)
-
-
-def _cost(model: Model, context: FitContext, *, n_gpu_layers: int) -> Estimate:
-    configuration = _alone(model, context, n_gpu_layers=n_gpu_layers)
-    return estimate(model, configuration, context.devices, target=context.setup.target)
-
-
-def _alone(model: Model, context: FitContext, *, n_gpu_layers: int) -> Configuration:
-    """The configuration of now with this model and nothing beside it."""
-    now = context.setup.configuration
+def _alone(model: Model, setup: Setup) -> Configuration:
+    """The configuration of a setup with this model, all of it on the GPUs, and nothing beside."""
+    now = setup.configuration
     return replace(
         now,
         model_path=model.file.path,
         n_ctx=min(now.n_ctx, model.architecture.n_ctx_train or now.n_ctx),
-        n_gpu_layers=n_gpu_layers,
+        n_gpu_layers=-1,
         n_cpu_moe=0,
         tensor_overrides=(),
         draft=None,

@@ -1,6 +1,5 @@
 """Where the layers of a model may lie, from the fastest to the smallest on the GPU."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,10 +13,8 @@ from engine.memory.terms import TermKind
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 from engine.model.gguf import GgufFile, cached_by_header
+from engine.model.tensor_table import EXPERT, LAYER
 from engine.planning.goals import Offload
-
-EXPERT_TENSOR = re.compile(r"^blk\.(\d+)\.ffn_(up|down|gate|gate_up)_(ch|)exps")
-"""The tensors that llama.cpp's `--n-cpu-moe` keeps in main memory."""
 
 MEMORY_SPEED_RATIO = 12
 """How many times faster a GPU's memory is than main memory where the table of cards says nothing:
@@ -198,10 +195,9 @@ def expert_bytes(file: GgufFile) -> dict[int, int]:
     """The bytes of the experts of each layer that has some."""
     found: dict[int, int] = {}
     for tensor in file.tensors:
-        match = EXPERT_TENSOR.match(tensor.name)
-        if match:
-            index = int(match[1])
-            found[index] = found.get(index, 0) + tensor.nbytes
+        layer = LAYER.match(tensor.name)
+        if layer and EXPERT.search(tensor.name):  # what `--n-cpu-moe` keeps in RAM
+            found[int(layer[1])] = found.get(int(layer[1]), 0) + tensor.nbytes
     return found
 
 

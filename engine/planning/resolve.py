@@ -28,25 +28,25 @@ from engine.memory.estimate import Companions, DoesNotFitError, Estimator, estim
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, with_types
 from engine.memory.terms import Target
-from engine.memory.units import GIB, format_bytes
+from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
-from engine.model.ollama import model_name
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import OpenTypes, budgeted, kinds_for, open_types, pairs_for
+from engine.planning.cache_types import budgeted, kinds_for, open_types, pairs_for
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import fastest_fitting, placements, room_of
 from engine.planning.search import SearchResult, search
 from engine.planning.space import last_within, with_pair
-from engine.planning.verdict import needs
-from engine.policy.choice import BudgetError
+from engine.planning.verdict import does_not_fit
+from engine.policy.choice import BudgetError, Wish
 from engine.policy.known import Known
 from engine.presets.preset import Preset
 
 NO_PROJECTOR = "off"
 AUTO_N_CTX = 8192
 LEAST_N_CTX = 512
+CHANGES = ("a smaller quantisation", "fewer layers on the GPU", "a smaller margin")
 TABLE_SHARE = 1 / 32
 """Most of the RAM that the table of scores may take."""
 
@@ -118,7 +118,7 @@ class _Question:
         """
         return self._with_context(self._with_layers(start), budget_bytes)
 
-    def with_types(self, start: Configuration, wanted: OpenTypes) -> Configuration:
+    def with_types(self, start: Configuration, wanted: Wish) -> Configuration:
         """The best types with which the wanted context fits; else those with the longest one."""
         usual = with_n_ctx(start, self.usual_n_ctx)
         kinds = kinds_for(wanted, usual, self.model, self.devices, self.target, self.known)
@@ -171,16 +171,9 @@ class _Question:
 
         steps = last_within(left, 1, max(1, limit // PAD))
         if steps is None:
-            raise DoesNotFitError(self._does_not_fit(now))
+            least = self.cost(with_n_ctx(now, LEAST_N_CTX))
+            raise DoesNotFitError(does_not_fit(least, self.margin_bytes, CHANGES))
         return with_n_ctx(now, min(steps * PAD, limit))
-
-    def _does_not_fit(self, now: Configuration) -> str:
-        short = needs(self.cost(with_n_ctx(now, LEAST_N_CTX)), self.margin_bytes)
-        return (
-            f"{model_name(self.model.file.path)} does not fit even with a context of {LEAST_N_CTX} "
-            f"tokens and {format_bytes(self.margin_bytes)} kept free: {short}. Choose a smaller "
-            "quantisation, fewer layers on the GPU, or a smaller margin"
-        )
 
     def by_goal(self, start: Configuration, goal: Goal, draft: Model | None) -> Configuration:
         """The best configuration for a goal, with what the preset fixes left as it is.
@@ -374,7 +367,7 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
         pairs=pairs,
         cache_bytes=None if wanted is None else wanted.budget_bytes,
         offload=Offload.NONE if rules.n_gpu_layers == "all" else Offload.PARTIAL,
-        draft="always" if has_draft else "auto",
+        must_draft=has_draft,
         can_shrink_batches="n_ubatch" not in said,
     )
 

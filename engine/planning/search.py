@@ -9,9 +9,7 @@ from engine.memory.estimate import DoesNotFitError, Estimate, Estimator, estimat
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, is_whole
 from engine.memory.terms import Target
-from engine.memory.units import format_bytes
 from engine.model.architecture import Model
-from engine.model.ollama import model_name
 from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import budgeted
 from engine.planning.explain import (
@@ -20,7 +18,6 @@ from engine.planning.explain import (
     alternatives,
     chosen_knobs,
     chosen_split,
-    n_tokens,
 )
 from engine.planning.goals import (
     BALANCED_N_CTX,
@@ -33,7 +30,7 @@ from engine.planning.goals import (
 from engine.planning.placements import placements
 from engine.planning.solve import best_shared
 from engine.planning.space import Space
-from engine.planning.verdict import needs
+from engine.planning.verdict import does_not_fit
 from engine.policy.known import Known, Standing
 from engine.policy.pairs import FAST_PAIRS, WHOLE
 
@@ -103,7 +100,7 @@ def search(
     )
     shared, best = best_shared(space, model, goal, limits.offload)
     if best is None:
-        raise nothing_fits(space, model, limits)
+        raise nothing_fits(space, limits)
     estimate = shared.estimate(*best)
     chosen = estimate.configuration
     split = () if shared is space else (chosen_split(space, shared, best),)
@@ -158,17 +155,11 @@ def _micro_batches(start: Configuration, limits: Limits) -> tuple[int, ...]:
 
 
 def _drafts(draft: Model | None, limits: Limits) -> tuple[bool, ...]:
+    if draft is None and limits.must_draft:
+        raise PresetError("a draft model must be used but none is named: add --draft MODEL")
     if draft is None:
-        if limits.draft == "always":
-            raise PresetError("a draft model must be used but none is named: add --draft MODEL")
         return (False,)
-    match limits.draft:
-        case "always":
-            return (True,)
-        case "never":
-            return (False,)
-        case "auto":
-            return (True, False)
+    return (True,) if limits.must_draft else (True, False)
 
 
 def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tuple[int, int]:
@@ -180,7 +171,7 @@ def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tupl
     return least * n_slots, most * n_slots
 
 
-def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
+def nothing_fits(space: Space, limits: Limits) -> PresetError:
     """The error that says what is short on which device with the smallest choice.
 
     Where llama.cpp would refuse every choice, the error is its reason.
@@ -188,28 +179,20 @@ def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
     refusal: PresetError | None = None
     for knobs in reversed(space.choices()):  # the smallest come last
         try:
-            estimate = space.estimate(replace(knobs, placement=space.last), space.least)
+            found = space.estimate(replace(knobs, placement=space.last), space.least)
         except PresetError as error:
             refusal = refusal or error
         else:
-            return DoesNotFitError(_shortage(space, model, limits, estimate))
+            return DoesNotFitError(does_not_fit(found, space.margin_bytes, _changes(limits)))
     assert refusal is not None
     return refusal
 
 
-def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) -> str:
-    now, margin = estimate.configuration, space.margin_bytes
-    return (
-        f"{model_name(model.file.path)} does not fit with {n_tokens(space.tokens(space.least))} of "
-        f"{now.kv_types} cache and {format_bytes(margin)} kept free on each device: "
-        f"{needs(estimate, margin)}. {_advice(limits)}"
-    )
-
-
-def _advice(limits: Limits) -> str:
+def _changes(limits: Limits) -> list[str]:
+    """What could make something fit."""
     changes = ["a smaller quantisation or model", "a smaller margin"]
     if limits.min_n_ctx is not None:
         changes.insert(0, "a smaller least context")
     if limits.offload is Offload.NONE:
         changes.insert(0, "layers in main memory (offload partial)")
-    return f"Choose {', '.join(changes[:-1])} or {changes[-1]}"
+    return changes

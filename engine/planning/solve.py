@@ -4,10 +4,8 @@ llama.cpp shares layers by free memory. But the last GPU also has the output lay
 buffers: one is full while another has room, which shares in whole layers use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from heapq import heappop, heappush
-from itertools import count
 
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate
@@ -17,6 +15,7 @@ from engine.memory.terms import TermKind
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Offload
+from engine.planning.placements import bisect
 from engine.planning.space import Knobs, Point, Rank, Space, last_as_fast, rank
 
 Places = tuple[int, int]
@@ -43,41 +42,44 @@ def best_choice(space: Space, goal: Goal, offload: Offload) -> Point | None:
             return best_point(space, choices, (0, space.last), value)
 
 
-def best_point(space: Space, choices: list[Knobs], places: Places, value: Value) -> Point | None:
+def best_point(
+    space: Space, choices: Iterable[Knobs], places: Places, value: Value
+) -> Point | None:
     """The choice, at a placement, of the greatest value with its largest context.
 
-    Best-first: of the placements from `first` to `last` none is faster than `first`, and none has
-    more context than the GPUs allow at `last`, so that the value of both together bounds theirs.
-    What comes first with its own value is the best. The first placement stands alone: the first
-    layer that leaves can cost a GPU more than it frees.
+    Of the placements from `first` to `last` none is faster than `first`, and none leaves the GPUs
+    more than `last`. So they are looked into only where the context that `first` needs to win fits
+    on the GPUs at `last`. The first placement stands alone: the first layer that leaves can cost a
+    GPU more than it frees.
     """
-    numbers = count()
-    queue: list[tuple[Rank, int, int, Point, int]] = []
+    best: Point | None = None
+    ranges = [((places[0] + 1, places[1]), knobs) for knobs in choices if places[0] < places[1]]
+    ranges += [((places[0], places[0]), knobs) for knobs in choices]
+    ranges.sort(key=lambda each: value((replace(each[1], placement=each[0][0]), space.most)))
+    while ranges:
+        (first, last), choice = ranges.pop()
+        knobs = replace(choice, placement=first)
+        least = _winning(space, knobs, best, value)
+        if least is None or space.room(replace(choice, placement=last), least).together < 0:
+            continue
+        if first < last:
+            middle = (first + last) // 2
+            halves = [(first, middle), (middle + 1, last)]
+            halves.sort(key=lambda each: value((replace(choice, placement=each[0]), space.most)))
+            ranges += [(each, choice) for each in halves]
+        elif (largest := space.largest(knobs, least)) is not None:
+            best = knobs, largest
+    return best
 
-    def add(first: Knobs, last: int, steps: int, stage: int) -> None:
-        """Queue placements: 0 by a guessed bound, 1 by what the GPUs allow, 2 by what fits."""
-        bound = tuple(-each for each in value((first, steps)))
-        heappush(queue, (bound, -stage, next(numbers), (first, steps), last))
 
-    for knobs in choices:
-        add(replace(knobs, placement=places[0]), places[0], space.most, 0)
-        if places[0] < places[1]:
-            add(replace(knobs, placement=places[0] + 1), places[1], space.most, 0)
-    while queue:
-        _, stage, _, (first, steps), last = heappop(queue)
-        if stage == -2:
-            return first, steps
-        if stage == 0:
-            allowed = space.reach(replace(first, placement=last))
-            if allowed is not None:
-                add(first, last, min(allowed, steps), 1)
-        elif first.placement < last:
-            middle = (first.placement + last) // 2
-            add(replace(first, placement=middle + 1), last, steps, 1)
-            add(first, middle, steps, 0)
-        elif (largest := space.largest(first)) is not None:
-            add(first, last, largest, 2)
-    return None
+def _winning(space: Space, knobs: Knobs, best: Point | None, value: Value) -> int | None:
+    """The least context with which a choice is better than the best so far."""
+
+    def wins(steps: int) -> bool:
+        return best is None or value((knobs, steps)) > value(best)
+
+    found = bisect(space.least, space.most + 1, wins)
+    return None if found > space.most else found
 
 
 def _finest(space: Space, offload: Offload, value: Value) -> Point | None:

@@ -125,13 +125,10 @@ class Space:
 
         return first_fitting(room, *places)
 
-    def largest(self, knobs: Knobs) -> int | None:
+    def largest(self, knobs: Knobs, least: int = 0) -> int | None:
         """The largest context of a choice in steps, None where the least does not fit."""
-        return last_within(lambda steps: self.room(knobs, steps).least, self.least, self.most)
-
-    def reach(self, knobs: Knobs) -> int | None:
-        """The largest context that the GPUs may allow at a placement or a faster one."""
-        return last_within(lambda steps: self.room(knobs, steps).together, self.least, self.most)
+        low = least or self.least
+        return last_within(lambda steps: self.room(knobs, steps).least, low, self.most)
 
 
 def last_within(left: Callable[[int], int], low: int, high: int) -> int | None:

@@ -1,10 +1,12 @@
 """Whether an estimate fits, and what is short on which device."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from engine.memory.estimate import Estimate
 from engine.memory.terms import DeviceEstimate
 from engine.memory.units import format_bytes
+from engine.model.ollama import model_name
 
 
 class Verdict(StrEnum):
@@ -44,11 +46,22 @@ def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
     )
 
 
-def needs(estimate: Estimate, margin_bytes: int) -> str:
-    """What each device that keeps less than the margin needs, and what it has."""
-    return "; ".join(
+def does_not_fit(estimate: Estimate, margin_bytes: int, changes: Sequence[str]) -> str:
+    """That a configuration does not fit: what is short on which device, and what could change."""
+    now = estimate.configuration
+    short = "; ".join(
         f"{each.device.name} needs {format_bytes(each.total_bytes + each.shared_bytes)} and has "
         f"{format_bytes(each.device.free_bytes)} free"
         for each in estimate.devices
         if device_verdict(each, margin_bytes) is not Verdict.FITS
     )
+    return (
+        f"{model_name(now.model_path)} does not fit with {n_tokens(now.n_ctx)} of "
+        f"{now.kv_types} cache and {format_bytes(margin_bytes)} kept free on each device: {short}. "
+        f"Choose {', '.join(changes[:-1])} or {changes[-1]}"
+    )
+
+
+def n_tokens(n: int) -> str:
+    """A number of tokens with its noun."""
+    return "1 token" if n == 1 else f"{n:,} tokens"

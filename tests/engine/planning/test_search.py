@@ -160,7 +160,7 @@ def test_a_projector_takes_its_part_of_the_memory(model_8b: Model) -> None:
 
 
 def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
-    always = Limits(draft="always")
+    always = Limits(must_draft=True)
     assert found(model_8b, 8, Goal.CONTEXT, draft=small, limits=always).configuration.draft
     with pytest.raises(PresetError, match="none is named"):
         found(model_8b, 8, Goal.CONTEXT, limits=always)
