@@ -118,6 +118,8 @@ def goal_lines(found: SearchResult, width: int) -> list[Line]:
     for number, (name, taken, tokens, best) in enumerate(rows):
         start = Run(f"{name:<{widths[0]}}  ", "muted")
         middle = f"{taken:<{widths[1]}}  {tokens:>{widths[2]}}  "
+        if not best:
+            middle = middle.rstrip()
         runs = (start, Run(middle, "" if number else "muted"), Run(best, "muted"))
         lines.append(clipped(runs, width))
     if found.alternatives:
