@@ -10,7 +10,7 @@ from pathlib import Path
 from app import paths
 from app.config import Settings
 from engine.builds import installed_build
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypes
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidths
 from engine.memory.calibration import read_calibrations
