@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +6,7 @@ import pytest
 from app.paths import calibration_path, data_dir
 from app.planning import user_planner
 from engine.configuration import Configuration
-from engine.memory.calibration import Calibration, CalibrationError
+from engine.memory.calibration import Calibration, CalibrationError, write_calibrations
 from engine.memory.terms import Source, TermKind
 from engine.memory.units import MIB
 from engine.planning.machine import PlannedMachine
@@ -40,8 +39,7 @@ def test_what_was_kept_is_read(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert calibration_path().parent == data_dir()
     calibration_path().parent.mkdir(parents=True, exist_ok=True)
-    kept = {"RTX 4090": {"overhead_bytes": 450 * MIB, "compute_factor": None}}
-    calibration_path().write_text(json.dumps(kept), encoding="utf-8")
+    write_calibrations(calibration_path(), KNOWN)
     assert overhead(user_planner(), setup_of(starter_path)) == (450 * MIB, Source.MEASURED)
     calibration_path().write_text("{", encoding="utf-8")
     with pytest.raises(CalibrationError):
