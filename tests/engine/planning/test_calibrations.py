@@ -6,7 +6,7 @@ import pytest
 from app.paths import calibration_path, data_dir
 from app.planning import user_planner
 from engine.configuration import Configuration
-from engine.memory.calibration import Calibration, CalibrationError, write_calibrations
+from engine.memory.calibration import Calibration, write_calibrations
 from engine.memory.terms import Source, TermKind
 from engine.memory.units import MIB
 from engine.planning.machine import PlannedMachine
@@ -42,5 +42,4 @@ def test_what_was_kept_is_read(
     write_calibrations(calibration_path(), KNOWN)
     assert overhead(user_planner(), setup_of(starter_path)) == (450 * MIB, Source.MEASURED)
     calibration_path().write_text("{", encoding="utf-8")
-    with pytest.raises(CalibrationError):
-        user_planner().plan(setup_of(starter_path))
+    assert overhead(user_planner(), setup_of(starter_path))[1] is Source.ESTIMATED
