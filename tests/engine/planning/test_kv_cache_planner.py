@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import HardwareError, IncompatiblePairError, ModelFileError, PresetError
+from engine.errors import HardwareError, ModelFileError, PresetError
 from engine.memory.estimate import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
-from engine.memory.units import GIB, MIB
+from engine.memory.units import GIB
 from engine.model.architecture import read_model
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.knobs import KNOBS
@@ -59,21 +59,6 @@ def test_subscribers_are_told_what_changed_until_they_leave() -> None:
     assert len(told) == 1
 
 
-def test_a_subscriber_may_leave_while_it_is_told() -> None:
-    own = planner()
-    told: list[int] = []
-
-    def once(event: ConfigurationChanged) -> None:
-        told.append(event.after.n_ctx)
-        own.unsubscribe(once)
-
-    own.subscribe(once)
-    own.subscribe(lambda event: told.append(-event.after.n_ctx))
-    own.update_config(n_ctx=512)
-    own.update_config(n_ctx=1024)
-    assert told == [512, -512, -1024]
-
-
 def test_a_script_changes_what_the_screen_turns() -> None:
     own = planner()
     own.update_config(tensor_split=(3, 1), mmproj_offload=False, n_threads=3)
@@ -115,15 +100,6 @@ def test_offload_none_partial_and_full_lie_where_they_say() -> None:
     assert own.offload is None
     own.update_config(n_ctx=4096)
     assert own.configuration.n_gpu_layers == 7
-
-
-def test_partial_offload_follows_every_change() -> None:
-    own = planner(gib=6, n_ctx=4096)
-    assert own.configuration.n_gpu_layers == -1
-    own.update_config(n_ctx=65536)
-    assert 0 < own.configuration.n_gpu_layers < 33
-    own.update_config(n_ctx=4096)
-    assert own.configuration.n_gpu_layers == -1
 
 
 def test_optimizing_takes_the_best_and_tells() -> None:
@@ -175,29 +151,6 @@ def test_the_text_says_model_context_cache_layers_and_devices() -> None:
     text = planner(n_ctx=8192, type_k="q8_0", type_v="q4_0").format_config()
     for part in ("llama-3.1-8b", "8,192 tokens", "keys q8_0, values q4_0", "all layers on the GPU"):
         assert part in text
-
-
-def test_a_token_costs_what_the_next_one_takes() -> None:
-    assert planner().estimate().bytes_per_token == 32 * 2 * 8 * 128 * 2
-    slots = planner(n_ctx=8192, n_slots=4).estimate()
-    assert slots.bytes_per_token == 32 * 2 * 8 * 128 * 2
-    assert slots.kv_bytes == 1024 * MIB
-
-
-def test_a_draft_is_counted_follows_the_context_up_to_its_own_and_can_go_again() -> None:
-    own = planner(gib=24)
-    alone = own.estimate().total_bytes
-    own.set_draft("llama-3.2-1b")
-    assert own.estimate().total_bytes > alone + 700 * MIB
-    for n_ctx in (2048, 16384):
-        own.update_config(n_ctx=n_ctx)
-        assert own.configuration.draft is not None
-        assert own.configuration.draft.n_ctx == min(n_ctx, 4096)
-    assert "draft-simple" in own.llama_cpp_arguments()
-    own.set_draft(None)
-    assert own.configuration.draft is None
-    with pytest.raises(IncompatiblePairError, match="cannot draft"):
-        own.set_draft("qwen2.5-0.5b")
 
 
 def test_planners_share_nothing() -> None:

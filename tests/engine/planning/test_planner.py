@@ -87,19 +87,6 @@ def test_a_draft_takes_the_predictor_along(starter_path: Path) -> None:
     assert again.configuration.speculation.predictor is PredictorName.SUFFIX
 
 
-def test_the_table_holds_the_plan_itself_and_what_other_choices_cost(starter_path: Path) -> None:
-    planner = Planner()
-    plan = planner.plan(small_setup(starter_path, 3000))
-    table = cost_table(plan, planner.estimator(plan.setup), 4)
-    assert 3000 in table.contexts
-    assert [row.label for row in table.rows] == ["f16", "q8_0", "q4_0"]
-    [current] = [cell for row in table.rows for cell in row.cells if cell.is_current]
-    assert current.total_bytes == plan.estimate.total_bytes
-    columns = zip(*(row.cells for row in table.rows), strict=True)
-    for f16, q8_0, q4_0 in columns:
-        assert f16.total_bytes > q8_0.total_bytes > q4_0.total_bytes
-
-
 def test_what_llama_cpp_refuses_is_a_gap_in_the_table(starter_path: Path) -> None:
     planner = Planner()
     setup = small_setup(starter_path)

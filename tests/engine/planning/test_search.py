@@ -5,7 +5,7 @@ import pytest
 
 from engine.configuration import Configuration, KVTypes, PredictorName
 from engine.errors import HardwareError, IncompatiblePairError, PresetError
-from engine.memory.estimate import Companions, DoesNotFitError, cache_bytes, estimator
+from engine.memory.estimate import DoesNotFitError, cache_bytes
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
@@ -120,11 +120,6 @@ def test_offload_any_trades_speed_for_the_longest_context(model_8b: Model) -> No
     assert found(model_8b, 6, Goal.CONTEXT).configuration.n_ctx < 131072
 
 
-def test_offload_full_leaves_no_layer_on_the_gpu(model_8b: Model) -> None:
-    result = found(model_8b, 24, Goal.SPEED, limits=Limits(offload=Offload.FULL))
-    assert result.configuration.n_gpu_layers == 0
-
-
 def test_a_draft_model_is_used_for_speed_and_left_out_for_context(
     model_8b: Model, small: Model
 ) -> None:
@@ -146,17 +141,6 @@ def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Pat
     other = dense_model(tmp_path, n_layers=2, n_vocab=32000)
     with pytest.raises(IncompatiblePairError, match="more than 128 apart"):
         found(model_8b, 24, Goal.SPEED, draft=other)
-
-
-def test_a_projector_takes_its_part_of_the_memory(model_8b: Model) -> None:
-    projector = replace(model_8b.file, tensors=model_8b.file.tensors[:20])
-    base = Configuration(model_8b.file.path, n_ctx=256, mmproj_path=Path("mmproj.gguf"))
-    cost = estimator(
-        model_8b, (gpu(8), RAM), target="llama-server", companions=Companions(None, projector)
-    )
-    beside = found(model_8b, 8, Goal.QUALITY, base=base, cost=cost)
-    assert beside.estimate.fits(MARGIN)
-    assert beside.configuration.n_ctx < found(model_8b, 8, Goal.QUALITY).configuration.n_ctx
 
 
 def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
