@@ -90,5 +90,5 @@ def _is_size(text: str) -> bool:
     try:
         parse_bytes(text)
     except HardwareError:
-        return not any(map(str.isalpha, text)) or text.lstrip("-+ ")[:1] == "0"
+        return not any(map(str.isalpha, text)) or text[:1] in "-+0"
     return True
