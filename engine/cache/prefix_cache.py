@@ -130,8 +130,8 @@ class PrefixCache:
         self._settings = settings
         cache = CacheState(catalog, self._ledger, self._lock, settings, split_state, now, monotonic)
         self._cache = cache
-        has_disk = store is not None and settings.cold_bytes > 0
-        self._disk = DiskTier(cache, store, namespace) if store is not None and has_disk else None
+        disk = store if settings.cold_bytes > 0 else None
+        self._disk = None if disk is None else DiskTier(cache, disk, namespace)
         self._warm = WarmTier(cache, available, self._can_write)
         self._wishes: deque[bytes] = deque(maxlen=MAX_PREFETCHES)
         self._look_at = monotonic()
