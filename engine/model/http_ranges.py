@@ -138,7 +138,7 @@ class RangeClient:
             timeout=self._timeout_s,
             follow_redirects=True,
             max_redirects=MOST_REDIRECTS,
-            event_hooks={"response": [_check_redirect]},
+            event_hooks={"response": [check_redirect]},
         )
 
     def _piece(
@@ -171,7 +171,7 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _check_redirect(answer: httpx.Response) -> None:
+def check_redirect(answer: httpx.Response) -> None:
     """Refuse a redirection to anything but HTTP, and one that leaves the encryption."""
     old, new = answer.url, answer.url.join(answer.headers.get("Location", ""))
     if answer.has_redirect_location and new.scheme not in ("https", old.scheme):

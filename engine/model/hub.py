@@ -438,25 +438,36 @@ def _watched(answer: "Response") -> None:
     Raises:
         DownloadError: a page is longer than any.
     """
-    from httpx2 import SyncByteStream
-
     limit = _PAGE_LIMIT.get()
-    if limit is not None:
-        page = bytearray()
-        for chunk in answer.iter_bytes():
-            page += chunk
-            if len(page) > limit:
-                answer.close()
-                raise DownloadError(
-                    f"the hub's list of files goes on beyond {limit:,} bytes: it is not "
-                    "read; name one file, as hf:owner/repository/file.gguf"
-                )
-        answer._content = bytes(page)
+    if limit is None:
+        _watch_speed(answer)
         return
+    page = bytearray()
+    for chunk in answer.iter_bytes():
+        page += chunk
+        if len(page) > limit:
+            answer.close()
+            raise DownloadError(
+                f"the hub's list of files goes on beyond {limit:,} bytes: it is not "
+                "read; name one file, as hf:owner/repository/file.gguf"
+            )
+    answer._content = bytes(page)
+
+
+def _watch_speed(answer: "Response") -> None:
+    """Have what comes of a file end where it hardly moves."""
+    from httpx2 import ReadError, RemoteProtocolError, SyncByteStream
+
     whole = answer.stream
 
     class Watched(SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
+            try:
+                yield from self._in_time()
+            except ReadError as error:  # the library goes on after an end, and not after a reset
+                raise RemoteProtocolError(str(error)) from error
+
+        def _in_time(self) -> Iterator[bytes]:
             begun, n_come = time.monotonic(), 0
             for chunk in whole:  # type: ignore[union-attr]  # a client that waits has this kind
                 n_come += len(chunk)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from engine.model import hub as hub_module
@@ -83,6 +84,18 @@ def test_a_connection_that_ends_is_taken_up_where_it_ended(hub: Hub, tmp_path: P
     path = download(repository_models(REPO)[0], tmp_path, nothing)
     assert path.read_bytes() == DATA
     assert hub.ranges == [None, "bytes=1000-", "bytes=6000-"]
+
+
+def test_a_connection_that_is_reset_counts_as_one_that_ended() -> None:
+    class Reset(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"begun"
+            raise httpx2.ReadError("reset by peer")
+
+    answer = httpx2.Response(200, stream=Reset())
+    hub_module._watched(answer)
+    with pytest.raises(httpx2.RemoteProtocolError, match="reset by peer"):
+        list(answer.iter_raw())
 
 
 def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) -> None:

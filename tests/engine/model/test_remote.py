@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from engine.errors import ModelFileError
@@ -9,7 +10,7 @@ from engine.model import remote
 from engine.model.addresses import parse_address
 from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
-from engine.model.http_ranges import RemoteFileError, UnreachableError
+from engine.model.http_ranges import RemoteFileError, UnreachableError, check_redirect
 from engine.model.remote import read_remote
 from tests import hostile_language_server
 from tests.gguf_files import header, llama_values
@@ -215,6 +216,14 @@ def test_a_redirection_to_a_file_is_not_followed(server: Server) -> None:
         server.redirects["/m.gguf"] = place
         with pytest.raises(RemoteFileError, match=r"not followed|where nothing is read"):
             read_remote(f"{server.url}/m.gguf")
+
+
+def test_a_redirection_out_of_the_encryption_is_not_followed() -> None:
+    asked = httpx.Request("GET", "https://host/m.gguf")
+    check_redirect(httpx.Response(302, headers={"Location": "//other/m.gguf"}, request=asked))
+    answer = httpx.Response(302, headers={"Location": "http://host/m.gguf"}, request=asked)
+    with pytest.raises(RemoteFileError, match="from https on to http: that is not followed"):
+        check_redirect(answer)
 
 
 def test_a_circle_of_redirections_ends(server: Server) -> None:
