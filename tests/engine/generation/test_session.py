@@ -355,6 +355,17 @@ def test_what_was_drafted_and_not_verified_is_held_by_nobody_after_a_stop(can_sl
     assert list(slot.sequence.tokens)[reply.stats.n_prompt :] == list(reply.token_ids)[:-1]
 
 
+def test_a_draft_that_a_stop_string_cuts_counts_up_to_the_cut() -> None:
+    twin = FakeBackend(LETTERS, sharpness=2.0)
+    drafting = replace(DRAFT, n_draft=8)
+    whole = finished(run(make_session(drafting, draft=twin), request())).text
+    events = run(make_session(drafting, draft=twin), request(stop=(whole[11:13],)))
+    assert finished(events).reason is FinishReason.STOP_STRING
+    last = rounds(events)[-1]
+    assert last.n_accepted == last.n_examined == last.n_emitted < last.n_verified
+    assert last.verdicts.count(True) == last.n_emitted
+
+
 def test_cancelling_before_the_start_decodes_nothing() -> None:
     backend = FakeBackend(LETTERS)
     session = make_session(OFF, target=backend)
