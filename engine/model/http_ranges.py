@@ -3,7 +3,7 @@
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,7 @@ from engine.errors import ModelFileError
 from engine.model.addresses import RemoteAddress, hub_token
 from engine.servers import origin_of
 
-CONTENT_RANGE = re.compile(r"bytes (?P<start>\d+)-(?P<end>\d+)/(?P<total>\d+)$")
+CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<end>\d{1,18})/(?P<total>\d{1,18})$")
 TIMEOUT_S = 20.0
 """How long a server may say nothing."""
 LIMIT_S = 120.0
@@ -123,7 +123,7 @@ class RangeClient:
             return in_time(ask, max(self._ends_at - time.monotonic(), 0.0))
         except httpx.TooManyRedirects as error:
             raise RemoteFileError(f"{address.shown}: it is sent on in a circle") from error
-        except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+        except (OSError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name
             is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
             said = "no answer in time" if is_late else str(error) or repr(error)
             raise UnreachableError(
@@ -171,14 +171,32 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
+class _Unread(httpx.SyncByteStream):
+    """Stands for the body of an answer, which is closed and not read."""
+
+    def __init__(self, body: httpx.SyncByteStream) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(())
+
+    def close(self) -> None:
+        self._body.close()
+
+
 def check_redirect(answer: httpx.Response) -> None:
-    """Refuse a redirection to anything but HTTP, and one that leaves the encryption."""
+    """Refuse a redirection to anything but HTTP, and one that leaves the encryption.
+
+    httpx reads the body of one that it follows, however long it is: it finds none here.
+    """
     old, new = answer.url, answer.url.join(answer.headers.get("Location", ""))
     if answer.has_redirect_location and new.scheme not in ("https", old.scheme):
         raise RemoteFileError(
             f"{old.netloc.decode()} sends from {old.scheme} on to {new.scheme or 'nowhere'}: that "
             "is not followed; download the file and name its path"
         )
+    if answer.has_redirect_location and isinstance(answer.stream, httpx.SyncByteStream):
+        answer.stream = _Unread(answer.stream)
 
 
 def _promised(

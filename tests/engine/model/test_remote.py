@@ -226,6 +226,38 @@ def test_a_redirection_out_of_the_encryption_is_not_followed() -> None:
         check_redirect(answer)
 
 
+def test_the_body_of_a_redirection_is_not_read() -> None:
+    class Endless(httpx.SyncByteStream):
+        is_closed = False
+
+        def __iter__(self) -> Iterator[bytes]:
+            raise AssertionError("it was read")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    body = Endless()
+    asked = httpx.Request("GET", "https://host/m.gguf")
+    packed = {"Location": "/n.gguf", "Content-Encoding": "gzip"}
+    answer = httpx.Response(302, headers=packed, request=asked, stream=body)
+    check_redirect(answer)
+    assert answer.read() == b""
+    assert body.is_closed
+
+
+@pytest.mark.parametrize("host", ["xn--a", "a" * 300, "a..b"])
+def test_a_redirection_to_no_name_of_a_host_is_told(server: Server, host: str) -> None:
+    server.redirects["/m.gguf"] = f"http://{host}/m.gguf"
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        read_remote(f"{server.url}/m.gguf")
+
+
+def test_a_size_of_thousands_of_digits_is_refused(server: Server) -> None:
+    server.content_range = f"bytes 0-9/{'9' * 6000}"
+    with pytest.raises(RemoteFileError, match="bytes from 0 on were asked for"):
+        read_remote(f"{server.url}/m.gguf")
+
+
 def test_a_circle_of_redirections_ends(server: Server) -> None:
     server.redirects["/m.gguf"] = "/m.gguf"
     with pytest.raises(RemoteFileError, match="in a circle"):
