@@ -52,7 +52,7 @@ class BatchError(EngineError):
     title = "The batch cannot run"
 
 
-class _Message(BaseModel):
+class _BatchMessage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     role: Literal["system", "user", "assistant"]
@@ -66,7 +66,7 @@ class _Line(BaseModel):
 
     id: str | int | None = None
     prompt: str | None = None
-    messages: list[_Message] | None = None
+    messages: list[_BatchMessage] | None = None
     system: str | None = None
     raw: bool = False
     max_tokens: Positive | None = None
@@ -257,7 +257,7 @@ def _lines(path: Path) -> list[bytes]:
         raise BatchError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-class Results:
+class ResultsFile:
     """The file that results are appended to; nobody else appends to it meanwhile."""
 
     def __init__(self, path: Path) -> None:
@@ -354,7 +354,7 @@ class BatchProgress:
 def answer_all(
     engine: BlockingClient,
     requests: Iterable[BatchRequest],
-    results: Results,
+    results: ResultsFile,
     progress: BatchProgress,
     *,
     n_at_once: int,

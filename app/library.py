@@ -27,7 +27,7 @@ from engine.planning.models import ModelOption, choose, fit_context, hub_options
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import Progress, take_model
 from engine.planning.resolve import AUTO_N_CTX
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 
 MOST_FAVOURITES = 500
 HF_BLOBS = "blobs"
@@ -91,7 +91,7 @@ def read_offer(
     models = repository_models(asked.repo, asked.revision)
     wanted = (asked.quantization or "").lower()
     models = [each for each in models if wanted in each.name.lower()] or models
-    sample = choose(models, [ModelOption("", "", (), Verdict.FITS)] * len(models))
+    sample = choose(models, [ModelOption("", "", (), FitVerdict.FITS)] * len(models))
     assert sample is not None
     path = take_model(sample.address, planner, progress)
     setup = Setup(Configuration(path, n_ctx), machine=machine or PlannedMachine())
@@ -142,13 +142,13 @@ def verdict_text(option: ModelOption) -> str:
         return option.problem or "not judged"
     context = f"{option.n_ctx or 0:,} tokens of context"
     match option.verdict:
-        case Verdict.FITS:
+        case FitVerdict.FITS:
             said = f"fits with {context}"
-        case Verdict.TIGHT:
+        case FitVerdict.TIGHT:
             said = f"is tight with {context}"
-        case Verdict.NO if option.spills:
+        case FitVerdict.NO if option.spills:
             said = f"fits partly in main memory with {context}"
-        case Verdict.NO:
+        case FitVerdict.NO:
             said = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
         said += f", {option.max_n_ctx:,} at most"

@@ -152,7 +152,7 @@ def due_plans(policy: PolicySettings) -> FoundPlans:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class KVVerdict:
     """The cache types that a report says to run with, and why."""
 
     pair: KVTypes
@@ -170,7 +170,7 @@ def keep_report(report: Report, model_path: Path) -> Report:
 
 def verdict_of(
     report: Report, configuration: Configuration, policy: PolicySettings
-) -> Verdict | None:
+) -> KVVerdict | None:
     """The kind that is best by a report for a chat of the usual length; None where it is too soon.
 
     Args:
@@ -188,7 +188,7 @@ def verdict_of(
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
     pair = kinds_for(Wish(n_ctx), usual, model, usable_devices(), "kvchat", known)[0].pair
-    return Verdict(pair, explain(known, pair))
+    return KVVerdict(pair, explain(known, pair))
 
 
 def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from app import format as fmt
 from app.doctor import Check
 from engine.backends.server.facts import ServerFacts
-from engine.backends.server.http import Limits
+from engine.backends.server.http import TimeLimits
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.errors import EngineError
@@ -15,7 +15,7 @@ from engine.servers import KEY_VARIABLE
 
 TRIAL_TOKENS = 8
 TRIAL = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=TRIAL_TOKENS, seed=1)
-LIMITS = Limits(first_s=120.0, loading_s=30.0, pauses_s=(0.5,))
+LIMITS = TimeLimits(first_s=120.0, loading_s=30.0, pauses_s=(0.5,))
 
 
 def check_server(

@@ -24,7 +24,7 @@ from engine.presets.library import made_preset, named_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
 from engine.tuning.machine import TimingProcess
 from engine.tuning.settings import Scope
-from engine.tuning.tuner import Outcome, Progress, TrialResult, Tuner
+from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
 
 MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""
@@ -93,7 +93,7 @@ class Tuning:
         return self._path.name
 
     def run(
-        self, tell: Callable[[Progress | TrialResult], None], waiting: Callable[[], None]
+        self, tell: Callable[[TuningProgress | TrialResult], None], waiting: Callable[[], None]
     ) -> Tuned:
         """What was found; it is kept as it is found, and Ctrl+C keeps what there is.
 

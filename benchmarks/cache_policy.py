@@ -31,7 +31,7 @@ from engine.configuration import Configuration, KVTypes
 from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import BudgetError, Wish, choose
 from engine.policy.gates import Gates, readings
-from engine.quality.laboratory import Plan, Progress
+from engine.quality.laboratory import LaboratoryPlan, LaboratoryProgress
 from engine.quality.records import Figure, Measurement, Report, Scores, read_report
 from engine.quality.request import LaboratoryRequest
 from engine.quality.texts import Text, own_texts
@@ -97,7 +97,7 @@ def measure(model: Path, text: Text, n_tokens: int, path: Path, kinds: Sequence[
     """
     request = LaboratoryRequest(
         Configuration(model, N_CTX),
-        Plan(tuple(kinds), takes_times=False),
+        LaboratoryPlan(tuple(kinds), takes_times=False),
         (text,),
         n_ctx=N_CTX,
         n_most=n_tokens,
@@ -105,7 +105,7 @@ def measure(model: Path, text: Text, n_tokens: int, path: Path, kinds: Sequence[
     with MeasurementRun(path) as run, MeasureProgress(console(stderr=True)) as progress:
         run.go_on(request)
         for event in run:
-            if isinstance(event, Progress):
+            if isinstance(event, LaboratoryProgress):
                 progress.show(event)
     report = run.report
     assert report is not None

@@ -30,7 +30,15 @@ from app.format import counted
 from engine.backends.base import Forward, Vocabulary
 from engine.backends.base import Sequence as Line
 from engine.configuration import KVTypes
-from engine.quality.records import Answers, Figure, Measurement, Part, Report, n_right, read_report
+from engine.quality.records import (
+    Answers,
+    Breakdown,
+    Figure,
+    Measurement,
+    Report,
+    n_right,
+    read_report,
+)
 from engine.quality.texts import Document
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -409,7 +417,7 @@ def _model_lines(reports: Sequence[Report]) -> Iterator[str]:
     yield ""
 
 
-def _parts(row: Measurement) -> tuple[Part, ...]:
+def _parts(row: Measurement) -> tuple[Breakdown, ...]:
     return (*row.by_text, *row.by_position)
 
 

@@ -37,7 +37,7 @@ from unittest.mock import patch
 from speed_peers.machine import describe_machine
 
 from app.bench.policies import Policy, parse_policy
-from app.bench.prompt_sets import Prompt, choose, read_set
+from app.bench.prompt_sets import BenchPrompt, choose, read_set
 from engine.backends.base import Forward
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
@@ -54,7 +54,7 @@ N_CTX = 4096
 CHOSEN = 1e9
 """A logit that no other reaches."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
-WARM_UP = Prompt("warm-up", "warm-up", "Write the numbers from one to forty, each twice.")
+WARM_UP = BenchPrompt("warm-up", "warm-up", "Write the numbers from one to forty, each twice.")
 
 Speeds = Mapping[str, Mapping[int, float]]
 """Of one prompt: by rule and length of the reply, in any unit that all rules share."""
@@ -144,7 +144,7 @@ class Timing:
     def _load(self) -> Session:
         return load_session(self._configuration).session
 
-    def _replies(self, kept: Session, prompt: Prompt, turn: int) -> Replies:
+    def _replies(self, kept: Session, prompt: BenchPrompt, turn: int) -> Replies:
         self._line.tokens = ()
         self._line.tokens = self._ask(kept, prompt, OFF).token_ids
         with closing(self._load()) as fresh:
@@ -156,7 +156,7 @@ class Timing:
                 for name, session, rule in (*runs[start:], *runs[:start])
             }
 
-    def _ask(self, session: Session, prompt: Prompt, rule: SpeculationSettings) -> Told:
+    def _ask(self, session: Session, prompt: BenchPrompt, rule: SpeculationSettings) -> Told:
         request = GenerationRequest(
             messages=(Message("user", prompt.text),),
             sampling=SamplingSettings(temperature=0.0),

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from app.bench.prompt_sets import Prompt, choose, read_set
+from app.bench.prompt_sets import BenchPrompt, choose, read_set
 from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend, Role
 from engine.backends.llama_cpp.log import NativeLog
@@ -185,7 +185,7 @@ def open_backend(
 
 
 def run_all(
-    machine: Machine, kernels: str, prompts: list[Prompt], options: argparse.Namespace
+    machine: Machine, kernels: str, prompts: list[BenchPrompt], options: argparse.Namespace
 ) -> list[Case]:
     """Every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
     cases: dict[tuple[str, str, str, bool], Case] = {}

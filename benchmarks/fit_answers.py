@@ -29,7 +29,7 @@ from engine.memory.terms import TARGETS, Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.search import search
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
@@ -50,7 +50,7 @@ class Question:
     devices: tuple[Device, ...]
     goal: Goal
     target: Target
-    limits: Limits
+    limits: SearchLimits
     n_slots: int
 
     @property
@@ -71,7 +71,7 @@ def drawn(dice: random.Random, weights_bytes: int) -> Question:
         (*gpus, cpu),
         dice.choice(list(Goal)),
         dice.choice(TARGETS),
-        Limits(
+        SearchLimits(
             min_n_ctx=dice.choice((None, 512, 4096)),
             pairs=pairs,
             offload=dice.choice((Offload.NONE, Offload.PARTIAL, Offload.PARTIAL, Offload.ANY)),

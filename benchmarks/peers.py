@@ -39,10 +39,10 @@ from speed_peers.records import Head, PeerError, Run, append, open_results
 from speed_peers.schedule import planned
 from speed_peers.server import LlamaServer
 
-from app.bench.prompt_sets import Prompt, choose, read_set
+from app.bench.prompt_sets import BenchPrompt, choose, read_set
 from app.bench.results import BenchError
 
-WARM_UP = Prompt("warm-up", "warm-up", "Count from one to thirty in words.")
+WARM_UP = BenchPrompt("warm-up", "warm-up", "Count from one to thirty in words.")
 WARM_UP_TOKENS = 24
 
 

@@ -22,7 +22,7 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.search import search
 from tests.engine.planning.shapes import moe_model
 
@@ -39,7 +39,7 @@ def timed(model: Model, devices: tuple[Device, ...], goal: Goal, offload: Offloa
     try:
         search(
             model, devices, goal, target="llama-server", margin_bytes=512 * MIB,
-            limits=Limits(offload=offload),
+            limits=SearchLimits(offload=offload),
         )  # fmt: skip
     except DoesNotFitError:
         return None

@@ -14,7 +14,7 @@ from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import Part, read_parts
+from engine.model.gguf import GgufPart, read_parts
 from engine.model.gguf_header import HeaderBytes, TensorInfo, _Walk, read_header
 from tests.gguf_files import header, llama_values
 
@@ -142,7 +142,7 @@ def outcome(case: Case) -> str:
     """Read a case and estimate it; give how far that came, and raise what must not be raised."""
     path = Path("fuzz.gguf")
     try:
-        part = Part(path, read_header(_source(case.data, case.nbytes)), case.nbytes)
+        part = GgufPart(path, read_header(_source(case.data, case.nbytes)), case.nbytes)
         file = read_parts(part, _no_other_part)
     except ModelFileError:
         return "refused"
@@ -164,7 +164,7 @@ def _given(data: bytes, start: int, stop: int) -> bytes:
     return data[start:stop] + bytes(max(0, stop - max(start, len(data))))
 
 
-def _no_other_part(name: str) -> Part:
+def _no_other_part(name: str) -> GgufPart:
     raise ModelFileError(f"{name} is missing")
 
 

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 from PIL.Image import linear_gradient
 
-from app.batch import Results, read_requests
+from app.batch import ResultsFile, read_requests
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
 from app.bindings import Action, read_keymap
@@ -43,7 +43,7 @@ from engine.backends.llama_cpp.slot_file import (
     read_slot_file,
 )
 from engine.backends.server.facts import ask_facts
-from engine.backends.server.http import Http, Limits
+from engine.backends.server.http import Http, TimeLimits
 from engine.backends.server.served_reply import ServedReply
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_store import SnapshotStore
@@ -524,7 +524,7 @@ def _text(data: bytes) -> Iterator[str]:
 
 def _done(data: bytes) -> Iterator[str]:
     """Results of a batch that goes on."""
-    with Results(_file(data, "done.jsonl")) as results:
+    with ResultsFile(_file(data, "done.jsonl")) as results:
         yield from (f"{name}{digest}" for name, digest in results.done())
 
 
@@ -573,7 +573,7 @@ def _answer(server: socket.socket, data: bytes) -> None:
 
 def _served(data: bytes) -> Iterator[str]:
     """One answer to all that a language server is asked, and as the stream of a reply."""
-    http = Http("http://127.0.0.1:9", Limits(loading_s=0, pauses_s=()))
+    http = Http("http://127.0.0.1:9", TimeLimits(loading_s=0, pauses_s=()))
     answer = httpx.MockTransport(lambda request: httpx.Response(200, content=iter([data])))
     http._client = httpx.Client(transport=answer)  # no socket: how one breaks is tried elsewhere
     try:

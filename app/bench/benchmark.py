@@ -13,13 +13,13 @@ from rich.text import Text
 from app import paths
 from app.bench.measure import RunPlan, measure_prompt, n_runs
 from app.bench.policies import Policy, PolicyChoice
-from app.bench.prompt_sets import Prompt, PromptChoice, read_prompts
+from app.bench.prompt_sets import BenchPrompt, PromptChoice, read_prompts
 from app.bench.report_html import html_report
 from app.bench.results import (
     BenchError,
+    BenchSubject,
     PromptRecord,
     Results,
-    Subject,
     check_same_subject,
     read_results,
     this_machine,
@@ -59,7 +59,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class BenchmarkFiles:
     """Where results come from and go to; None is nowhere."""
 
     json: Path | None
@@ -74,7 +74,7 @@ class Files:
 class Unit:
     """A prompt at a temperature; `index` is its number in its set."""
 
-    prompt: Prompt
+    prompt: BenchPrompt
     temperature: float
     index: int
 
@@ -84,10 +84,10 @@ class Unit:
         return self.prompt.set_name, self.prompt.name, self.temperature
 
 
-class Progress(Protocol):
+class BenchmarkProgress(Protocol):
     """Shows how far a benchmark is."""
 
-    def run_done(self, prompt: Prompt, policy: str) -> None:
+    def run_done(self, prompt: BenchPrompt, policy: str) -> None:
         """A reply was made."""
         ...
 
@@ -97,7 +97,7 @@ class Progress(Protocol):
 
 
 def run_benchmark(
-    options: BenchOptions, request: ModelRequest, files: Files, settings: Settings
+    options: BenchOptions, request: ModelRequest, files: BenchmarkFiles, settings: Settings
 ) -> int:
     """The exit code, after measuring, showing the report and writing the files.
 
@@ -153,7 +153,7 @@ class Benchmark:
     def __init__(
         self,
         options: BenchOptions,
-        prompts: tuple[list[Prompt], ...],
+        prompts: tuple[list[BenchPrompt], ...],
         configuration: Configuration,
         json_path: Path | None,
     ) -> None:
@@ -199,7 +199,7 @@ class Benchmark:
             write_results(self._json_path, results)
 
 
-def _check_is_free(files: Files) -> None:
+def _check_is_free(files: BenchmarkFiles) -> None:
     """Make sure that no earlier results are lost.
 
     Raises:
@@ -213,7 +213,7 @@ def _check_is_free(files: Files) -> None:
     )
 
 
-def _introduction(subject: Subject, n_prompts: int, n_replies: int) -> str:
+def _introduction(subject: BenchSubject, n_prompts: int, n_replies: int) -> str:
     draft = f" with {subject.draft}" if subject.draft else ""
     return (
         f"{subject.model}{draft}: {counted(n_prompts, 'prompt')}, "
@@ -222,7 +222,7 @@ def _introduction(subject: Subject, n_prompts: int, n_replies: int) -> str:
     )
 
 
-def new_results(subject: Subject) -> Results:
+def new_results(subject: BenchSubject) -> Results:
     """Results with no prompts yet."""
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     return Results(this_machine(), subject, started)
@@ -247,10 +247,10 @@ def make_plan(
     )
 
 
-def make_subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) -> Subject:
+def make_subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) -> BenchSubject:
     """What the results are of."""
     draft = configuration.draft
-    return Subject(
+    return BenchSubject(
         model=configuration.model_path.name,
         model_bytes=configuration.model_path.stat().st_size,
         file_type=loaded.file_type,
@@ -268,7 +268,9 @@ def make_subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) ->
     )
 
 
-def make_units(sets: Sequence[Sequence[Prompt]], temperatures: Sequence[float]) -> tuple[Unit, ...]:
+def make_units(
+    sets: Sequence[Sequence[BenchPrompt]], temperatures: Sequence[float]
+) -> tuple[Unit, ...]:
     """Every prompt at every temperature, set after set, as a chat stays with its subject."""
     return tuple(
         Unit(prompt, temperature, index)
@@ -296,7 +298,7 @@ def run_units(
     plan: RunPlan,
     results: Results,
     *,
-    progress: Progress,
+    progress: BenchmarkProgress,
     keep: Callable[[Results], None],
 ) -> Results:
     """The results with the records of these prompts.
@@ -335,7 +337,7 @@ def run_units(
 
 
 def _record(
-    engine: BlockingClient, unit: Unit, plan: RunPlan, progress: Progress
+    engine: BlockingClient, unit: Unit, plan: RunPlan, progress: BenchmarkProgress
 ) -> tuple[PromptRecord, bool]:
     """The record of a prompt, and whether the engine died over it."""
     try:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.bench.policies import Policy
-from app.bench.prompt_sets import Prompt
-from app.bench.results import PLAIN, BatchCost, BenchError, PromptRecord, Run
+from app.bench.prompt_sets import BenchPrompt
+from app.bench.results import PLAIN, BatchCost, BenchError, BenchRun, PromptRecord
 from app.bench.summary import ends_in_loop
 from engine.configuration import (
     ControllerName,
@@ -50,7 +50,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class MeasuredReply:
     """A finished reply with what its rounds took."""
 
     finished: Finished
@@ -62,7 +62,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlannedReply:
     """One reply to make; `group` is shared by a plain run and the runs next to it."""
 
     group: int
@@ -72,7 +72,7 @@ class Slot:
 
 def measure_prompt(
     engine: BlockingClient,
-    prompt: Prompt,
+    prompt: BenchPrompt,
     plan: RunPlan,
     *,
     temperature: float,
@@ -106,7 +106,9 @@ def measure_prompt(
     return runs.record(empty)
 
 
-def slots_of_pair(policies: Sequence[Policy], *, prompt: int, pair: int) -> tuple[Slot, ...]:
+def slots_of_pair(
+    policies: Sequence[Policy], *, prompt: int, pair: int
+) -> tuple[PlannedReply, ...]:
     """The order of one pair of one prompt: a plain run between every two policies.
 
     Each policy runs next to a plain run, once before and once after it in two consecutive pairs
@@ -122,10 +124,14 @@ def slots_of_pair(policies: Sequence[Policy], *, prompt: int, pair: int) -> tupl
     n = len(policies)
     start = (prompt + pair // 2) % n
     turned = [*policies[start:], *policies[:start]]
-    slots: list[Slot] = []
+    slots: list[PlannedReply] = []
     for group, first in enumerate(range(0, n, 2)):
         before, *after = turned[first : first + 2]
-        slots += [Slot(group, before), Slot(group, None), *(Slot(group, each) for each in after)]
+        slots += [
+            PlannedReply(group, before),
+            PlannedReply(group, None),
+            *(PlannedReply(group, each) for each in after),
+        ]
     return tuple(slots) if (prompt // 2 + pair) % 2 == 0 else tuple(reversed(slots))
 
 
@@ -138,12 +144,12 @@ class _PromptRuns:
     """Runs and round times of one prompt."""
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
-        self.first_plain: Reply | None = None
+        self.runs: list[BenchRun] = []
+        self.first_plain: MeasuredReply | None = None
         self._seconds: dict[int, list[float]] = defaultdict(list)
         self._notes: dict[str, None] = {}
 
-    def add(self, runs: Sequence[Run], replies: Sequence[Reply]) -> None:
+    def add(self, runs: Sequence[BenchRun], replies: Sequence[MeasuredReply]) -> None:
         self.runs += runs
         for reply in replies:
             self._notes.update(dict.fromkeys(reply.notes))
@@ -171,7 +177,7 @@ def _run_pair(
     engine: BlockingClient,
     request: GenerationRequest,
     plan: RunPlan,
-    slots: Sequence[Slot],
+    slots: Sequence[PlannedReply],
     pair: int,
     done: _PromptRuns,
     run_done: Callable[[str], None],
@@ -195,13 +201,13 @@ def _run_pair(
     done.add(runs, replies)
 
 
-def _run(slot: Slot, pair: int, reply: Reply, plain: Reply) -> Run:
+def _run(slot: PlannedReply, pair: int, reply: MeasuredReply, plain: MeasuredReply) -> BenchRun:
     finished, stats = reply.finished, reply.finished.stats
     if stats.decode_tps is None or not is_speed(stats.decode_tps):
         raise BenchError("the reply is empty, so it has no speed: ask something else")
     where = first_divergence(plain.finished.token_ids, finished.token_ids)
     where_in_text = first_divergence(plain.finished.text, finished.text)
-    return Run(
+    return BenchRun(
         policy=PLAIN if slot.policy is None else slot.policy.name,
         pair=pair,
         group=slot.group,
@@ -228,7 +234,7 @@ def is_speed(decode_tps: float | None) -> bool:
     return decode_tps is not None and math.isfinite(decode_tps) and decode_tps > 0
 
 
-def collected(events: Iterator[Event]) -> Reply:
+def collected(events: Iterator[Event]) -> MeasuredReply:
     """A reply of which only the end and the rounds are of interest."""
     rounds: list[tuple[int, float]] = []
     notes: list[str] = []
@@ -242,7 +248,7 @@ def collected(events: Iterator[Event]) -> Reply:
             case SpeculationChanged(note=str(note)):
                 notes.append(note)
             case Finished():
-                return Reply(event, tuple(rounds), reason, tuple(notes))
+                return MeasuredReply(event, tuple(rounds), reason, tuple(notes))
     raise AssertionError("a reply ends with `Finished`")
 
 
@@ -262,7 +268,7 @@ def _forget_prompt(engine: BlockingClient, plan: RunPlan) -> None:
 
 
 def _request(
-    prompt: Prompt, plan: RunPlan, temperature: float, seed: int, n_tokens: int
+    prompt: BenchPrompt, plan: RunPlan, temperature: float, seed: int, n_tokens: int
 ) -> GenerationRequest:
     return GenerationRequest(
         messages=(Message("user", prompt.text),) if plan.has_template else (),

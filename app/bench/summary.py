@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from app.bench.results import PromptRecord, Run
+from app.bench.results import BenchRun, PromptRecord
 from app.format import share
 
 LEAST_TOKENS = 16
@@ -224,7 +224,7 @@ def _plain_spreads(record: PromptRecord) -> Iterable[float]:
         yield max(one, two) / min(one, two) - 1
 
 
-def _by_source(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:
+def _by_source(runs: Sequence[BenchRun]) -> dict[str, tuple[int, int]]:
     total: dict[str, tuple[int, int]] = {}
     for run in runs:
         for name, (verified, accepted) in run.by_source.items():

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from app import format as fmt
 from app.bench.policies import parse_policy
-from app.bench.prompt_sets import Prompt
+from app.bench.prompt_sets import BenchPrompt
 from app.bench.results import PromptRecord, Results
 from app.bench.summary import (
     CurvePoint,
@@ -300,7 +300,7 @@ class ConsoleProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def run_done(self, prompt: Prompt, policy: str) -> None:
+    def run_done(self, prompt: BenchPrompt, policy: str) -> None:
         self._advance(self._n_done + 1, f"{prompt.set_name} {prompt.name} · {policy}")
 
     def prompt_done(self, record: PromptRecord, n_done: int) -> None:

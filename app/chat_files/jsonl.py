@@ -42,16 +42,16 @@ class ChatFileError(EngineError):
     title = "The file of chats cannot be used"
 
 
-class Line(BaseModel):
+class JsonLine(BaseModel):
     """An object of a file; a field that is not known is an error, so that none gets lost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-LineType = TypeVar("LineType", bound=Line)
+LineType = TypeVar("LineType", bound=JsonLine)
 
 
-class ChatLine(Line):
+class ChatLine(JsonLine):
     """A chat; its head and first kept message are ids of the file."""
 
     version: Int64
@@ -88,7 +88,7 @@ CHAT_FIELDS = tuple(
 )
 
 
-class MessageLine(Line):
+class MessageLine(JsonLine):
     """A message without its text, as Markdown notes it."""
 
     id: Int64
@@ -191,7 +191,7 @@ def message_values(message: StoredMessage, ids: Mapping[int, int]) -> dict[str, 
     return _without_defaults(MessageLine, values)
 
 
-def _without_defaults(model: type[Line], values: Mapping[str, object]) -> dict[str, object]:
+def _without_defaults(model: type[JsonLine], values: Mapping[str, object]) -> dict[str, object]:
     fields = model.model_fields
     return {
         name: value

@@ -103,7 +103,7 @@ def command(
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured.
     """  # noqa: D301  click wants the backspace character itself
-    from app.bench.benchmark import BenchOptions, Files, run_benchmark, show
+    from app.bench.benchmark import BenchmarkFiles, BenchOptions, run_benchmark, show
     from app.bench.policies import PolicyChoice
     from app.bench.prompt_sets import DEFAULT_SETS, PromptChoice
     from app.bench.results import read_results
@@ -125,5 +125,5 @@ def command(
         n_tokens=n_tokens,
         temperatures=temperatures or (0.0,),
     )
-    files = Files(json_path, html_path, resume_path, preset_name)
+    files = BenchmarkFiles(json_path, html_path, resume_path, preset_name)
     return run_benchmark(options, asked, files, load_settings().settings)

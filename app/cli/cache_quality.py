@@ -25,7 +25,7 @@ from engine.errors import PresetError
 if TYPE_CHECKING:
     from app.config import Settings
     from app.opening import ModelRequest
-    from app.quality.measure import Files, Options
+    from app.quality.measure import Options, ReportFiles
 
 KIND_NAME = re.compile(r"([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
@@ -107,7 +107,7 @@ quality_options = joined(
 def command(
     asked: "ModelRequest",
     options: "Options",
-    files: "Files",
+    files: "ReportFiles",
     *,
     named: str | None,
     takes_all: bool,
@@ -172,7 +172,7 @@ def _completed(
     return replace(options, kinds=kinds, n_tokens=options.n_tokens or None)
 
 
-def _check_due(asked: "ModelRequest", options: "Options", files: "Files") -> None:
+def _check_due(asked: "ModelRequest", options: "Options", files: "ReportFiles") -> None:
     """Refuse a model and texts beside those of kept plans."""
     has_texts = options.text_paths or options.takes_chats
     if has_texts or asked.model is not None or asked.backend is not None or any(astuple(files)):

@@ -77,13 +77,13 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from engine.configuration import KVTypes
     from engine.planning.cache_types import AUTO
     from engine.planning.fit import fit
-    from engine.planning.goals import Goal, Limits, Offload
+    from engine.planning.goals import Goal, Offload, SearchLimits
     from engine.planning.planner import DEFAULT_MARGIN_BYTES, Setup
     from engine.planning.request import usual_configuration
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     is_open = kv is None or str(kv).strip().lower() == AUTO
-    limits = Limits(
+    limits = SearchLimits(
         min_n_ctx=whole(options["min_context"]),
         max_n_ctx=whole(options["max_context"]),
         pairs=None if is_open else tuple(map(KVTypes.parse, str(kv).split(","))),

@@ -212,14 +212,14 @@ def answer_batch(
         n_at_once: Replies that are made at a time.
         n_ctx: Tokens of context of each; None shares out what there is.
     """
-    from app.batch import BatchProgress, Results, answer_all, for_batch, read_requests
+    from app.batch import BatchProgress, ResultsFile, answer_all, for_batch, read_requests
 
     if out.exists() and path.exists() and out.samefile(path):
         raise click.UsageError("--out names the file of the prompts: name another")
     with SlowReading() as shown:
         requests, broken = read_requests(path, base, opened.system_prompt, shown.prompts)
     _tell_unanswered(broken)
-    with Results(out) as results:
+    with ResultsFile(out) as results:
         done = results.done()
         left = [one for one in requests if (one.name, one.digest) not in done]
         progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))

@@ -15,7 +15,7 @@ from app.cli.options import Number, ctx_option, draft_option, json_option, prese
 if TYPE_CHECKING:
     from app.tuning import Tuned
     from engine.tuning.gain import PairedGain
-    from engine.tuning.tuner import Outcome, Progress, TrialResult
+    from engine.tuning.tuner import Outcome, TrialResult, TuningProgress
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
@@ -101,11 +101,11 @@ class _Shown:
         self._is_terminal = sys.stderr.isatty()
         self._line_at_s = clock()
 
-    def tell(self, step: "Progress | TrialResult") -> None:
+    def tell(self, step: "TuningProgress | TrialResult") -> None:
         """Show what is measured now, or print a result."""
-        from engine.tuning.tuner import Progress
+        from engine.tuning.tuner import TuningProgress
 
-        if isinstance(step, Progress):
+        if isinstance(step, TuningProgress):
             self._doing = _doing(step)
             self.waiting()
         else:
@@ -128,7 +128,7 @@ class _Shown:
             tell_over()
 
 
-def _doing(step: "Progress") -> str:
+def _doing(step: "TuningProgress") -> str:
     parts = [", ".join(filter(None, (step.setting, step.label)))]
     if step.label:
         parts.append(f"block {step.n_blocks + 1}")

@@ -34,7 +34,7 @@ from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judged
 from engine.policy.plans import age_days, model_of
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import Note, Plan, Progress
+from engine.quality.laboratory import LaboratoryPlan, LaboratoryProgress, Note
 from engine.quality.records import QualityError, Report, read_report
 from engine.quality.request import LaboratoryRequest
 from engine.quality.texts import Text, own_texts, read_text_file
@@ -73,7 +73,7 @@ USUAL = Options(tuple(KVTypes.parse(name) for name in USUAL_KINDS.split(",")), n
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class ReportFiles:
     """Where reports come from and go to; None is nowhere."""
 
     json: Path | None = None
@@ -82,7 +82,7 @@ class Files:
 
 
 def run_measurement(
-    options: Options, request: ModelRequest, files: Files, settings: Settings
+    options: Options, request: ModelRequest, files: ReportFiles, settings: Settings
 ) -> int:
     """The exit code, after measuring, showing the table and writing the files.
 
@@ -129,7 +129,7 @@ def run_measurement(
     return exit_code
 
 
-def _going_on(files: Files) -> Files:
+def _going_on(files: ReportFiles) -> ReportFiles:
     """The files, where the report that --json names is there gone on with: the same command."""
     if files.resume is None and files.json is not None and files.json.exists():
         return replace(files, resume=files.json)
@@ -173,7 +173,7 @@ def _follow(run: MeasurementRun) -> int:
 def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
     for event in run:
         match event:
-            case Progress():
+            case LaboratoryProgress():
                 progress.show(event)
             case Note(text):
                 _note(text)
@@ -209,7 +209,7 @@ def measure_due(options: Options, settings: Settings) -> int:
                 n_ctx=options.n_ctx or subject.n_ctx,
                 n_chunk=subject.n_chunk,
             )
-            found = run_measurement(again, request, Files(), settings)
+            found = run_measurement(again, request, ReportFiles(), settings)
         except EngineError as error:
             _note(f"{subject.model}: {error}", style="red")
             found = EXIT_FAILED
@@ -297,18 +297,18 @@ def check_writable(page: Path) -> None:
         raise QualityError(_UNWRITABLE.format(path=page, reason=error.strerror)) from error
 
 
-def _plan(options: Options) -> Plan:
-    plan = Plan(
+def _plan(options: Options) -> LaboratoryPlan:
+    plan = LaboratoryPlan(
         options.kinds,
         KVTypes(options.reference, options.reference),
         takes_times=options.takes_times,
     )
     if options.n_chunk is None:
         return plan
-    return Plan(plan.kinds, plan.reference, options.n_chunk, plan.takes_times)
+    return LaboratoryPlan(plan.kinds, plan.reference, options.n_chunk, plan.takes_times)
 
 
-def _check_is_free(files: Files) -> None:
+def _check_is_free(files: ReportFiles) -> None:
     """Make sure that no earlier report is lost.
 
     Raises:
@@ -378,7 +378,7 @@ class MeasureProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def show(self, reached: Progress) -> None:
+    def show(self, reached: LaboratoryProgress) -> None:
         """Move the bar, or print a line where one is due."""
         elapsed_s = time.monotonic() - self._start_s
         if not self._console.is_terminal and self._pacer.is_due():

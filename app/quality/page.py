@@ -19,7 +19,7 @@ from app.render.quality import (
     verdict_lines,
 )
 from engine.policy.explain import TEXT_NAMES
-from engine.quality.records import Measurement, Part, Report
+from engine.quality.records import Breakdown, Measurement, Report
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
@@ -56,7 +56,7 @@ def _parts(report: Report) -> Iterator[dict[str, object]]:
 def _charts(report: Report, *, is_by_position: bool) -> Iterator[str]:
     """A bar for each kind and part, in millinats; the control among them."""
 
-    def parts_of(row: Measurement) -> tuple[Part, ...]:
+    def parts_of(row: Measurement) -> tuple[Breakdown, ...]:
         return row.by_position if is_by_position else row.by_text
 
     for name in dict.fromkeys(part.name for row in report.measurements for part in parts_of(row)):

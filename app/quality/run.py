@@ -14,7 +14,7 @@ from engine.configuration import Configuration
 from engine.files import FileLock, take_lock
 from engine.model.architecture import read_model
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import Finished, LaboratoryEvent, Note, ReportChanged
+from engine.quality.laboratory import LaboratoryEvent, LaboratoryFinished, Note, ReportChanged
 from engine.quality.records import QualityError, Report, read_report, write_report
 from engine.quality.request import LaboratoryRequest
 
@@ -165,7 +165,7 @@ class MeasurementRun:
         match event:
             case ReportChanged(report):
                 self._keep(report)
-            case Finished(report, is_complete):
+            case LaboratoryFinished(report, is_complete):
                 self.is_complete = is_complete
                 self._keep(report)
                 if self.is_written and is_complete and self.path is not None:

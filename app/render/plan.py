@@ -16,7 +16,7 @@ from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, warnings_of
 from engine.planning.speed import SpeedBound
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from engine.planning.workers import seconds_of, traffic
 from engine.policy.choice import Basis
 from engine.policy.known import Standing
@@ -137,7 +137,7 @@ def cell_run(cell: Cell) -> Run:
     text = f"{sign.text}{fmt.short_nbytes(cell.total_bytes)}"
     if cell.is_current:
         return Run(f"{f'[{text}]':>{CELL_WIDTH}}", f"strong {sign.style}")
-    style = "" if cell.verdict is Verdict.FITS else sign.style
+    style = "" if cell.verdict is FitVerdict.FITS else sign.style
     return Run(f"{text:>{CELL_WIDTH - 1}} ", style)
 
 
@@ -195,13 +195,13 @@ def refusal_lines(title: str, text: str, width: int) -> list[Line]:
 def verdict_line(plan: Plan) -> Line:
     """Whether it fits, and by how much."""
     verdict = plan.verdict
-    if verdict is Verdict.FITS:
+    if verdict is FitVerdict.FITS:
         least = min(plan.used_devices, key=lambda device: device.left_bytes)
         where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
         left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
         return (Run("✓ fits", "strong good"), Run(left, "muted"))
     text = f" · {', '.join(plan.shortages)}"
-    if verdict is Verdict.TIGHT:
+    if verdict is FitVerdict.TIGHT:
         return (Run("! tight", "strong warn"), Run(text))
     return (Run("✗ does not fit", "bad"), Run(text))
 
@@ -359,10 +359,10 @@ NARROW = 60
 """Under this width a device's name needs the room of a word."""
 LEAST_NOTE = 20
 """Cells that a note needs at least: less says nothing."""
-VERDICT_SIGNS: dict[Verdict, Run] = {
-    Verdict.FITS: Run("✓", "good"),
-    Verdict.TIGHT: Run("!", "warn"),
-    Verdict.NO: Run("✗", "bad"),
+VERDICT_SIGNS: dict[FitVerdict, Run] = {
+    FitVerdict.FITS: Run("✓", "good"),
+    FitVerdict.TIGHT: Run("!", "warn"),
+    FitVerdict.NO: Run("✗", "bad"),
 }
 
 

@@ -13,7 +13,7 @@ from engine.planning.comparison import ComparedDevice, compared_devices, differe
 from engine.planning.knob import Knob
 from engine.planning.knobs import NO_GPU
 from engine.planning.planner import Facts, Plan, Setup
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from engine.planning.what_if import Arrows, Effect
 
 LABEL_WIDTH = 14
@@ -179,10 +179,10 @@ def effect_lines(effects: tuple[Effect, ...], width: int, hint: str = "") -> lis
     return [clipped(line, width) for line in (heading, *map(effect_line, effects))]
 
 
-def advice_line(effects: tuple[Effect, ...], verdict: Verdict) -> Line:
+def advice_line(effects: tuple[Effect, ...], verdict: FitVerdict) -> Line:
     """The first change that makes a plan fit; empty where it fits, or where none does."""
     first = next(iter(effects), None)
-    if first is None or verdict is Verdict.FITS or first.verdict is not Verdict.FITS:
+    if first is None or verdict is FitVerdict.FITS or first.verdict is not FitVerdict.FITS:
         return ()
     freed = f"  {delta_text(first.delta_bytes)} · a takes it"
     return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))

@@ -15,11 +15,11 @@ from engine.planning.fit import FitResult
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan
 from engine.planning.search import SearchResult
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
 
-WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
+WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
 LEGEND = (
     "✓ fits · ! tight · ◐ with main memory · ✗ no · size: the model alone\n"
     "≤ bound of memory · here: measured · busy: not known, other programs ran"
@@ -98,11 +98,11 @@ def machine_lines(fit: FitResult, width: int) -> list[Line]:
         start = (Run(f"{visible(each.title):<{name_width}}  ", "strong" if index == 0 else ""),)
         if each.found is None:
             text = Run(one_line(each.refusal), "muted")
-            lines += hanging((VERDICT_SIGNS[Verdict.NO], Run(" "), *start), (text,), width)
+            lines += hanging((VERDICT_SIGNS[FitVerdict.NO], Run(" "), *start), (text,), width)
             continue
         rows = dict(configuration_rows(each.found.configuration, fit.plan.model))
         said = f"{rows['context']}, {rows['cache']}, {rows['layers']}"
-        lines.append(clipped((VERDICT_SIGNS[Verdict.FITS], Run(" "), *start, Run(said)), width))
+        lines.append(clipped((VERDICT_SIGNS[FitVerdict.FITS], Run(" "), *start, Run(said)), width))
     return lines
 
 

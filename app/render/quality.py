@@ -10,13 +10,13 @@ from app.render.lines import EMPTY, Line, Run, clipped, spread, wrapped
 from app.sanitize import visible
 from engine.policy.choice import Candidate
 from engine.policy.explain import TEXT_NAMES, sentence
-from engine.quality.laboratory import Progress
+from engine.quality.laboratory import LaboratoryProgress
 from engine.quality.records import (
     LEAST_TOKENS,
     Answers,
+    Breakdown,
     Figure,
     Measurement,
-    Part,
     Report,
     Scores,
     n_right,
@@ -148,7 +148,7 @@ def part_tables(report: Report) -> Iterator[tuple[str, list[str], list[list[str]
 
 
 def _part_rows(
-    report: Report, parts: Sequence[Sequence[Part]]
+    report: Report, parts: Sequence[Sequence[Breakdown]]
 ) -> tuple[list[str], list[list[str]]]:
     names = list(dict.fromkeys(part.name for listed in parts for part in listed))
     counts = {part.name: part.scores.n_tokens for listed in parts for part in listed}
@@ -311,7 +311,7 @@ def quality_title(model: str, what: str, width: int) -> Line:
     return spread(left, (Run(f"{visible(what)} ", "muted"),), width)
 
 
-def progress_text(reached: Progress, elapsed_s: float) -> str:
+def progress_text(reached: LaboratoryProgress, elapsed_s: float) -> str:
     """How far it is: `42 %  about 3 min 05 s left  needles in 1024 tokens`."""
     share = reached.n_done / reached.n_total if reached.n_total else 0.0
     left_s = reached.left_s(elapsed_s)
@@ -363,7 +363,11 @@ def _objections(said: Sequence[str], width: int) -> list[Line]:
 
 
 def _chart(
-    title: str, parts: Sequence[Part], noise: Sequence[Part], width: int, symbols: GraphSymbols
+    title: str,
+    parts: Sequence[Breakdown],
+    noise: Sequence[Breakdown],
+    width: int,
+    symbols: GraphSymbols,
 ) -> list[Line]:
     """Bars of the mean KL, the noise of the control under each; all of one scale."""
     if not parts:

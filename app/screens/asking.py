@@ -23,9 +23,9 @@ from app.render.status import short_title
 from app.sanitize import visible
 from app.screens.dialogs import report
 from app.screens.drafts import Drafts, shown_chat_id
-from app.screens.pending import Kind, Waiting
+from app.screens.pending import Kind, QueuedQuestion
 from app.store.errors import StoreError
-from app.store.records import Draft, StoredMessage
+from app.store.records import StoredMessage, UnsentText
 from engine.errors import EngineError
 
 READ_ONLY = "Another kvchat writes this chat: it is read-only here."
@@ -62,7 +62,7 @@ class Asking:
         self._drafts = drafts
         self._context = context
         self._when_asked = asked
-        self._asked = (Draft(), "")
+        self._asked = (UnsentText(), "")
         """What was sent last, and as which message: the engine may refuse it."""
         self._is_choosing = False
         """The user is asked what goes from a full context: nothing else is asked meanwhile."""
@@ -77,10 +77,10 @@ class Asking:
         is_edit = self._drafts.is_edit
         draft, before = self._drafts.take()
         if draft.text.strip():
-            if not self._request(Waiting(self._chat_id, "text", draft)):
+            if not self._request(QueuedQuestion(self._chat_id, "text", draft)):
                 self._drafts.put_first(replace(draft, before=before))
             elif before:
-                self._drafts.put_first(Draft(before))
+                self._drafts.put_first(UnsentText(before))
         elif not draft.text and not is_edit and self._is_cut():
             self.continue_reply()
         self.describe()
@@ -107,11 +107,11 @@ class Asking:
 
     def continue_reply(self) -> None:
         """Continue the last reply where it was cut."""
-        self._request(Waiting(self._chat_id, "go on"))
+        self._request(QueuedQuestion(self._chat_id, "go on"))
 
     def regenerate(self, message_id: int | None) -> None:
         """Answer once more: a message, or the last one where it is None."""
-        self._request(Waiting(self._chat_id, "again", message_id=message_id))
+        self._request(QueuedQuestion(self._chat_id, "again", message_id=message_id))
 
     def edit(self, message: StoredMessage | None) -> bool:
         """Take a message into the composer; False, after a notice, where that cannot be."""
@@ -221,16 +221,16 @@ class Asking:
     def take_back(self, text: str) -> None:
         """Put a text that was refused back where it was written, with what waits behind it."""
         asked, message = self._asked
-        draft = asked if message == text else Draft(as_written(text))
+        draft = asked if message == text else UnsentText(as_written(text))
         self._return(self._chat_id, replace(draft, before=""))
         self.describe()
 
     def take_back_waiting(self) -> None:
         """Put what waits in the shown chat back: there is no room for it."""
-        self._return(self._chat_id, Draft())
+        self._return(self._chat_id, UnsentText())
         self.describe()
 
-    def _request(self, request: Waiting) -> bool:
+    def _request(self, request: QueuedQuestion) -> bool:
         """Ask now, or when the engine is free; False, after a notice, where that cannot be."""
         is_awaiting = self._awaited(request.chat_id) is not None
         if not is_awaiting or self._conversation.history.is_read_only:
@@ -244,7 +244,7 @@ class Asking:
         self.describe()
         return True
 
-    def _ask(self, request: Waiting) -> bool:
+    def _ask(self, request: QueuedQuestion) -> bool:
         conversation = self._conversation
         try:
             match request.kind:
@@ -265,7 +265,7 @@ class Asking:
         self.describe()
         return True
 
-    def _ask_text(self, draft: Draft) -> None:
+    def _ask_text(self, draft: UnsentText) -> None:
         conversation, message = self._conversation, self._message(draft)
         self._asked = (draft, message)
         if draft.edited is not None:
@@ -275,7 +275,7 @@ class Asking:
         if self._chat_id is not None:
             self._drafts.asked_in_new_chat(self._chat_id)
 
-    def _message(self, draft: Draft) -> str:
+    def _message(self, draft: UnsentText) -> str:
         """What is written as the model gets it, with its pastes and the files as they are now.
 
         Raises:
@@ -283,11 +283,11 @@ class Asking:
         """
         return message_with(draft.text, self._files(draft))
 
-    def _files(self, draft: Draft) -> list[Attachment]:
+    def _files(self, draft: UnsentText) -> list[Attachment]:
         drafts = self._drafts
         return read_files(draft.text, drafts.folder) if drafts.takes_files(draft) else []
 
-    def _ask_waiting(self, request: Waiting) -> bool:
+    def _ask_waiting(self, request: QueuedQuestion) -> bool:
         conversation = self._conversation
         if request.chat_id == self._chat_id:
             return self._can_ask() and self._ask(request)
@@ -305,7 +305,7 @@ class Asking:
             self._drafts.pending.move(None, reply.chat_id)
         return True
 
-    def _beginning(self, request: Waiting) -> Callable[[ChatHistory], RunningReply | None]:
+    def _beginning(self, request: QueuedQuestion) -> Callable[[ChatHistory], RunningReply | None]:
         """What asks a request in a chat that is not shown."""
         replies, draft = self._conversation.replies, request.draft
         match request.kind:
@@ -369,7 +369,7 @@ class Asking:
             self._screen.notify(text, severity="warning")
         return False
 
-    def _return(self, chat_id: int | None, first: Draft) -> None:
+    def _return(self, chat_id: int | None, first: UnsentText) -> None:
         """Put a text that cannot be sent, and those that wait after it, into its composer."""
         drafts = self._drafts
         draft = first.and_then(drafts.pending.take_all(chat_id))

@@ -18,7 +18,7 @@ from app.screens.pending import (
     state_text,
 )
 from app.store.errors import StoreError
-from app.store.records import Draft, StoredMessage
+from app.store.records import StoredMessage, UnsentText
 from app.widgets.composer import Composer
 from app.widgets.ink import InkLines
 
@@ -61,7 +61,7 @@ class Drafts:
         self._edited: int | None = None
         """The question that the composer's text takes the place of."""
         self._before_edit = ""
-        self._saved: dict[int | None, Draft] = {}
+        self._saved: dict[int | None, UnsentText] = {}
         """The unsent texts as the store has them."""
         conversation.history.store.unsent_of = self._left_by
 
@@ -87,7 +87,9 @@ class Drafts:
         """Keep what was written and not sent for the next start, as far as it changed."""
         unsent = self.pending.unsent()
         chats = {*unsent, *self._saved}
-        changed = {c: unsent.get(c, Draft()) for c in chats if unsent.get(c) != self._saved.get(c)}
+        changed = {
+            c: unsent.get(c, UnsentText()) for c in chats if unsent.get(c) != self._saved.get(c)
+        }
         if changed:
             self._conversation.history.store.save_drafts(changed)
             self._saved = unsent
@@ -101,10 +103,10 @@ class Drafts:
         self.save()
         self._conversation.history.store.flush()
 
-    def _left_by(self, chat_id: int | None) -> Draft:
+    def _left_by(self, chat_id: int | None) -> UnsentText:
         """What stays unsent in a chat of which a question is being saved."""
         self._saved = {known: draft for known, draft in self._saved.items() if known != chat_id}
-        return self.pending.unsent().get(chat_id, Draft())
+        return self.pending.unsent().get(chat_id, UnsentText())
 
     def follow_chat(self) -> None:
         """Put the text of the chat that is shown into the composer, and keep that of the other."""
@@ -114,9 +116,9 @@ class Drafts:
         self.chat_id, draft = new, self._written()
         if old is None or self.is_stored(old):
             self.pending.keep(old, draft)
-            draft = Draft()
+            draft = UnsentText()
         else:
-            self.pending.keep(old, Draft())
+            self.pending.keep(old, UnsentText())
             self.pending.move(old, new)
         if new is not None:
             self._read_again(new)
@@ -127,7 +129,7 @@ class Drafts:
 
         Where it cannot be read the text that is known stays.
         """
-        known = self._saved.get(chat_id, Draft())
+        known = self._saved.get(chat_id, UnsentText())
         if self.pending.of(chat_id) or self.pending.draft(chat_id) != known:
             return
         with suppress(StoreError):
@@ -143,15 +145,15 @@ class Drafts:
             return False
         return True
 
-    def take(self) -> tuple[Draft, str]:
+    def take(self) -> tuple[UnsentText, str]:
         """What is written, and what was written before an edit; the composer is empty then."""
-        draft, before = Draft(self._composer.take(), self._edited), self._before_edit
+        draft, before = UnsentText(self._composer.take(), self._edited), self._before_edit
         if draft.text.strip():
             self._edited, self._before_edit = None, ""
-            self.pending.keep(self.chat_id, Draft(before))
+            self.pending.keep(self.chat_id, UnsentText(before))
         return draft, before
 
-    def put_first(self, draft: Draft) -> None:
+    def put_first(self, draft: UnsentText) -> None:
         """Put something that was not sent before what stands in the composer."""
         whole = draft.and_then(self._written())
         self._edited, self._before_edit = whole.edited, whole.before
@@ -174,10 +176,10 @@ class Drafts:
         """Take the number that the new chat got with its first question."""
         if self.chat_id is None:
             self.pending.move(None, chat_id)
-            self.pending.keep(None, Draft())
+            self.pending.keep(None, UnsentText())
             self.chat_id = chat_id
 
-    def takes_files(self, draft: Draft) -> bool:
+    def takes_files(self, draft: UnsentText) -> bool:
         """Whether files that a text names go with it: not with a reply, changed in its middle."""
         with suppress(StoreError):  # sending tells that the message is gone
             if draft.edited is not None:
@@ -269,10 +271,10 @@ class Drafts:
         if (above, below) != shown:
             composer.border_title, composer.border_subtitle = Content(above), Content(below)
 
-    def _written(self) -> Draft:
-        return Draft(self._composer.written, self._edited, self._before_edit)
+    def _written(self) -> UnsentText:
+        return UnsentText(self._composer.written, self._edited, self._before_edit)
 
-    def _show(self, draft: Draft) -> None:
+    def _show(self, draft: UnsentText) -> None:
         self._edited, self._before_edit = draft.edited, draft.before
         self._history = None
         self._composer.begin(draft.text)

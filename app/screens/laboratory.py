@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 
 from app.config import load_settings
-from app.planning import Verdict, keep_report, known_quality, verdict_of
+from app.planning import KVVerdict, keep_report, known_quality, verdict_of
 from app.quality.measure import USUAL, Options, laboratory_request
 from app.quality.run import MeasurementRun, Start, earlier_report, report_path, set_aside, why_not
 from app.render.lines import Line, Run, wrapped
@@ -38,7 +38,13 @@ from engine.model.ollama import model_name
 from engine.policy.choice import Candidate, judged
 from engine.policy.gates import PolicySettings
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
+from engine.quality.laboratory import (
+    LaboratoryEvent,
+    LaboratoryFinished,
+    LaboratoryProgress,
+    Note,
+    ReportChanged,
+)
 from engine.quality.records import Report
 
 Texts = Literal["own", "chats"]
@@ -91,7 +97,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
         self._texts: Texts = "own"
         self._report: Report | None = None
         self._candidates: tuple[Candidate, ...] = ()
-        self._verdict: Verdict | None = None
+        self._verdict: KVVerdict | None = None
         self._notes: list[str] = []
         self._problem = ""
         self._status = ""
@@ -171,7 +177,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
             return found
         return keep_report(found, self._configuration.model_path)
 
-    def _choice(self, found: Report) -> Verdict | None:
+    def _choice(self, found: Report) -> KVVerdict | None:
         return verdict_of(found, self._configuration, _policy())
 
     def _path(self, texts: Texts) -> Path:
@@ -179,7 +185,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
 
     # --- what comes ---
 
-    def _take_look(self, why: str | None, found: Report | None, said: Verdict | None) -> None:
+    def _take_look(self, why: str | None, found: Report | None, said: KVVerdict | None) -> None:
         if self.is_measuring:
             return
         self._why_not, self._verdict = why, said
@@ -188,17 +194,17 @@ class LaboratoryScreen(Screen[KVTypes | None]):
 
     def _take_event(self, event: LaboratoryEvent) -> None:
         match event:
-            case Progress():
+            case LaboratoryProgress():
                 if self._status != STOPPING:
                     self._status = progress_text(event, time.monotonic() - self._began_at)
                 self._present_title()
             case Note(text):
                 self._notes.append(text)
                 self._present_verdict()
-            case ReportChanged(found) | Finished(found):
+            case ReportChanged(found) | LaboratoryFinished(found):
                 self._show(found)
 
-    def _take_end(self, run: MeasurementRun, said: Verdict | None, problem: str) -> None:
+    def _take_end(self, run: MeasurementRun, said: KVVerdict | None, problem: str) -> None:
         self._under_way, self._verdict = None, said
         if run.report is not None:
             self._report = run.report

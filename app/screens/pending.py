@@ -12,13 +12,13 @@ from app.chat.attachments import LONG_LINES, LONG_TEXT, expanded, in_short, line
 from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render.lines import Line, Run, spread
 from app.sanitize import one_line
-from app.store.records import Draft
+from app.store.records import UnsentText
 from engine.images import images_in
 
 Kind = Literal["text", "go on", "again"]
 """Of what is asked: a text of the user, that a reply goes on, one more reply."""
 
-NOTHING = Draft()
+NOTHING = UnsentText()
 MAX_BESIDE = 5
 """Lines above the composer."""
 TOLD_TOKENS = 100
@@ -28,13 +28,13 @@ _MEANS: Mapping[Kind, str] = {"text": "", "go on": "the reply goes on", "again":
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedQuestion:
     """Something to ask of the model in a chat."""
 
     chat_id: int | None
     """None is the new chat, which has no number before its first question is saved."""
     kind: Kind
-    draft: Draft = NOTHING
+    draft: UnsentText = NOTHING
     message_id: int | None = None
     """What is answered again; None is the last message."""
 
@@ -42,36 +42,36 @@ class Waiting:
 class Pending:
     """Drafts by chat, and what waits in all chats, in the order in which it was asked."""
 
-    def __init__(self, drafts: Mapping[int | None, Draft] | None = None) -> None:
+    def __init__(self, drafts: Mapping[int | None, UnsentText] | None = None) -> None:
         self._drafts = dict(drafts or {})
-        self.queue: list[Waiting] = []
+        self.queue: list[QueuedQuestion] = []
 
-    def keep(self, chat_id: int | None, draft: Draft) -> None:
+    def keep(self, chat_id: int | None, draft: UnsentText) -> None:
         """Keep what stands in a chat's composer."""
         self._drafts.pop(chat_id, None)
         if draft:
             self._drafts[chat_id] = draft
 
-    def draft(self, chat_id: int | None) -> Draft:
+    def draft(self, chat_id: int | None) -> UnsentText:
         """What stands in a chat's composer."""
-        return self._drafts.get(chat_id, Draft())
+        return self._drafts.get(chat_id, UnsentText())
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: QueuedQuestion) -> None:
         """Let a request wait; one that has no text waits once."""
         if request.kind == "text" or request not in self.queue:
             self.queue.append(request)
 
-    def of(self, chat_id: int | None) -> list[Waiting]:
+    def of(self, chat_id: int | None) -> list[QueuedQuestion]:
         """What waits in a chat."""
         return [request for request in self.queue if request.chat_id == chat_id]
 
-    def take_newest(self, chat_id: int | None) -> Draft:
+    def take_newest(self, chat_id: int | None) -> UnsentText:
         """Take the newest request of a chat out of the queue; there must be one."""
         request = self.of(chat_id)[-1]
         self.queue.remove(request)
         return request.draft
 
-    def take_all(self, chat_id: int | None) -> Draft:
+    def take_all(self, chat_id: int | None) -> UnsentText:
         """Take what waits in a chat out of the queue."""
         taken = self.of(chat_id)
         self.queue = [request for request in self.queue if request.chat_id != chat_id]
@@ -81,16 +81,16 @@ class Pending:
         """Let what waits in one chat wait in another: the new chat has got its number."""
         self.queue = [replace(r, chat_id=new) if r.chat_id == old else r for r in self.queue]
 
-    def unsent(self) -> dict[int | None, Draft]:
+    def unsent(self) -> dict[int | None, UnsentText]:
         """All texts by chat, those that wait first: what is to outlive the program."""
         chats = {*self._drafts, *(request.chat_id for request in self.queue)}
         texts = {c: together([*(r.draft for r in self.of(c)), self.draft(c)]) for c in chats}
         return {chat_id: draft for chat_id, draft in texts.items() if draft}
 
 
-def together(drafts: Iterable[Draft]) -> Draft:
+def together(drafts: Iterable[UnsentText]) -> UnsentText:
     """Several drafts as one."""
-    whole = Draft()
+    whole = UnsentText()
     for draft in drafts:
         whole = whole.and_then(draft)
     return whole
@@ -147,7 +147,7 @@ class Part:
 
 
 def beside_lines(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[QueuedQuestion],
     parts: Sequence[tuple[Part, int | None, bool]],
     width: int,
 ) -> list[Line]:
@@ -167,7 +167,7 @@ def beside_lines(
     return lines
 
 
-def _waiting_line(number: int, request: Waiting, width: int) -> Line:
+def _waiting_line(number: int, request: QueuedQuestion, width: int) -> Line:
     said = one_line(in_short(request.draft.text)) or _MEANS[request.kind]
     begin = "edit waits " if request.draft.edited is not None else "waits "
     return spread((Run(f"  {begin}", "accent"), Run(said)), (Run(f" {number}. ", "muted"),), width)
@@ -189,7 +189,7 @@ def _part_line(part: Part, n_tokens: int | None, is_counting: bool, width: int) 
     return spread((label, Run(size, "muted")), (Run(f" {counted} ", "strong"),), width)
 
 
-def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> str:
+def state_text(waiting: Sequence[QueuedQuestion], awaited: str, *, is_edit: bool) -> str:
     """The upper edge: how much waits and for what, or that a question is edited."""
     if not waiting:
         return "editing: {composer-send} asks it anew, or goes on behind a reply" if is_edit else ""
@@ -197,7 +197,7 @@ def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> st
     return f"{n}{_BEGINS[waiting[-1].kind]} when {awaited}"
 
 
-def esc_text(waiting: Sequence[Waiting], *, is_replying: bool, is_edit: bool) -> str:
+def esc_text(waiting: Sequence[QueuedQuestion], *, is_replying: bool, is_edit: bool) -> str:
     """The lower edge: what esc does next."""
     if waiting:
         what = "it" if len(waiting) == 1 else "the last"

@@ -38,12 +38,12 @@ from app.store.records import (
     ChatChanges,
     ChatSize,
     ChatTree,
-    Draft,
     NewChat,
     NewMessage,
     NewTurn,
     StoredMessage,
     Turn,
+    UnsentText,
     chat_of,
     load_tokens,
     message_of,
@@ -105,7 +105,7 @@ class ChatStore:
         self._new_lock: FileLock | None = None
         self._new_index = 0
         """Which of the new chats of all open kvchats is this one's."""
-        self.unsent_of: Callable[[int | None], Draft] | None = None
+        self.unsent_of: Callable[[int | None], UnsentText] | None = None
         """What stays unsent in a chat, None being the new one, when a question of it is saved."""
         self._is_closed = False
         self._is_damaged = False
@@ -371,7 +371,7 @@ class ChatStore:
 
         def asked(db: sqlite3.Connection) -> Turn:
             turn = sql.insert_turn(db, new)
-            sql.save_drafts(db, {chat_id: Draft(), turn.chat.id: unsent}, index)
+            sql.save_drafts(db, {chat_id: UnsentText(), turn.chat.id: unsent}, index)
             return turn
 
         return self._writer.run(asked)
@@ -402,7 +402,7 @@ class ChatStore:
         """Open an ended reply again: partial writes of it count until `finish_message` ends it."""
         self._writer.run(lambda db: sql.reopen_message(db, message_id))
 
-    def drafts(self) -> dict[int | None, Draft]:
+    def drafts(self) -> dict[int | None, UnsentText]:
         """The texts that were not sent, by chat; None is the new chat.
 
         Each open kvchat has a new chat of its own: the text of one that is closed goes to the next
@@ -421,12 +421,12 @@ class ChatStore:
             if row["chat_id"] is not None or row["place"] == self._new_index
         }
 
-    def draft(self, chat_id: int) -> Draft:
+    def draft(self, chat_id: int) -> UnsentText:
         """The text of a stored chat that was not sent; empty where there is none."""
         rows = self._read(
             "SELECT content, edited_id, before_edit FROM drafts WHERE chat_id = ?", chat_id
         )
-        return _draft_of(rows[0]) if rows else Draft()
+        return _draft_of(rows[0]) if rows else UnsentText()
 
     def _lock_new_chat(self, left: Sequence[int]) -> None:
         """Lock the first new chat that no kvchat has, those with a text before others."""
@@ -435,7 +435,7 @@ class ChatStore:
             if self._new_lock is not None:
                 return
 
-    def save_drafts(self, drafts: Mapping[int | None, Draft]) -> None:
+    def save_drafts(self, drafts: Mapping[int | None, UnsentText]) -> None:
         """Keep the unsent texts of these chats, soon; returns at once."""
         index = self._new_index
         self._writer.later(lambda db: sql.save_drafts(db, drafts, index))
@@ -510,8 +510,8 @@ def _speed_of(steps: Sequence[float], newest: float) -> ModelSpeed:
     return ModelSpeed(tps, None, None, None, "", day, by="chats", n_replies=n_replies)
 
 
-def _draft_of(row: sqlite3.Row) -> Draft:
-    return Draft(row["content"], row["edited_id"], row["before_edit"])
+def _draft_of(row: sqlite3.Row) -> UnsentText:
+    return UnsentText(row["content"], row["edited_id"], row["before_edit"])
 
 
 def _only(rows: Sequence[sqlite3.Row], kind: str, key: int) -> sqlite3.Row:

@@ -88,7 +88,7 @@ class ChatSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UnsentText:
     """A text of the user that was not sent."""
 
     text: str = ""
@@ -100,9 +100,9 @@ class Draft:
     def __bool__(self) -> bool:
         return bool(self.text or self.before) or self.edited is not None
 
-    def and_then(self, later: "Draft") -> "Draft":
+    def and_then(self, later: "UnsentText") -> "UnsentText":
         """Both texts, one below the other; nothing that was written is lost."""
-        return Draft(
+        return UnsentText(
             _joined(self.text, later.text),
             later.edited if self.edited is None else self.edited,
             _joined(self.before, later.before),

@@ -13,12 +13,12 @@ from app.store.records import (
     ChatChanges,
     ChatTree,
     Column,
-    Draft,
     NewChat,
     NewMessage,
     NewTurn,
     StoredMessage,
     Turn,
+    UnsentText,
     chat_of,
     message_of,
     packed,
@@ -204,7 +204,9 @@ def keep_from(
     return _changed(db, chat_id, "kept_from = ?, summary = ?", message_id, summary)
 
 
-def save_drafts(db: sqlite3.Connection, drafts: Mapping[int | None, Draft], new_index: int) -> None:
+def save_drafts(
+    db: sqlite3.Connection, drafts: Mapping[int | None, UnsentText], new_index: int
+) -> None:
     """Keep the unsent texts of chats; an empty one, or one of a chat that is gone, is forgotten.
 
     Args:

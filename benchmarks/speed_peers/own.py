@@ -6,7 +6,7 @@ from pathlib import Path
 from common import ask, load
 
 from app.bench.policies import parse_policy
-from app.bench.prompt_sets import Prompt
+from app.bench.prompt_sets import BenchPrompt
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import (
@@ -76,7 +76,7 @@ def settings_of(mode: Mode) -> SpeculationSettings:
 
 
 def make_questions(
-    model: Path, prompts: Iterable[Prompt]
+    model: Path, prompts: Iterable[BenchPrompt]
 ) -> tuple[tuple[Question, ...], tuple[int, ...]]:
     """The prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
     backend = LlamaCppBackend(Configuration(model, n_ctx=256), NativeLog())

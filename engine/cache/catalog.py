@@ -16,7 +16,14 @@ from engine.cache.radix import (
     state_key,
     state_of_line,
 )
-from engine.cache.report import CacheEntry, CacheReport, CacheSettings, Ledger, TierName, TierUse
+from engine.cache.report import (
+    CacheEntry,
+    CacheReport,
+    CacheSettings,
+    CacheStats,
+    TierName,
+    TierUse,
+)
 
 Payload = bytes | memoryview
 Split = Callable[[Payload, int], tuple[bytes, bytes]]
@@ -394,7 +401,7 @@ class CacheState:
     """What the tiers of one cache share; `lock` guards catalog and ledger."""
 
     catalog: Catalog
-    ledger: Ledger
+    ledger: CacheStats
     lock: threading.Lock
     settings: CacheSettings
     split_state: Split
@@ -413,7 +420,7 @@ MAX_ENTRIES = 200
 """Entries of one report, those used last: it travels through a pipe several times a second."""
 
 
-def report(catalog: Catalog, ledger: Ledger, settings: CacheSettings) -> CacheReport:
+def report(catalog: Catalog, ledger: CacheStats, settings: CacheSettings) -> CacheReport:
     """Tiers, counts, the entries used last, and the log since the last report."""
     last = islice(reversed(catalog.recent), MAX_ENTRIES)
     return CacheReport(

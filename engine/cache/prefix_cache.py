@@ -26,7 +26,7 @@ from engine.cache.catalog import (
 from engine.cache.disk_tier import DiskTier
 from engine.cache.namespace import Namespace
 from engine.cache.radix import TOKEN_BYTES, StoredState, pack
-from engine.cache.report import CacheReport, CacheSettings, Ledger
+from engine.cache.report import CacheReport, CacheSettings, CacheStats
 from engine.cache.snapshot_store import SnapshotStore
 from engine.cache.warm_tier import WarmTier
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
@@ -125,7 +125,7 @@ class PrefixCache:
             in_background: False starts no thread; `work` is then the caller's to call.
         """
         self._catalog = catalog = Catalog(namespace.key, can_slice=can_slice)
-        self._ledger = Ledger(now)
+        self._ledger = CacheStats(now)
         self._lock = threading.Lock()
         self._settings = settings
         cache = CacheState(catalog, self._ledger, self._lock, settings, split_state, now, monotonic)

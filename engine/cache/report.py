@@ -129,7 +129,7 @@ MAX_NOTES = 200
 """Lines that are kept for the next report; older ones give way."""
 
 
-class Ledger:
+class CacheStats:
     """What happened so far; guarded by the cache's lock."""
 
     def __init__(self, now: Callable[[], float]) -> None:

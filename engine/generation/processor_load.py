@@ -38,7 +38,7 @@ class Shares:
         return self.n_cores - wanted
 
 
-class Load(Protocol):
+class CpuLoad(Protocol):
     """What others take of the processor."""
 
     def shares(self) -> Shares | None:

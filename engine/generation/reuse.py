@@ -24,7 +24,7 @@ N_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LastReply:
     """What a chat's last reply was made of, and the reply."""
 
     tokens: "array[int]"
@@ -43,7 +43,7 @@ class LastLines:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._lines: OrderedDict[str, Line] = OrderedDict()
+        self._lines: OrderedDict[str, LastReply] = OrderedDict()
 
     def keep(
         self, request: GenerationRequest, tokens: Tokens[int], n_prompt: int, text: str
@@ -59,7 +59,7 @@ class LastLines:
         if not request.owner:
             return
         self._lines.pop(request.owner, None)
-        self._lines[request.owner] = Line(
+        self._lines[request.owner] = LastReply(
             array("i", tokens[:-1]),
             n_prompt,
             _digests(request.messages),
@@ -110,7 +110,7 @@ class LastLines:
         )
 
     def _why(
-        self, line: Line, request: GenerationRequest, prompt: Prompt, n_same: int
+        self, line: LastReply, request: GenerationRequest, prompt: Prompt, n_same: int
     ) -> tuple[ReadCause, str]:
         """Why a prompt differs from a line, and which message does, where one does."""
         now, messages = _digests(request.messages), request.messages
@@ -127,7 +127,7 @@ class LastLines:
             return ReadCause.REASONING, ""
         return ReadCause.TEMPLATE, ""
 
-    def _is_in_thought(self, line: Line, reply: Message, n_same: int) -> bool:
+    def _is_in_thought(self, line: LastReply, reply: Message, n_same: int) -> bool:
         """Whether a line leaves a prompt within what was thought for its reply."""
         thought = Thought.of(reply.content)
         is_before = n_same < line.n_prompt - N_OPENING
@@ -160,7 +160,7 @@ def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
 
 
 def _why_lost(
-    line: Line, request: GenerationRequest, recalled: Recalled, n_same: int
+    line: LastReply, request: GenerationRequest, recalled: Recalled, n_same: int
 ) -> ReadCause | None:
     """Why less was found than is the same; None where it is not, or by a few tokens only."""
     if n_same - recalled.n_reused < MIN_GAIN:

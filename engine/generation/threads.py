@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from engine.backends.base import Backend
 from engine.events import ThreadsChanged
-from engine.generation.processor_load import SAMPLE_S, Load, ProcessorLoad, Shares
+from engine.generation.processor_load import SAMPLE_S, CpuLoad, ProcessorLoad, Shares
 
 N_TRIAL = 3
 """Steps that a number of threads is tried for: a hundredth of a second to a second."""
@@ -42,7 +42,7 @@ OTHERS = "others take cores"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ThreadChoice:
     """A number of threads that stays, and why."""
 
     n_threads: int
@@ -79,7 +79,7 @@ class ThreadController:
     def __init__(
         self,
         n_threads: int,
-        load: Load,
+        load: CpuLoad,
         *,
         n_trial: int = N_TRIAL,
         clock: Callable[[], float] = time.perf_counter,
@@ -101,7 +101,7 @@ class ThreadController:
         self._shares: Shares | None = None
         self._usual_s = self._weighed_until_s = 0.0
 
-    def add(self, unit_s: float) -> Choice | None:
+    def add(self, unit_s: float) -> ThreadChoice | None:
         """Take the time of a unit of work with `n_threads`; a choice where that changed it.
 
         Args:
@@ -223,7 +223,7 @@ class ThreadController:
         wait = self._waits.get(n_threads)
         return wait is None or self._clock() >= wait.until
 
-    def _judge(self, trial: _Trial, unit_s: float) -> Choice | None:
+    def _judge(self, trial: _Trial, unit_s: float) -> ThreadChoice | None:
         trial.n_done += 1
         trial.spent_s += unit_s
         if trial.spent_s > self._allowed_s(trial):
@@ -243,7 +243,7 @@ class ThreadController:
         self._trial = None
         self.n_threads = self._n_settled
 
-    def _win(self, trial: _Trial) -> Choice:
+    def _win(self, trial: _Trial) -> ThreadChoice:
         before, unit_s = self._n_settled, trial.spent_s / trial.n_done
         self._shares = self._load.shares()
         free = self._free()
@@ -252,7 +252,7 @@ class ThreadController:
         self._recent.extend([unit_s] * trial.n_done)
         self._trial, self._unproven, self._usual_s = None, None, 0.0
         reason = _reason(trial, before, free, self._n_usual)
-        return Choice(trial.n_threads, reason, trial.base_s / unit_s)
+        return ThreadChoice(trial.n_threads, reason, trial.base_s / unit_s)
 
 
 def _reason(trial: _Trial, before: int, free: float | None, n_usual: int) -> str:
@@ -275,7 +275,7 @@ class Threads:
         backends: tuple[Backend, ...],
         *,
         follows: tuple[bool, bool] = (True, True),
-        load: Load | None = None,
+        load: CpuLoad | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Start as the first backend was opened.
@@ -347,7 +347,9 @@ class Threads:
         choice = self._prefill.add(elapsed_s / n_tokens)
         return None if choice is None else self._tell(choice, None, self._prefill.n_threads)
 
-    def _tell(self, choice: Choice, decode: int | None, prefill: int | None) -> ThreadsChanged:
+    def _tell(
+        self, choice: ThreadChoice, decode: int | None, prefill: int | None
+    ) -> ThreadsChanged:
         is_of_steps = decode is not None
         self._told = ThreadsChanged(
             n_decode=self._told.n_decode if decode is None else decode,

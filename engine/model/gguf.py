@@ -108,7 +108,7 @@ class GgufFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GgufPart:
     """One file of a model and its header."""
 
     path: Path
@@ -134,7 +134,7 @@ def read_gguf(path: Path) -> GgufFile:
     return read_parts(asked, lambda name: read_part(path.with_name(name)))
 
 
-def read_parts(asked: Part, read: Callable[[str], Part]) -> GgufFile:
+def read_parts(asked: GgufPart, read: Callable[[str], GgufPart]) -> GgufFile:
     """Join a part with the other parts of its model, which `read` gives by their file name.
 
     Raises:
@@ -148,7 +148,7 @@ def read_parts(asked: Part, read: Callable[[str], Part]) -> GgufFile:
     return _joined(parts)
 
 
-def part_names(part: Part) -> list[str]:
+def part_names(part: GgufPart) -> list[str]:
     """The file names of all parts of a split model; none where it is one file.
 
     Raises:
@@ -166,7 +166,7 @@ def part_names(part: Part) -> list[str]:
     return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
 
 
-def read_part(path: Path) -> Part:
+def read_part(path: Path) -> GgufPart:
     """One file of a model, alone.
 
     Raises:
@@ -180,7 +180,7 @@ def read_part(path: Path) -> Part:
                 file.seek(start)
                 return file.read(stop - start) or b""
 
-            return Part(path, read_header(HeaderBytes(path.name, nbytes, more)), nbytes)
+            return GgufPart(path, read_header(HeaderBytes(path.name, nbytes, more)), nbytes)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be opened: {error.strerror or error}") from error
 
@@ -259,7 +259,7 @@ class HeaderKeys:
         return [bool(flag) for flag in array[:n_layers]]
 
 
-def _check_parts(parts: Sequence[Part]) -> None:
+def _check_parts(parts: Sequence[GgufPart]) -> None:
     count = len(parts)
     for index, part in enumerate(parts):
         values = part.header.values
@@ -283,7 +283,7 @@ def _check_parts(parts: Sequence[Part]) -> None:
         )
 
 
-def _joined(parts: Sequence[Part]) -> GgufFile:
+def _joined(parts: Sequence[GgufPart]) -> GgufFile:
     first = parts[0]
     return GgufFile(
         path=first.path,

@@ -58,7 +58,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ByteRange:
     """Bytes of a file from `start` on."""
 
     start: int
@@ -90,7 +90,7 @@ class RangeClient:
         *,
         url: str | None = None,
         known: Version | None = None,
-    ) -> Piece | None:
+    ) -> ByteRange | None:
         """The bytes from `start` up to `stop`, or up to the end of the file.
 
         Args:
@@ -111,7 +111,7 @@ class RangeClient:
         if token:
             headers["Authorization"] = f"Bearer {token}"
 
-        def ask() -> Piece | None:
+        def ask() -> ByteRange | None:
             with self._client() as client, client.stream("GET", origin, headers=headers) as answer:
                 if answer.status_code == httpx.codes.NOT_MODIFIED and known is not None:
                     return None
@@ -143,7 +143,7 @@ class RangeClient:
 
     def _piece(
         self, address: RemoteAddress, answer: httpx.Response, start: int, stop: int
-    ) -> Piece:
+    ) -> ByteRange:
         end, total = _promised(address, answer, start, stop)
         data = bytearray()
         with suppress(httpx.RemoteProtocolError):  # it ended early, which is told below
@@ -162,7 +162,7 @@ class RangeClient:
                 f"{missing} bytes early: try again"
             )
         version = Version(answer.headers.get("ETag"), answer.headers.get("Last-Modified"), total)
-        return Piece(start, bytes(data[: end - start]), version, str(answer.url))
+        return ByteRange(start, bytes(data[: end - start]), version, str(answer.url))
 
 
 @cache

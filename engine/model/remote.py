@@ -9,12 +9,12 @@ from pathlib import Path
 
 from engine.files import NewestEntries, read_bytes, replace_file
 from engine.model.addresses import RemoteAddress, parse_address
-from engine.model.gguf import GgufFile, Part, read_parts
+from engine.model.gguf import GgufFile, GgufPart, read_parts
 from engine.model.gguf_header import MAX_HEADER_BYTES, HeaderBytes, read_header
 from engine.model.http_ranges import (
     LIMIT_S,
     TIMEOUT_S,
-    Piece,
+    ByteRange,
     Progress,
     RangeClient,
     RemoteFileError,
@@ -60,7 +60,7 @@ def read_remote(
     """
     address = parse_address(name)
     client = RangeClient(progress=progress, timeout_s=timeout_s, limit_s=limit_s)
-    reader = _Reader(RemoteCache(cache_folder), client)
+    reader = _RemoteReader(RemoteCache(cache_folder), client)
     asked = reader.part(address, CHUNK_BYTES)
     file = read_parts(
         asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES)
@@ -121,7 +121,7 @@ class RemoteCache:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _RemoteReader:
     """Reads the parts of one model."""
 
     cache: RemoteCache
@@ -129,7 +129,7 @@ class _Reader:
     kept: str | None = None
     """Of which day the header is where the server could not be asked."""
 
-    def part(self, address: RemoteAddress, chunk_bytes: int) -> Part:
+    def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufPart:
         cached = self.cache.load(address.url)
         try:
             piece = self._first(address, chunk_bytes, cached)
@@ -145,14 +145,14 @@ class _Reader:
 
     def _first(
         self, address: RemoteAddress, chunk_bytes: int, cached: CachedHeader | None
-    ) -> Piece | None:
+    ) -> ByteRange | None:
         if address.is_hub and os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES"):
             raise UnreachableError(
                 f"{address.shown} is not asked for while HF_HUB_OFFLINE is set: unset it"
             )
         return self.client.read(address, 0, chunk_bytes, known=cached.version if cached else None)
 
-    def _rest(self, address: RemoteAddress, first: Piece, chunk_bytes: int) -> Part:
+    def _rest(self, address: RemoteAddress, first: ByteRange, chunk_bytes: int) -> GgufPart:
         def more(start: int, stop: int) -> bytes:
             if start < len(first.data):
                 return first.data[start:stop]
@@ -168,16 +168,16 @@ class _Reader:
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         kept = CachedHeader(bytes(source.data[: header.nbytes]), first.version, today)
         self.cache.save(address.url, kept)
-        return Part(Path(address.file_name), header, first.version.nbytes)
+        return GgufPart(Path(address.file_name), header, first.version.nbytes)
 
 
-def _of_cache(address: RemoteAddress, cached: CachedHeader) -> Part:
+def _of_cache(address: RemoteAddress, cached: CachedHeader) -> GgufPart:
     def more(start: int, stop: int) -> bytes:
         return cached.data[start:stop]
 
     nbytes = cached.version.nbytes
     header = read_header(HeaderBytes(address.file_name, nbytes, more, len(cached.data)))
-    return Part(Path(address.file_name), header, nbytes)
+    return GgufPart(Path(address.file_name), header, nbytes)
 
 
 def _entry(path: Path) -> NewestEntries[AboutHeader]:

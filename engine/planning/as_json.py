@@ -9,7 +9,7 @@ from engine.planning.fit import FitResult
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan, Planner, warnings_of
 from engine.planning.speed import SpeedBound
-from engine.planning.verdict import Verdict, device_verdict
+from engine.planning.verdict import FitVerdict, device_verdict
 from engine.planning.what_if import Effect, what_ifs
 from engine.planning.workers import traffic
 from engine.policy.known import Standing
@@ -88,7 +88,7 @@ def _device(device: DeviceEstimate, margin_bytes: int) -> dict[str, object]:
         "range": {name: list(term.range) for name, term in terms.items()},
         "note": {name: term.note for name, term in terms.items() if term.note},
         **{name: getattr(device, name) for name in sizes},
-        "fits": verdict is Verdict.FITS,
+        "fits": verdict is FitVerdict.FITS,
         "verdict": str(verdict),
     }
 

@@ -11,7 +11,7 @@ from engine.memory.terms import DeviceEstimate, TermKind
 from engine.model.ollama import model_name
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Plan, Setup
-from engine.planning.verdict import Verdict, verdict_of
+from engine.planning.verdict import FitVerdict, verdict_of
 from engine.policy.known import Standing
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
@@ -68,17 +68,17 @@ class Cell:
     """One configuration of the table; no bytes and no verdict where llama.cpp refuses it."""
 
     total_bytes: int | None
-    verdict: Verdict | None = None
+    verdict: FitVerdict | None = None
     is_current: bool = False
 
     @property
     def fits(self) -> bool:
         """Whether every device keeps the margin free."""
-        return self.verdict is Verdict.FITS
+        return self.verdict is FitVerdict.FITS
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CacheTypeRow:
     """One pair of types, or the kind of cache that the torch backend is told instead."""
 
     types: KVTypes
@@ -98,7 +98,7 @@ class CostTable:
     """Rows of KV types, columns of contexts."""
 
     contexts: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CacheTypeRow, ...]
 
     @property
     def current(self) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def cost_table(
     for pair in pairs:
         typed = with_types(now, pair)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
-        rows.append(Row(pair, cells, plan.known.standing(pair), kind))
+        rows.append(CacheTypeRow(pair, cells, plan.known.standing(pair), kind))
     return CostTable(contexts, tuple(rows))
 
 

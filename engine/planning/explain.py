@@ -8,7 +8,7 @@ from engine.configuration import Configuration, PredictorName
 from engine.memory.estimate import Estimate
 from engine.memory.kv_cache import PAD
 from engine.model.architecture import Model
-from engine.planning.placements import Placement, placement_text
+from engine.planning.placements import OffloadLevel, placement_text
 from engine.planning.space import Knobs, Point, Space
 from engine.planning.verdict import n_tokens
 
@@ -79,7 +79,7 @@ def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]
     return [
         ("context", f"{n_tokens(now.n_ctx)}{each}"),
         ("cache", k if k == v else f"keys {k}, values {v}"),
-        ("layers", placement_text(Placement(now.n_gpu_layers, now.n_cpu_moe), model)),
+        ("layers", placement_text(OffloadLevel(now.n_gpu_layers, now.n_cpu_moe), model)),
         *([("split", f"{split} among the GPUs")] if split else []),
         ("batch", f"{now.n_batch}, micro-batches of {now.n_ubatch}"),
         ("drafts", _drafts(now)),

@@ -4,7 +4,7 @@ from typing import get_args
 
 from engine.configuration import Configuration
 from engine.planning.planner import Plan, warnings_of
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
 from engine.presets.programs.formats import FORMATS
@@ -72,7 +72,7 @@ def export_request(
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
     """What the plan warns of, and first of all that it does not fit."""
-    verdict = "✗ does not fit" if plan.verdict is Verdict.NO else "! tight"
+    verdict = "✗ does not fit" if plan.verdict is FitVerdict.NO else "! tight"
     short = plan.shortages
     return (
         *([f"{verdict}: {', '.join(short)}"] if short else []),

@@ -8,7 +8,7 @@ from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import DoesNotFitError
 from engine.memory.kv_cache import KV_TYPES
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.search import SearchResult, search
@@ -47,7 +47,9 @@ class FitResult:
     """Every choice of machines, where there are several; the one that was taken first."""
 
 
-def fit(setup: Setup, goal: Goal, planner: Planner, limits: Limits | None = None) -> FitResult:
+def fit(
+    setup: Setup, goal: Goal, planner: Planner, limits: SearchLimits | None = None
+) -> FitResult:
     """The best configuration for a goal; of several machines, on those that it runs best on.
 
     Args:
@@ -62,14 +64,14 @@ def fit(setup: Setup, goal: Goal, planner: Planner, limits: Limits | None = None
     """
     machines: tuple[MachineChoice, ...] = ()
     if setup.machine.workers:
-        machines = _on_each(setup, goal, planner, limits or Limits())
+        machines = _on_each(setup, goal, planner, limits or SearchLimits())
         setup = machines[0].setup
     found = (machines[0].found if machines else None) or search_setup(setup, goal, planner, limits)
     return FitResult(found, planner.plan(setup.with_configuration(found.configuration)), machines)
 
 
 def search_setup(
-    setup: Setup, goal: Goal, planner: Planner, limits: Limits | None = None
+    setup: Setup, goal: Goal, planner: Planner, limits: SearchLimits | None = None
 ) -> SearchResult:
     """The best configuration for a goal on the machine of a setup, whose other knobs stay.
 
@@ -99,7 +101,7 @@ def search_setup(
 
 
 def _on_each(
-    setup: Setup, goal: Goal, planner: Planner, limits: Limits
+    setup: Setup, goal: Goal, planner: Planner, limits: SearchLimits
 ) -> tuple[MachineChoice, ...]:
     """What each choice of machines comes to, the best first.
 
@@ -122,7 +124,9 @@ def _on_each(
     return tuple(found)
 
 
-def _choices(setup: Setup, planner: Planner, limits: Limits) -> Iterator[tuple[str, Setup, Limits]]:
+def _choices(
+    setup: Setup, planner: Planner, limits: SearchLimits
+) -> Iterator[tuple[str, Setup, SearchLimits]]:
     """Each machine alone, then those together that make sense; `here` runs llama-server then."""
     machine, workers = setup.machine, setup.machine.workers
     here = replace(setup, target="llama-server")

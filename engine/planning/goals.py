@@ -55,7 +55,7 @@ class LimitsError(PresetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """What a search has to keep to; the defaults are those of llama.cpp and of the model."""
 
     min_n_ctx: int | None = None

@@ -23,9 +23,9 @@ from engine.model.vocabulary import check_headers
 from engine.planning.explain import configuration_rows
 from engine.planning.exporting import export_request
 from engine.planning.fit import search_setup
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.knobs import KNOBS, with_draft
-from engine.planning.placements import Placement, fastest_fitting, laid, placements
+from engine.planning.placements import OffloadLevel, fastest_fitting, laid, placements
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.planning.search import SearchResult
 from engine.planning.what_if import recommendation
@@ -225,7 +225,7 @@ class KVCachePlanner:
         )
 
     def optimize_for_vram(
-        self, *vram_bytes: int, goal: Goal = Goal.BALANCED, limits: Limits | None = None
+        self, *vram_bytes: int, goal: Goal = Goal.BALANCED, limits: SearchLimits | None = None
     ) -> SearchResult:
         """Take the best configuration for GPUs of these sizes (none: those of the planner).
 
@@ -294,7 +294,7 @@ class KVCachePlanner:
         model = self._planner.model(now.model_path)
         ladder = placements(model, self._planner.devices_of(setup), offload)
         found = fastest_fitting(now, ladder, cost, setup.margin_bytes)
-        none_fits = ladder[0] if len(ladder) == 1 else Placement(0)
+        none_fits = ladder[0] if len(ladder) == 1 else OffloadLevel(0)
         return setup.with_configuration(found or laid(now, none_fits))
 
     def _changed(self, settings: Mapping[str, object]) -> tuple[Setup, Offload | None]:

@@ -16,7 +16,7 @@ from engine.planning.values import (
     KnobError,
     step_among,
 )
-from engine.planning.workers import Worker, workers_of
+from engine.planning.workers import RpcWorker, workers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PlannedMachine:
     """What the processor can; None is what that of a named machine can, or this one's."""
     has_gpu: bool = True
     """False leaves out the GPUs that were found."""
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[RpcWorker, ...] = ()
     """Other machines that compute some of the layers for llama-server."""
     net_gbps: float = 1.0
     """What the net between them carries, in 10^9 bits a second."""

@@ -21,7 +21,7 @@ from engine.planning.placements import fastest_fitting, placements
 from engine.planning.planner import Planner, Setup, n_ctx_limit
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
-from engine.planning.verdict import Verdict, verdict_of
+from engine.planning.verdict import FitVerdict, verdict_of
 
 LEAST_TPS = 5.0
 """Tokens per second below which a reply is slower than a person reads it."""
@@ -36,7 +36,7 @@ class ModelOption:
     """What opens it: a path, or a name of the catalogue with its quantisation."""
     name: str
     facts: tuple[str, ...]
-    verdict: Verdict | None = None
+    verdict: FitVerdict | None = None
     needed_bytes: int = 0
     """Memory that it takes where that is scarcest, all layers on the GPUs."""
     free_bytes: int = 0
@@ -173,7 +173,7 @@ def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubMod
     fitting = [
         model
         for model, option in zip(models, options, strict=True)
-        if option.verdict in (Verdict.FITS, Verdict.TIGHT) or option.spills
+        if option.verdict in (FitVerdict.FITS, FitVerdict.TIGHT) or option.spills
     ]
     usual = [model for model in fitting if DEFAULT_QUANTIZATION.lower() in model.name.lower()]
     return next(iter(usual or fitting[::-1]), None)
@@ -187,13 +187,13 @@ def ranked(options: Iterable[ModelOption]) -> list[ModelOption]:
 def _rank(option: ModelOption) -> tuple[int, int]:
     n_parameters = option.n_parameters
     match option.verdict:
-        case Verdict.FITS:
+        case FitVerdict.FITS:
             tps = None if option.bound is None else option.bound.tps
             is_quick = tps is None or tps >= LEAST_TPS
             return (0 if is_quick else 1, -n_parameters)
-        case Verdict.TIGHT:
+        case FitVerdict.TIGHT:
             return 2, -n_parameters
-        case Verdict.NO:
+        case FitVerdict.NO:
             return (3, -n_parameters) if option.spills else (4, n_parameters)
         case None:
             return 5, 0
@@ -218,7 +218,7 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
     verdict = verdict_of(found, margin)
     scarce = min((each for each in found.devices if each.total_bytes), key=lambda d: d.left_bytes)
     placed: Estimate | None = found
-    if verdict is Verdict.NO:  # as a plan places it
+    if verdict is FitVerdict.NO:  # as a plan places it
         ladder = placements(model, devices, Offload.PARTIAL)
         mixed = fastest_fitting(now, ladder, cost, margin) if len(ladder) > 1 else None
         placed = None if mixed is None else cost(mixed)
@@ -228,7 +228,7 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
         verdict=verdict,
         needed_bytes=scarce.total_bytes,
         free_bytes=scarce.device.free_bytes,
-        spills=verdict is Verdict.NO and placed is not None,
+        spills=verdict is FitVerdict.NO and placed is not None,
         bound=bound,
         n_ctx=found.configuration.n_ctx,
         n_parameters=sum(prod(tensor.shape) for tensor in model.file.tensors),

@@ -22,7 +22,7 @@ a dual-channel DDR5-5600 reads 90 GB/s, cards of 8 to 24 GiB read 250 to 1000.""
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class OffloadLevel:
     """Layers on the GPUs, and layers whose experts stay in main memory, as llama.cpp takes them."""
 
     n_gpu_layers: int
@@ -36,14 +36,14 @@ class Placement:
 
 def placements(
     model: Model, devices: tuple[Device, ...], offload: Offload
-) -> tuple[Placement, ...]:
+) -> tuple[OffloadLevel, ...]:
     """The placements that a search may choose, the fastest first.
 
     Experts leave the GPU before layers do: a token reads only a few of them, and its attention
     stays fast.
     """
     if not any(device.kind == "gpu" for device in devices):
-        return (Placement(-1),)
+        return (OffloadLevel(-1),)
     ladder = _ladder(model)
     match offload:
         case Offload.NONE:
@@ -54,7 +54,7 @@ def placements(
             return ladder
 
 
-def laid(configuration: Configuration, placement: Placement) -> Configuration:
+def laid(configuration: Configuration, placement: OffloadLevel) -> Configuration:
     """The configuration with its layers where a placement has them."""
     return replace(
         configuration, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe
@@ -116,7 +116,7 @@ def first_fitting(room: Callable[[int], Room], first: int, last: int) -> int | N
 
 def fastest_fitting(
     configuration: Configuration,
-    ladder: Sequence[Placement],
+    ladder: Sequence[OffloadLevel],
     cost: Estimator,
     margin_bytes: int,
 ) -> Configuration | None:
@@ -141,7 +141,7 @@ def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def placement_text(placement: Placement, model: Model) -> str:
+def placement_text(placement: OffloadLevel, model: Model) -> str:
     """Where the layers lie, such as `experts of 12 of 48 layers in main memory`."""
     n_layers, n_gpu_layers = model.architecture.n_layers, placement.n_gpu_layers
     if n_gpu_layers == 0:
@@ -155,7 +155,7 @@ def placement_text(placement: Placement, model: Model) -> str:
     return "all layers on the GPU"
 
 
-def _ladder(model: Model) -> tuple[Placement, ...]:
+def _ladder(model: Model) -> tuple[OffloadLevel, ...]:
     layers = _read_bytes(model)
     dense, experts = [layer[0] for layer in layers], [layer[1] for layer in layers]
     total = sum(dense) + sum(experts) or 1.0
@@ -164,17 +164,18 @@ def _ladder(model: Model) -> tuple[Placement, ...]:
     def slowness(in_main_memory: float) -> float:
         return log2(1 + (MEMORY_SPEED_RATIO - 1) * in_main_memory / total)
 
-    found = [Placement(-1)]
+    found = [OffloadLevel(-1)]
     found += (
-        Placement(-1, index + 1, slowness(sum(experts[: index + 1]))) for index in with_experts[:-1]
+        OffloadLevel(-1, index + 1, slowness(sum(experts[: index + 1])))
+        for index in with_experts[:-1]
     )
     n_cpu_moe = -1 if with_experts else 0
     if with_experts:
-        found.append(Placement(-1, n_cpu_moe, slowness(sum(experts))))
+        found.append(OffloadLevel(-1, n_cpu_moe, slowness(sum(experts))))
     for n_gpu_layers in range(len(layers), -1, -1):
         n_main = len(layers) + 1 - n_gpu_layers
         moved = sum(dense[: min(n_main, len(layers))]) + sum(experts)
-        found.append(Placement(n_gpu_layers, n_cpu_moe, slowness(moved)))
+        found.append(OffloadLevel(n_gpu_layers, n_cpu_moe, slowness(moved)))
     return tuple(found)
 
 
@@ -201,7 +202,7 @@ def expert_bytes(file: GgufFile) -> dict[int, int]:
     return found
 
 
-def n_moe_layers_in_main_memory(placement: Placement, model: Model) -> int:
+def n_moe_layers_in_main_memory(placement: OffloadLevel, model: Model) -> int:
     """How many layers keep their experts in main memory."""
     with_experts = expert_bytes(model.file)
     if placement.n_cpu_moe < 0:

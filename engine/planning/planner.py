@@ -22,7 +22,7 @@ from engine.model.speeds import ModelSpeed
 from engine.planning.draft_advice import objection
 from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
-from engine.planning.verdict import Verdict, device_verdict, shortages, verdict_of
+from engine.planning.verdict import FitVerdict, device_verdict, shortages, verdict_of
 from engine.policy.known import Known, Standing
 from engine.presets.programs.llama_server import arguments, command_line
 
@@ -84,7 +84,7 @@ class Plan:
         return self.estimate.fits(self.setup.margin_bytes)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> FitVerdict:
         """The worst answer among the devices."""
         return verdict_of(self.estimate, self.setup.margin_bytes)
 
@@ -93,7 +93,7 @@ class Plan:
         """The devices that hold something."""
         return tuple(device for device in self.estimate.devices if device.total_bytes)
 
-    def device_verdict(self, device: DeviceEstimate) -> Verdict:
+    def device_verdict(self, device: DeviceEstimate) -> FitVerdict:
         """Whether one of the devices fits."""
         return device_verdict(device, self.setup.margin_bytes)
 

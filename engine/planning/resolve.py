@@ -34,7 +34,7 @@ from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
 from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import budgeted, kinds_for, open_types, pairs_for
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.placements import fastest_fitting, placements, room_of
 from engine.planning.search import SearchResult, search
 from engine.planning.space import last_within, with_pair
@@ -350,7 +350,7 @@ def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
     )
 
 
-def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) -> Limits:
+def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) -> SearchLimits:
     said = rules.model_fields_set
     most = None
     if isinstance(rules.n_ctx, int):
@@ -361,7 +361,7 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
         pairs = pairs_for(wanted, known)
     elif said & {"type_k", "type_v"}:
         pairs = (_pair(rules),)
-    return Limits(
+    return SearchLimits(
         min_n_ctx=least,
         max_n_ctx=most,
         pairs=pairs,

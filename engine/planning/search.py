@@ -24,8 +24,8 @@ from engine.planning.goals import (
     MICRO_BATCHES,
     USUAL_LEAST_N_CTX,
     Goal,
-    Limits,
     Offload,
+    SearchLimits,
 )
 from engine.planning.placements import placements
 from engine.planning.solve import best_shared
@@ -60,7 +60,7 @@ def search(
     cost: Estimator | None = None,
     draft: Model | None = None,
     base: Configuration | None = None,
-    limits: Limits | None = None,
+    limits: SearchLimits | None = None,
     known: Known | None = None,
 ) -> SearchResult:
     """The best configuration of a model for a goal that fits the free memory of each device.
@@ -81,7 +81,7 @@ def search(
     _check(devices, margin_bytes)
     if draft is not None:
         check_headers(model.file, draft.file)
-    limits, known = limits or Limits(), known or Known()
+    limits, known = limits or SearchLimits(), known or Known()
     start = _start(model, base, draft)
     pairs = _pairs(model, start, devices, limits, known)
     if goal is Goal.SPEED and limits.pairs is None:
@@ -132,7 +132,7 @@ def _pairs(
     model: Model,
     start: Configuration,
     devices: tuple[Device, ...],
-    limits: Limits,
+    limits: SearchLimits,
     known: Known,
 ) -> tuple[KVTypes, ...]:
     """The cache types to choose among: no quantised one where CUDA has no kernel for it."""
@@ -148,13 +148,13 @@ def _pairs(
     return (whole, *(pair for pair in measured if not is_whole(pair)))
 
 
-def _micro_batches(start: Configuration, limits: Limits) -> tuple[int, ...]:
+def _micro_batches(start: Configuration, limits: SearchLimits) -> tuple[int, ...]:
     if not limits.can_shrink_batches:
         return (start.n_ubatch,)
     return (start.n_ubatch, *(n for n in MICRO_BATCHES if n < start.n_ubatch))
 
 
-def _drafts(draft: Model | None, limits: Limits) -> tuple[bool, ...]:
+def _drafts(draft: Model | None, limits: SearchLimits) -> tuple[bool, ...]:
     if draft is None and limits.must_draft:
         raise PresetError("a draft model must be used but none is named: add --draft MODEL")
     if draft is None:
@@ -162,7 +162,7 @@ def _drafts(draft: Model | None, limits: Limits) -> tuple[bool, ...]:
     return (True,) if limits.must_draft else (True, False)
 
 
-def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tuple[int, int]:
+def _n_ctx_range(model: Model, goal: Goal, limits: SearchLimits, n_slots: int) -> tuple[int, int]:
     trained = model.architecture.n_ctx_train
     least = limits.min_n_ctx or min(USUAL_LEAST_N_CTX, limits.max_n_ctx or trained, trained)
     most = max(limits.max_n_ctx or trained, least)
@@ -171,7 +171,7 @@ def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tupl
     return least * n_slots, most * n_slots
 
 
-def nothing_fits(space: Space, limits: Limits) -> PresetError:
+def nothing_fits(space: Space, limits: SearchLimits) -> PresetError:
     """The error that says what is short on which device with the smallest choice.
 
     Where llama.cpp would refuse every choice, the error is its reason.
@@ -188,7 +188,7 @@ def nothing_fits(space: Space, limits: Limits) -> PresetError:
     return refusal
 
 
-def _changes(limits: Limits) -> list[str]:
+def _changes(limits: SearchLimits) -> list[str]:
     """What could make something fit."""
     changes = ["a smaller quantisation or model", "a smaller margin"]
     if limits.min_n_ctx is not None:

@@ -9,7 +9,7 @@ from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.memory.kv_cache import PAD, is_quantized, with_types
 from engine.planning.goals import Goal
-from engine.planning.placements import REFUSED, Placement, Room, first_fitting, laid, room_of
+from engine.planning.placements import REFUSED, OffloadLevel, Room, first_fitting, laid, room_of
 from engine.policy.pairs import guessed_cost
 
 
@@ -40,7 +40,7 @@ class Space:
     base: Configuration
     """What every choice keeps."""
     cost: Estimator
-    placements: tuple[Placement, ...]
+    placements: tuple[OffloadLevel, ...]
     pairs: tuple[KVTypes, ...]
     micro_batches: tuple[int, ...]
     drafts: tuple[bool, ...]

@@ -9,7 +9,7 @@ from engine.memory.units import format_bytes
 from engine.model.ollama import model_name
 
 
-class Verdict(StrEnum):
+class FitVerdict(StrEnum):
     """Whether a plan fits, the best answer first."""
 
     FITS = "fits"
@@ -20,17 +20,17 @@ class Verdict(StrEnum):
     """A device lacks memory."""
 
 
-def device_verdict(device: DeviceEstimate, margin_bytes: int) -> Verdict:
+def device_verdict(device: DeviceEstimate, margin_bytes: int) -> FitVerdict:
     """Whether one device fits; one that holds nothing always does."""
     if not device.total_bytes or device.left_bytes >= margin_bytes:
-        return Verdict.FITS
-    return Verdict.TIGHT if device.left_bytes >= 0 else Verdict.NO
+        return FitVerdict.FITS
+    return FitVerdict.TIGHT if device.left_bytes >= 0 else FitVerdict.NO
 
 
-def verdict_of(estimate: Estimate, margin_bytes: int) -> Verdict:
+def verdict_of(estimate: Estimate, margin_bytes: int) -> FitVerdict:
     """The worst answer among the devices."""
     found = [device_verdict(device, margin_bytes) for device in estimate.devices]
-    return max(found, key=list(Verdict).index)
+    return max(found, key=list(FitVerdict).index)
 
 
 def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
@@ -38,11 +38,11 @@ def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
     verdict = verdict_of(estimate, margin_bytes)
     return tuple(
         f"{each.device.name} lacks {format_bytes(-each.left_bytes)}"
-        if verdict is Verdict.NO
+        if verdict is FitVerdict.NO
         else f"{each.device.name} keeps {format_bytes(each.left_bytes)} of "
         f"{format_bytes(margin_bytes)} that stay free"
         for each in estimate.devices
-        if verdict is not Verdict.FITS and device_verdict(each, margin_bytes) is verdict
+        if verdict is not FitVerdict.FITS and device_verdict(each, margin_bytes) is verdict
     )
 
 
@@ -53,7 +53,7 @@ def does_not_fit(estimate: Estimate, margin_bytes: int, changes: Sequence[str]) 
         f"{each.device.name} needs {format_bytes(each.total_bytes + each.shared_bytes)} and has "
         f"{format_bytes(each.device.free_bytes)} free"
         for each in estimate.devices
-        if device_verdict(each, margin_bytes) is not Verdict.FITS
+        if device_verdict(each, margin_bytes) is not FitVerdict.FITS
     )
     return (
         f"{model_name(now.model_path)} does not fit with {n_tokens(now.n_ctx)} of "

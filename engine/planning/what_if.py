@@ -12,7 +12,7 @@ from engine.planning.knob import Knob
 from engine.planning.knobs import with_matched_types
 from engine.planning.placements import bisect, room_of
 from engine.planning.planner import Facts, Plan, Planner, Setup, n_ctx_limit
-from engine.planning.verdict import Verdict, verdict_of
+from engine.planning.verdict import FitVerdict, verdict_of
 
 MAX_EFFECTS = 6
 LEAST_UBATCH = 128
@@ -30,7 +30,7 @@ class Effect:
     """Bytes more, negative where memory is freed."""
     delta_n_ctx: int
     """Tokens by which the largest context that fits grows."""
-    verdict: Verdict
+    verdict: FitVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def ranked(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
     Among equals the order of trying stays: what costs the least quality or speed comes first.
     """
     now = plan.verdict
-    order = list(Verdict).index
+    order = list(FitVerdict).index
 
     def rank(effect: Effect) -> tuple[int, bool]:
         return (order(effect.verdict) - order(now), effect.delta_bytes > 0)
@@ -106,7 +106,7 @@ def recommendation(plan: Plan, planner: Planner) -> str:
     """Whether a plan fits, and what would make it fit or its context larger, in a sentence."""
     if not plan.fits:
         effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
-        labels = [effect.label for effect in effects if effect.verdict is Verdict.FITS]
+        labels = [effect.label for effect in effects if effect.verdict is FitVerdict.FITS]
         *others, last = labels or [""]
         ways = f"{', '.join(others)} or {last}" if others else last
         remedy = f"It fits with {ways}" if labels else "Choose a smaller quantisation or model"
@@ -212,4 +212,4 @@ def _matters(effect: Effect, plan: Plan) -> bool:
     """Whether a change helps: frees memory, gains context, or is an upgrade that still fits."""
     if effect.delta_bytes < 0 or effect.delta_n_ctx > 0:
         return True
-    return effect.verdict is Verdict.FITS and effect.delta_bytes > 0 and plan.fits
+    return effect.verdict is FitVerdict.FITS and effect.delta_bytes > 0 and plan.fits

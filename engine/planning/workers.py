@@ -30,7 +30,7 @@ N_INPUTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class RpcWorker:
     """A machine that computes layers for another one's llama-server."""
 
     endpoint: str
@@ -73,12 +73,12 @@ class Worker:
         return " · ".join(filter(None, (" ".join(filter(None, (self.host, number))), card)))
 
 
-def workers_of(typed: Iterable[TypedGpu]) -> tuple[Worker, ...]:
+def workers_of(typed: Iterable[TypedGpu]) -> tuple[RpcWorker, ...]:
     """The workers that have some of these GPUs."""
-    found: dict[str, Worker] = {}
+    found: dict[str, RpcWorker] = {}
     for gpu in typed:
         if gpu.endpoint is not None:
-            now = found.get(gpu.endpoint, Worker(gpu.endpoint))
+            now = found.get(gpu.endpoint, RpcWorker(gpu.endpoint))
             sizes = now.vram_bytes if gpu.nbytes is None else (*now.vram_bytes, gpu.nbytes)
             cards = now.cards if gpu.card is None else (*now.cards, gpu.card)
             found[gpu.endpoint] = replace(now, vram_bytes=sizes, cards=cards)

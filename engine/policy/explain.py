@@ -6,7 +6,7 @@ from engine.configuration import KVTypes
 from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import Basis
 from engine.policy.known import Known
-from engine.quality.records import Figure, Measurement, Part, Report, n_right
+from engine.quality.records import Breakdown, Figure, Measurement, Report, n_right
 
 MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
 TEXT_NAMES = {"document": "long documents", "tools": "tool calls"}
@@ -118,7 +118,7 @@ def _losses(found: Measurement, report: Report) -> list[str]:
     return said + [f"{figure.value:.3f} nats{_on([name])}" for name, figure in ordered]
 
 
-def _named(part: Part) -> tuple[str, Figure]:
+def _named(part: Breakdown) -> tuple[str, Figure]:
     return part.name, part.scores.nll_delta
 
 

@@ -16,9 +16,9 @@ from typing import Annotated
 from engine.configuration import STRICT, Bounds
 from engine.quality.records import (
     POSITIONS,
+    Breakdown,
     Figure,
     Measurement,
-    Part,
     Scores,
     n_right,
     position_name,
@@ -170,7 +170,7 @@ def usage_of(read: Iterable[GateReading]) -> float:
     return max((each.usage for each in read), default=0.0)
 
 
-def farthest(found: Measurement) -> tuple[Part, ...]:
+def farthest(found: Measurement) -> tuple[Breakdown, ...]:
     """The ranges of positions of a long context; where there is none, the last that was read."""
     enough = {part.name: part for part in _enough(found.by_position)}
     names = [(start, position_name(start)) for start in POSITIONS]
@@ -180,11 +180,11 @@ def farthest(found: Measurement) -> tuple[Part, ...]:
     )
 
 
-def _enough(parts: tuple[Part, ...]) -> list[Part]:
+def _enough(parts: tuple[Breakdown, ...]) -> list[Breakdown]:
     return [part for part in parts if part.scores.n_tokens >= LEAST_PART]
 
 
-def _beside(part: Part, known: tuple[Part, ...], word: str) -> Compared:
+def _beside(part: Breakdown, known: tuple[Breakdown, ...], word: str) -> Compared:
     """A part with the same rows of the control."""
     other = next((each.scores for each in known if each.name == part.name), None)
     return f"{word}{part.name}", part.scores, other

@@ -41,7 +41,7 @@ F16 = KVTypes("f16", "f16")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaboratoryPlan:
     """What is measured, and how."""
 
     kinds: tuple[KVTypes, ...]
@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LaboratoryProgress:
     """How many tokens of all contexts are decoded."""
 
     what: str
@@ -89,7 +89,7 @@ class ReportChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class LaboratoryFinished:
     """The report with all intervals, of all that was measured; the last event."""
 
     report: Report
@@ -97,7 +97,7 @@ class Finished:
     """Whether nothing was stopped."""
 
 
-LaboratoryEvent = Progress | Note | ReportChanged | Finished
+LaboratoryEvent = LaboratoryProgress | Note | ReportChanged | LaboratoryFinished
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Laboratory:
     """
 
     opener: KindOpener
-    plan: Plan
+    plan: LaboratoryPlan
     documents: Sequence[Document]
     report: Report
     refusal: Callable[[KVTypes], str | None] = lambda _: None
@@ -144,7 +144,7 @@ class Laboratory:
         self.opener.close()
 
     def run(self) -> Iterator[LaboratoryEvent]:
-        """Measure; `Finished` comes last, whether it was stopped or not.
+        """Measure; `LaboratoryFinished` comes last, whether it was stopped or not.
 
         Raises:
             QualityError: the reference cannot be measured.
@@ -161,7 +161,7 @@ class Laboratory:
                 yield from self._time_all()
         except DecodeAborted:
             self._is_stopped = True
-        yield Finished(self._summary(n_draws=N_DRAWS), is_complete=not self._is_stopped)
+        yield LaboratoryFinished(self._summary(n_draws=N_DRAWS), is_complete=not self._is_stopped)
 
     def _check_is_wanted(self) -> None:
         if self._is_stopped:
@@ -307,11 +307,11 @@ class Laboratory:
 
     # --- how far it is ---
 
-    def _progress(self, what: str) -> Progress:
+    def _progress(self, what: str) -> LaboratoryProgress:
         n_texts = sum(len(each.tokens) for each in self.documents)
         contexts = [each for each in self.plan.contexts if not self._is_refused(*each)]
         n_total = len(contexts) * n_texts + len({kind for _, kind in contexts}) * self._n_timed
-        return Progress(what, self._n_done, max(self._n_done, n_total), self._n_before)
+        return LaboratoryProgress(what, self._n_done, max(self._n_done, n_total), self._n_before)
 
     @property
     def _n_timed(self) -> int:

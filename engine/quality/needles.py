@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from engine.backends.base import Vocabulary, common_prefix
-from engine.quality.texts import Answer, Document, Text
+from engine.quality.texts import AnswerSpan, Document, Text
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 HAYSTACKS = (1024, 2560)
@@ -114,7 +114,7 @@ def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Pie
             start = common_prefix(tokens_of(before), tokens)
             stop = common_prefix(tokens_of(before + text), tokens)
             if start < stop:
-                answers.append(Answer(counted, start, stop))
+                answers.append(AnswerSpan(counted, start, stop))
         before += text
     first = max(0, min((answer.start for answer in answers), default=1) - 1)
     return Document(name, kind, tuple(tokens), first, tuple(answers))

@@ -93,7 +93,7 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Breakdown:
     """The scores of the rows of one kind of text, or of one range of positions."""
 
     __pydantic_config__ = STRICT
@@ -156,8 +156,8 @@ class Measurement:
     is_complete: bool
     """Whether every text and every question was scored."""
     scores: Scores
-    by_position: tuple[Part, ...] = ()
-    by_text: tuple[Part, ...] = ()
+    by_position: tuple[Breakdown, ...] = ()
+    by_text: tuple[Breakdown, ...] = ()
     needle: tuple[Answers, ...] = ()
     """By depth in the text, the share of it that lies before the needle."""
     cost: Cost | None = None

@@ -13,7 +13,7 @@ from engine.memory.hardware import find_gpus, this_processor, usable_cores
 from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name
 from engine.model.architecture import Model, read_model
 from engine.model.identity import adapters_in_words, identity_of, model_identity
-from engine.quality.laboratory import Laboratory, Plan
+from engine.quality.laboratory import Laboratory, LaboratoryPlan
 from engine.quality.needles import needles
 from engine.quality.records import (
     CONTROL,
@@ -46,7 +46,7 @@ class LaboratoryRequest:
 
     configuration: Configuration
     """Its cache types and context do not count."""
-    plan: Plan
+    plan: LaboratoryPlan
     texts: tuple[Text, ...]
     haystack: tuple[Text, ...] = ()
     """What needles are hidden in; without any nothing is asked."""
@@ -161,7 +161,10 @@ def _notes(
 
 
 def _subject(
-    model: Model, configuration: Configuration, plan: Plan, documents: tuple[Document, ...]
+    model: Model,
+    configuration: Configuration,
+    plan: LaboratoryPlan,
+    documents: tuple[Document, ...],
 ) -> Subject:
     """What the measurement is of; a context holds the longest document."""
     n_ctx = max(len(each.tokens) for each in documents)

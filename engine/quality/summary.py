@@ -16,10 +16,10 @@ from engine.quality.records import (
     POSITIONS,
     TEXT_KINDS,
     Answers,
+    Breakdown,
     Cost,
     Figure,
     Measurement,
-    Part,
     Report,
     Role,
     Scores,
@@ -78,7 +78,7 @@ def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
 
 def parts_by_position(
     documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
-) -> tuple[Part, ...]:
+) -> tuple[Breakdown, ...]:
     """The figures of each range of positions that has rows."""
     parts = []
     for start, stop in zip(POSITIONS, (*POSITIONS[1:], None), strict=True):
@@ -87,13 +87,13 @@ def parts_by_position(
             for document, each in zip(documents, rows, strict=True)
         ]
         if any(len(each) for each in inside):
-            parts.append(Part(position_name(start), scores_of(inside, n_draws=n_draws)))
+            parts.append(Breakdown(position_name(start), scores_of(inside, n_draws=n_draws)))
     return tuple(parts)
 
 
 def parts_by_text(
     documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
-) -> tuple[Part, ...]:
+) -> tuple[Breakdown, ...]:
     """The figures of each kind of text that has rows."""
     parts = []
     for kind in TEXT_KINDS:
@@ -103,7 +103,7 @@ def parts_by_text(
             if document.kind == kind and len(each)
         ]
         if inside:
-            parts.append(Part(kind, scores_of(inside, n_draws=n_draws)))
+            parts.append(Breakdown(kind, scores_of(inside, n_draws=n_draws)))
     return tuple(parts)
 
 

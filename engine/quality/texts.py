@@ -41,7 +41,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerSpan:
     """The tokens `start` to `stop` of a document, which are right where all are likeliest."""
 
     name: str
@@ -60,7 +60,7 @@ class Document:
     tokens: tuple[int, ...]
     first: int = 0
     """First token whose row is scored; those before are only read."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[AnswerSpan, ...] = ()
     """Of a question; its rows count in no other figure."""
 
     @property

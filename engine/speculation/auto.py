@@ -109,7 +109,7 @@ def best_length(
 
 
 @dataclass(slots=True)
-class Source:
+class DraftSource:
     """One source of guesses in one reply: what it costs, and when it is asked while it is off."""
 
     cost: DraftCost
@@ -200,9 +200,9 @@ class AutoController:
 
     def start_reply(self) -> None:
         """Forget where the sources stood; what they cost and how often they are right stays."""
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, DraftSource] = {}
         self._name = ""
-        self._current = Source(DraftCost())
+        self._current = DraftSource(DraftCost())
         self._asked: list[str] = []
         self._pulled_shares: list[float] = []
         """P_1 and so on of the guesses that were pulled in this round."""
@@ -221,7 +221,7 @@ class AutoController:
         if source != self._name:
             if source not in self._sources:
                 cost = self.costs.drafts.setdefault(source, DraftCost())
-                self._sources[source] = Source(cost)
+                self._sources[source] = DraftSource(cost)
             self._name, self._current = source, self._sources[source]
             self._pulled_shares.clear()
             self.length = self._best(self._shares([]), n_sunk=0) if self._may_draft else 0
@@ -371,7 +371,7 @@ class AutoController:
 
     # --- what is known ---
 
-    def _is_worth_asking(self, source: Source) -> bool:
+    def _is_worth_asking(self, source: DraftSource) -> bool:
         if not source.is_known:
             return self.costs.plain.seconds is not None
         if source.is_cheap and source.is_turn:

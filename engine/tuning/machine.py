@@ -56,7 +56,7 @@ class EngineDiedError(EngineError):
         """Whether native code crashed."""
 
 
-class Machine(Protocol):
+class TimingMachine(Protocol):
     """Takes times; a fake one knows them."""
 
     def run(

@@ -15,7 +15,7 @@ from typing import Literal
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.tuning.gain import Block, PairedGain, gain_of, joint_block, take_block
-from engine.tuning.machine import EngineDiedError, Machine, OutOfTimeError, TooShortError
+from engine.tuning.machine import EngineDiedError, OutOfTimeError, TimingMachine, TooShortError
 from engine.tuning.settings import (
     FIRST_SIZES,
     MOST_CTX,
@@ -50,7 +50,7 @@ class TuningError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TuningProgress:
     """What is being measured."""
 
     setting: str
@@ -142,12 +142,12 @@ class Tuner:
         self,
         start: Configuration,
         scope: Scope,
-        machine: Machine,
+        machine: TimingMachine,
         prompts: Sequence[str],
         *,
         budget_s: float,
         until_s: float,
-        tell: Callable[[Progress | TrialResult], None],
+        tell: Callable[[TuningProgress | TrialResult], None],
         keep: Callable[[Outcome], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -237,10 +237,10 @@ class Tuner:
         return self._until_s - self._clock()
 
     def _measure_start(self) -> None:
-        self._tell(Progress("loading the model"))
+        self._tell(TuningProgress("loading the model"))
         try:
             self._warm_up()
-            self._tell(Progress("the settings as they are"))
+            self._tell(TuningProgress("the settings as they are"))
             prompt_s = self._of_best(FIRST_SIZES.work("prompt"))
             near_s = self._of_best(FIRST_SIZES.work("near"))
             self._sizes = sizes_for(1 / prompt_s, 1 / near_s, self._budget_s, self._best.n_ctx)
@@ -303,7 +303,7 @@ class Tuner:
             yield [replace(work, n_held=n_held) for work in works]
 
     def _take_blocks(self, setting: Setting, each: _Series, works: Sequence[Work]) -> None:
-        self._tell(Progress(setting.name, each.trial.label, _n_blocks(each), each.gain))
+        self._tell(TuningProgress(setting.name, each.trial.label, _n_blocks(each), each.gain))
         candidate = each.trial.of(self._best)
         try:
             blocks = [

@@ -119,7 +119,7 @@ def _key(configuration: Configuration) -> Configuration:
     )
 
 
-class Worker:
+class TimingWorker:
     """Takes times for who holds the other end of a pipe."""
 
     def __init__(self, connection: "Connection[Ran | EngineError, Order]") -> None:
@@ -247,7 +247,7 @@ def _limited(backend: Backend, limit_s: float) -> Iterator[None]:
 def main() -> None:
     """Take times for who holds the other end of the descriptor that the command line names."""
     faulthandler.enable()
-    Worker(Connection(int(sys.argv[1]))).serve()
+    TimingWorker(Connection(int(sys.argv[1]))).serve()
 
 
 if __name__ == "__main__":

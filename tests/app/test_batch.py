@@ -10,7 +10,7 @@ import pytest
 from app.batch import (
     BatchError,
     BatchProgress,
-    Results,
+    ResultsFile,
     answer_all,
     for_batch,
     read_requests,
@@ -62,7 +62,7 @@ def finished(text: str, reason: FinishReason = FinishReason.END) -> Finished:
 
 def run(path: Path, out: Path, client: EchoingClient, n_at_once: int = 2) -> BatchProgress:
     requests, _ = read_requests(path, BASE, "")
-    with Results(out) as results:
+    with ResultsFile(out) as results:
         done = results.done()
         left = [one for one in requests if (one.name, one.digest) not in done]
         progress = BatchProgress(len(requests), len(requests) - len(left))
@@ -130,7 +130,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
 def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
     requests, _ = read_requests(written(tmp_path, {"prompt": "a"}, {"prompt": "fail"}), BASE, "")
     metrics = Metrics()
-    with Results(tmp_path / "out.jsonl") as results:
+    with ResultsFile(tmp_path / "out.jsonl") as results:
         engine = BlockingClient(cast(EngineClient, EchoingClient()))
         progress = BatchProgress(n_all=2)
         list(answer_all(engine, requests, results, progress, n_at_once=2, observe=metrics.observe))
@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_whole_lines_only(
 ) -> None:
     out = tmp_path / "out.jsonl"
     real = os.write
-    with Results(out) as results:
+    with ResultsFile(out) as results:
         results.append({"id": "1"})
         monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:5]))
         with pytest.raises(BatchError, match="disk is full"):
@@ -223,9 +223,9 @@ def test_a_full_disk_leaves_whole_lines_only(
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    with Results(out), pytest.raises(BatchError, match="another run writes"):
-        Results(out)
-    with Results(out):
+    with ResultsFile(out), pytest.raises(BatchError, match="another run writes"):
+        ResultsFile(out)
+    with ResultsFile(out):
         pass
 
 
@@ -233,7 +233,7 @@ def test_a_file_that_is_none_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="cannot be read"):
         read_requests(tmp_path / "nothing.jsonl", BASE, "")
     with pytest.raises(BatchError, match="cannot be written"):
-        Results(tmp_path)
+        ResultsFile(tmp_path)
 
 
 def test_a_result_has_its_latency_and_its_counts(tmp_path: Path) -> None:

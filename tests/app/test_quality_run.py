@@ -10,7 +10,13 @@ import pytest
 from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
-from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Plan, ReportChanged
+from engine.quality.laboratory import (
+    LaboratoryEvent,
+    LaboratoryFinished,
+    LaboratoryPlan,
+    Note,
+    ReportChanged,
+)
 from engine.quality.records import QualityError, Report, read_report, write_report
 from engine.quality.request import LaboratoryRequest
 from tests.engine.quality.made_reports import Q8, Q8_Q4, made_measurement, made_report
@@ -20,14 +26,16 @@ HALF = replace(
     measurements=tuple(replace(row, is_complete=False) for row in made_report().measurements),
 )
 WHOLE = made_report(made_measurement(Q8, 0.001), made_measurement(Q8_Q4, 0.4))
-REQUEST = LaboratoryRequest(Configuration(Path("/m.gguf"), 2048), Plan((Q8,)), ())
+REQUEST = LaboratoryRequest(Configuration(Path("/m.gguf"), 2048), LaboratoryPlan((Q8,)), ())
 
 
 @dataclass
 class Told:
     """A process that tells its events, an error among them, and writes down what it is asked."""
 
-    events: tuple[LaboratoryEvent | EngineError, ...] = (Finished(WHOLE, is_complete=True),)
+    events: tuple[LaboratoryEvent | EngineError, ...] = (
+        LaboratoryFinished(WHOLE, is_complete=True),
+    )
     refuses_earlier: bool = False
     asked: list[LaboratoryRequest] = field(default_factory=list)
     n_stopped: int = 0
@@ -82,7 +90,7 @@ def test_rows_of_a_report_that_goes_on_in_another_file_go_with_it(path: Path) ->
 
 
 def test_the_report_grows_in_its_file_and_the_rows_go_with_the_last_event(path: Path) -> None:
-    told = Told((ReportChanged(HALF), Finished(WHOLE, is_complete=True)))
+    told = Told((ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True)))
     with MeasurementRun(path, told) as run:
         run.go_on(REQUEST)
         rows_path(path).write_text("rows")
@@ -97,7 +105,7 @@ def test_the_report_grows_in_its_file_and_the_rows_go_with_the_last_event(path: 
 
 
 def test_a_stopped_run_keeps_its_rows(path: Path) -> None:
-    with MeasurementRun(path, Told((Finished(HALF, is_complete=False),))) as run:
+    with MeasurementRun(path, Told((LaboratoryFinished(HALF, is_complete=False),))) as run:
         run.go_on(REQUEST)
         rows_path(path).write_text("rows")
         list(run)
@@ -131,7 +139,7 @@ def test_a_report_of_another_subject_is_set_aside_and_measured_anew(path: Path) 
     told = Told(refuses_earlier=True)
     run, events = measured(path, told)
     assert [each.earlier for each in told.asked] == [HALF, None]
-    assert events == [Finished(WHOLE, is_complete=True)]
+    assert events == [LaboratoryFinished(WHOLE, is_complete=True)]
     assert run.report == read_report(path) == WHOLE
     assert read_report(path.with_name("report.json.before")) == HALF
 
@@ -156,7 +164,9 @@ def test_a_report_that_cannot_be_written_is_said_once_and_tried_again(
         write_report(where, report)
 
     monkeypatch.setattr("app.quality.run.write_report", write)
-    told = Told((ReportChanged(HALF), ReportChanged(HALF), Finished(WHOLE, is_complete=True)))
+    told = Told(
+        (ReportChanged(HALF), ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True))
+    )
     with MeasurementRun(path, told) as run:
         run.go_on(REQUEST)
         found = [(event, run.is_written) for event in run]
@@ -164,7 +174,7 @@ def test_a_report_that_cannot_be_written_is_said_once_and_tried_again(
         (ReportChanged(HALF), False),
         (Note(f"{path} cannot be written (No space left on device)"), False),
         (ReportChanged(HALF), False),
-        (Finished(WHOLE, is_complete=True), True),
+        (LaboratoryFinished(WHOLE, is_complete=True), True),
     ]
     assert run.report == read_report(path) == WHOLE
 

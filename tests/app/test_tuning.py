@@ -22,7 +22,7 @@ from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
-from engine.tuning.tuner import Progress, Tuner
+from engine.tuning.tuner import Tuner, TuningProgress
 from tests.drafting_models import drafting_model
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
 from tests.engine.tuning.test_tuner import quick_without_flash
@@ -248,7 +248,7 @@ def test_where_it_is_and_how_long_is_left_is_a_line_every_few_seconds(
 ) -> None:
     seconds = iter(range(1000))
     shown = _Shown(until_s=60.0, clock=lambda: next(seconds) / 10)
-    shown.tell(Progress("loading the model"))
+    shown.tell(TuningProgress("loading the model"))
     for _ in range(200):
         shown.waiting()
     lines = capsys.readouterr().err.splitlines()

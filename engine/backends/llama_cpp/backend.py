@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.backends.base import Forward, Logits, Step, check_steps
 from engine.backends.defaults import BaseBackend, free_number
-from engine.backends.llama_cpp.batch import Batch, LogitsRows
+from engine.backends.llama_cpp.batch import LogitsRows, TokenBatch
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
@@ -147,7 +147,7 @@ class LlamaCppBackend(BaseBackend):
             shares_cells=self.shares_cells,
             heads=log.cache_heads(),
         )
-        self.batch = Batch(max(self.n_batch, self.n_rows), self.n_sequences)
+        self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
         self.opened: dict[int, LlamaCppSequence] = {}
         """The sequences that are open, by their ids."""

@@ -18,7 +18,7 @@ INT8: Literal["b"] = "b"
 ID_BYTES = ctypes.sizeof(llama_cpp.llama_seq_id)
 
 
-class Batch:
+class TokenBatch:
     """At most `capacity` tokens, each of one of `n_sequences` sequences.
 
     The arrays are this object's own: llama.cpp reads them and frees nothing.

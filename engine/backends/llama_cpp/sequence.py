@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.backends.base import Sequence, Step
 from engine.backends.defaults import BaseSequence, check_cells
-from engine.backends.llama_cpp.batch import Batch
+from engine.backends.llama_cpp.batch import TokenBatch
 from engine.backends.llama_cpp.state_format import Integers, State
 from engine.errors import CropUnsupportedError, EngineError, StateError
 from engine.images import before_image, behind_images
@@ -211,7 +211,7 @@ class LlamaCppSequence(BaseSequence):
         """Where the next token goes."""
         return len(self._tokens) - self._position_gap
 
-    def fill_batch(self, step: Step, batch: Batch) -> None:
+    def fill_batch(self, step: Step, batch: TokenBatch) -> None:
         """Put what a step of this sequence decodes into a batch.
 
         Raises:

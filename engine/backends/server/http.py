@@ -58,7 +58,7 @@ class ServerBusyError(ServerUnreachableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TimeLimits:
     """How long a server may take, in seconds."""
 
     connect_s: float = 5.0
@@ -79,7 +79,7 @@ class Http:
     """One server. Several threads may ask at once."""
 
     def __init__(
-        self, url: str, limits: Limits, report_wait: Callable[[str], None] | None = None
+        self, url: str, limits: TimeLimits, report_wait: Callable[[str], None] | None = None
     ) -> None:
         """Without a connection yet.
 

@@ -27,7 +27,7 @@ KNEE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class UserTurn:
     """One reply of one user, as it was measured here."""
 
     user: int
@@ -47,7 +47,7 @@ class LoadResult:
 
     n_users: int
     elapsed_s: float
-    turns: tuple[Turn, ...]
+    turns: tuple[UserTurn, ...]
 
     @property
     def n_failed(self) -> int:
@@ -89,7 +89,7 @@ class _User:
 
     number: int
     messages: list[Message] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[UserTurn] = field(default_factory=list)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -167,12 +167,12 @@ class _Running:
         user = self.user
         if finished is None:
             said = str(fault or "no reply came")
-            user.turns.append(Turn(user.number, None, elapsed_s, 0, fault=said))
+            user.turns.append(UserTurn(user.number, None, elapsed_s, 0, fault=said))
             user.messages.pop()
             return True
         stats = finished.stats
         user.turns.append(
-            Turn(
+            UserTurn(
                 user.number,
                 stats.first_token_s,
                 elapsed_s,

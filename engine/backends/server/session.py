@@ -13,9 +13,9 @@ from engine.backends.server.counters import Counters
 from engine.backends.server.facts import ServerFacts, ask_facts
 from engine.backends.server.http import (
     Http,
-    Limits,
     ServerSilentError,
     ServerUnreachableError,
+    TimeLimits,
 )
 from engine.backends.server.llama_server import LlamaServer
 from engine.backends.server.ollama import Ollama
@@ -42,7 +42,7 @@ from engine.servers import goes_unencrypted
 
 LOOK_S = 0.7
 """How often a server's counters are asked for: figures of it are right within a second."""
-LOOK_LIMITS = Limits(answer_s=5.0)
+LOOK_LIMITS = TimeLimits(answer_s=5.0)
 IDLE_S = 60.0
 """For how long counters are asked for while nothing runs: a server may sleep when it is left."""
 STEP_S = 0.05
@@ -89,7 +89,7 @@ class ServerSession:
     def __init__(
         self,
         configuration: Configuration,
-        limits: Limits | None = None,
+        limits: TimeLimits | None = None,
         tell: Callable[[Event], None] | None = None,
     ) -> None:
         """Ask the server what it is.
@@ -107,7 +107,7 @@ class ServerSession:
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._tell = tell or (lambda _: None)
         self._http = Http(
-            configuration.server, limits or Limits(), lambda text: self._tell(Waiting(text))
+            configuration.server, limits or TimeLimits(), lambda text: self._tell(Waiting(text))
         )
         try:
             self._facts = ask_facts(self._http, self._wanted)

@@ -25,13 +25,15 @@ from engine.backends.torch.model import (
     Transformer,
     TransformerBlock,
 )
-from engine.backends.torch.weights import Weights
+from engine.backends.torch.weights import TensorReader
 
 ROPE_FACTORS = "rope_freqs.weight"
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
-def assemble(shape: Hyperparameters, weights: Weights, check: Callable[[], None]) -> Transformer:
+def assemble(
+    shape: Hyperparameters, weights: TensorReader, check: Callable[[], None]
+) -> Transformer:
     """The model of a file, its layers read one after the other.
 
     Args:
@@ -48,7 +50,7 @@ def assemble(shape: Hyperparameters, weights: Weights, check: Callable[[], None]
 @dataclass(slots=True)
 class _Assembly:
     shape: Hyperparameters
-    weights: Weights
+    weights: TensorReader
     check: Callable[[], None]
 
     def model(self) -> Transformer:

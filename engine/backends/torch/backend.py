@@ -35,10 +35,10 @@ from engine.backends.torch.hyperparameters import (
     StateSpaceShape,
     read_hyperparameters,
 )
-from engine.backends.torch.model import LayerCache, Line, Transformer
+from engine.backends.torch.model import LayerCache, NewTokens, Transformer
 from engine.backends.torch.sequence import TorchSequence
 from engine.backends.torch.state import FORMAT, cut
-from engine.backends.torch.weights import Progress, Weights
+from engine.backends.torch.weights import Progress, TensorReader
 from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import (
     AdapterError,
@@ -177,7 +177,7 @@ class TorchBackend(BaseBackend):
             n_held = sum(len(one.tokens) for one in self.opened.values())
             check_cells(sum(step.n_tokens for step in steps), n_held, self.n_ctx)
         lines = [
-            Line(one.caches, step.n_tokens, len(step.tokens))
+            NewTokens(one.caches, step.n_tokens, len(step.tokens))
             for step, one in zip(steps, sequences, strict=True)
         ]
         tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
@@ -199,7 +199,7 @@ class TorchBackend(BaseBackend):
             start = end
         return forwards
 
-    def _logits(self, tokens: Sequence[int], lines: Sequence[Line], number: int) -> Logits:
+    def _logits(self, tokens: Sequence[int], lines: Sequence[NewTokens], number: int) -> Logits:
         """Decode the tokens of lines, the first of which is that of sequence `number`."""
         with torch.inference_mode(), quickest_products(len(tokens)):
             at = torch.tensor([tokens], device=self._device)
@@ -294,7 +294,7 @@ class TorchBackend(BaseBackend):
             has_fixed_steps = self._has_fixed_steps(configuration)
             transformer = loaded or assemble(
                 shape,
-                Weights(model.file, dtype=self._dtype, device=self._device, progress=progress),
+                TensorReader(model.file, dtype=self._dtype, device=self._device, progress=progress),
                 self._check_stop,
             )
         except RuntimeError as error:  # torch's own, of which memory is what fails here

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.backends.torch.caches.base import KVCache, KVState
 from engine.backends.torch.caches.dense import DenseCache
-from engine.backends.torch.model import ForwardPass, Line, Rope, Transformer, TransformerBlock
+from engine.backends.torch.model import ForwardPass, NewTokens, Rope, Transformer, TransformerBlock
 from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, CompileMode
 from engine.errors import DecodeError
@@ -50,7 +50,7 @@ class FixedPass(ForwardPass):
             n_rows: Of the cache, that attention is given.
         """
         n_tokens = positions.shape[0]
-        self.lines = [Line(caches, n_tokens=n_tokens, n_rows=n_tokens)]
+        self.lines = [NewTokens(caches, n_tokens=n_tokens, n_rows=n_tokens)]
         self.spans, self.positions = [slice(0, n_tokens)], [positions]
         self._plan = None
         self._n_rows = n_rows
@@ -157,7 +157,7 @@ class FixedSteps:
         """Of steps that are not compiled."""
         self.way: Way = "plain"
 
-    def take(self, tokens: Tensor, line: Line, number: int) -> Tensor | None:
+    def take(self, tokens: Tensor, line: NewTokens, number: int) -> Tensor | None:
         """The logits after tokens, `[1, n, n_vocab]`; None where their shape is not fixed.
 
         Args:
@@ -177,7 +177,7 @@ class FixedSteps:
             del self._steps[next(iter(self._steps))]
         return step(tokens)
 
-    def _shape(self, line: Line, number: int) -> StepShape | None:
+    def _shape(self, line: NewTokens, number: int) -> StepShape | None:
         n_tokens = line.n_tokens
         if self.way == "plain" or line.n_rows != n_tokens or n_tokens > MOST_TOKENS:
             return None

@@ -20,7 +20,7 @@ LARGEST_GEMMA_LAYERS = 62
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TorchFamily:
     """What all models of an architecture do and no header says."""
 
     pairs: Pairs = "halves"
@@ -31,12 +31,12 @@ class Family:
     is_recurrent: bool = False
 
 
-FAMILIES: dict[str, Family] = {
-    "llama": Family(pairs="neighbours"),
-    "qwen2": Family(),
-    "qwen3": Family(),
-    "gemma3": Family(activation="gelu", scales_embeddings=True),
-    "mamba": Family(is_recurrent=True),
+FAMILIES: dict[str, TorchFamily] = {
+    "llama": TorchFamily(pairs="neighbours"),
+    "qwen2": TorchFamily(),
+    "qwen3": TorchFamily(),
+    "gemma3": TorchFamily(activation="gelu", scales_embeddings=True),
+    "mamba": TorchFamily(is_recurrent=True),
 }
 """All of `engine.memory.torch_backend.ARCHITECTURES`; `llama` is Llama, Mistral, SmolLM, Yi
 and whoever is built alike."""
@@ -83,7 +83,7 @@ class Hyperparameters:
     """Everything that the computation needs beside the weights."""
 
     architecture: str
-    family: Family
+    family: TorchFamily
     d_hidden: int
     n_vocab: int
     n_ctx_train: int
@@ -144,7 +144,7 @@ class _Keys:
         return self.model.file.text(f"{self.name}.{key}")
 
 
-def _layers(keys: _Keys, family: Family) -> tuple[AttentionShape | StateSpaceShape, ...]:
+def _layers(keys: _Keys, family: TorchFamily) -> tuple[AttentionShape | StateSpaceShape, ...]:
     architecture = keys.model.architecture
     if family.is_recurrent:
         return (_state_space(keys),) * architecture.n_layers

@@ -36,7 +36,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NewTokens:
     """New tokens of a sequence, and the caches that hold what was before them."""
 
     caches: Sequence[LayerCache]
@@ -155,7 +155,7 @@ class ForwardPass:
 
     def __init__(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[NewTokens],
         device: torch.device,
         plan: DecodePlan | None = None,
     ) -> None:
@@ -460,7 +460,7 @@ class Transformer:
         return storage_bytes(_tensors(self))
 
     def forward(
-        self, tokens: Tensor, lines: Sequence[Line], plan: DecodePlan | None = None
+        self, tokens: Tensor, lines: Sequence[NewTokens], plan: DecodePlan | None = None
     ) -> Tensor:
         """Decode the tokens of several lines, one after the other, in one batch.
 

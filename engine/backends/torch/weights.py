@@ -32,7 +32,7 @@ class _Place:
     offset: int
 
 
-class Weights:
+class TensorReader:
     """The tensors of a model by name; each is read when it is asked for and nothing is kept.
 
     Args:

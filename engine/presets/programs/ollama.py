@@ -107,7 +107,7 @@ def read(request: ImportRequest) -> Imported:
     Raises:
         ImportedFileError: a value is out of range.
     """
-    reader = _Reader()
+    reader = _ModelfileReader()
     variables: dict[str, str] = {}
     for word, value in _instructions(request.text):
         if word == COMMENT:
@@ -209,7 +209,7 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if is_quoted else value
 
 
-class _Reader:
+class _ModelfileReader:
     """The rules that grow, and what a preset has no field for."""
 
     def __init__(self) -> None:

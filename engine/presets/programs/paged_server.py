@@ -58,7 +58,7 @@ _HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GpuNode:
     """A machine with its GPUs."""
 
     host: str
@@ -69,7 +69,7 @@ class Node:
 class Spread:
     """How a model and its cache lie on the GPUs."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GpuNode, ...]
     n_tensor: int
     """GPUs that share each layer."""
     n_pipeline: int
@@ -104,7 +104,7 @@ def spread_of(request: ExportRequest, page_tokens: int) -> Spread:
     gpus = request.gpus or (Device("GPU", "gpu", 0, 0),)
     hosts = sorted(dict.fromkeys(gpu.worker for gpu in gpus), key=bool)  # this machine first
     nodes = tuple(
-        Node(
+        GpuNode(
             host.rpartition(":")[0] or platform.node(),
             tuple(gpu for gpu in gpus if gpu.worker == host),
         )

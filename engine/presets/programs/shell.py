@@ -94,7 +94,7 @@ def read(request: ImportRequest) -> Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """One command of a text."""
 
     words: tuple[str, ...]
@@ -102,7 +102,7 @@ class Command:
     """The variables that are set when it is reached, until the next command is asked for."""
 
 
-def commands(text: str) -> Iterator[Command]:
+def commands(text: str) -> Iterator[ShellCommand]:
     """The commands of a text in their order; a quote without its end lasts to the end.
 
     Raises:
@@ -126,7 +126,7 @@ class _Reader:
     variables: dict[str, str] = field(default_factory=dict)
     n_expanded: int = 0
 
-    def commands(self, text: str) -> Iterator[Command]:
+    def commands(self, text: str) -> Iterator[ShellCommand]:
         words: list[str] = []
         word: list[str] | None = None
         for piece in _PIECE.finditer(text):
@@ -140,14 +140,14 @@ class _Reader:
                 yield from self._command(words)
                 words = []
 
-    def _command(self, words: list[str]) -> Iterator[Command]:
+    def _command(self, words: list[str]) -> Iterator[ShellCommand]:
         """A command; words that only set variables set them."""
         local: dict[str, str] = {}
         for index, word in enumerate(words):
             if match := _ASSIGNMENT.fullmatch(word):
                 local[match[1]] = match[2]
             elif word != "export":
-                yield Command(tuple(words[index:]), ChainMap(local, self.variables))
+                yield ShellCommand(tuple(words[index:]), ChainMap(local, self.variables))
                 return
         self.variables.update(local)
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.ngram_index import Place, Places
+from engine.speculation.predictors.ngram_index import Occurrence, Places
 
 MAX_CANDIDATES = 64
 
@@ -55,10 +55,10 @@ class InputLookupPredictor:
     def close(self) -> None:
         self._places.reset(())
 
-    def _longest_match(self) -> Place | None:
+    def _longest_match(self) -> Occurrence | None:
         newest_start = len(self._places) - self._length_min
         for order in self._places.orders:
-            best: Place | None = None
+            best: Occurrence | None = None
             for place in islice(self._places.of_order(order), MAX_CANDIDATES):
                 is_longer = best is None or place.n_agreed > best.n_agreed
                 if is_longer and place.at <= newest_start:

@@ -15,7 +15,7 @@ MAX_KEPT = 131_072
 """Tokens that an index looks back on at most; half of them at least."""
 
 
-class Place(NamedTuple):
+class Occurrence(NamedTuple):
     """An earlier stand of the line's end."""
 
     at: int
@@ -73,7 +73,7 @@ class Places:
                 chain.pop(self._line)
         self.append(history[shared:])
 
-    def of_order(self, order: int, end: Sequence[int] | None = None) -> Iterator[Place]:
+    def of_order(self, order: int, end: Sequence[int] | None = None) -> Iterator[Occurrence]:
         """The places that agree in `order` tokens or more, newest first.
 
         They agree with the end of the line, or with another `end`, up to `reach` tokens.
@@ -90,10 +90,10 @@ class Places:
             while n_agreed < limit and line[index - 1 - n_agreed] == end[-1 - n_agreed]:
                 n_agreed += 1
             if n_agreed >= order:
-                yield Place(at, n_agreed)
+                yield Occurrence(at, n_agreed)
             at = chain.older[index]
 
-    def tokens(self, places: Sequence[Place], drafted: Sequence[int]) -> list[int]:
+    def tokens(self, places: Sequence[Occurrence], drafted: Sequence[int]) -> list[int]:
         """The tokens that follow places of the line, each as far behind as the draft is long.
 
         Where the line ends, the draft follows it.
@@ -169,12 +169,12 @@ MAX_PLACES = 32
 DEPTH = itemgetter(1, 0)
 
 
-def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Place]:
+def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Occurrence]:
     """The newest places that agree furthest, `MAX_PLACES` of them, newest first among equals.
 
     `end` is what they agree with, None for the end of the indexed line itself.
     """
-    found: dict[int, Place] = {}
+    found: dict[int, Occurrence] = {}
     for order in places.orders:
         if len(found) == MAX_PLACES:
             break
@@ -186,7 +186,7 @@ def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Plac
 
 
 def likely_continuation(
-    places: Places, alive: list[Place], min_confidence: float, *, doubt: float = 1.0
+    places: Places, alive: list[Occurrence], min_confidence: float, *, doubt: float = 1.0
 ) -> Iterator[DraftToken]:
     """Follow the likeliest token as long as the product of the probabilities stays large enough.
 

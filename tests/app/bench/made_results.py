@@ -2,9 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from app.bench.results import PLAIN, BatchCost, Machine, PromptRecord, Results, Run, Subject
+from app.bench.results import (
+    PLAIN,
+    BatchCost,
+    BenchMachine,
+    BenchRun,
+    BenchSubject,
+    PromptRecord,
+    Results,
+)
 
-MACHINE = Machine("Linux", "A processor", 2, 8 << 30, (), "llama-cpp-python 0", "0.1.0", "3.11")
+MACHINE = BenchMachine(
+    "Linux", "A processor", 2, 8 << 30, (), "llama-cpp-python 0", "0.1.0", "3.11"
+)
 PLAIN_TPS = 100.0
 
 
@@ -19,8 +29,8 @@ def run(
     parts_at: int | None = None,
     verified: int = 40,
     accepted: int = 20,
-) -> Run:
-    return Run(
+) -> BenchRun:
+    return BenchRun(
         policy=policy,
         pair=pair,
         group=group,
@@ -50,7 +60,7 @@ def record(
     reason: str = "length",
 ) -> PromptRecord:
     """Give a record in which each policy has these ratios to plain, pair by pair."""
-    runs: list[Run] = []
+    runs: list[BenchRun] = []
     for group, (policy, values) in enumerate(ratios.items()):
         for pair, ratio in enumerate(values):
             for name, tps in ((PLAIN, PLAIN_TPS), (policy, PLAIN_TPS * ratio)):
@@ -69,7 +79,7 @@ def record(
 
 
 def results(*records: PromptRecord, policies: Sequence[str]) -> Results:
-    subject = Subject(
+    subject = BenchSubject(
         model="made.gguf", model_bytes=1000, file_type="Q4_1", n_vocab=49152, n_ctx=2048,
         n_threads=2, draft=None, draft_bytes=None, policies=tuple(policies), n_pairs=1,
         n_tokens=64, seed=1, verification="coupled", strict=False,

@@ -10,8 +10,8 @@ import pytest
 from app import paths
 from app.bench import benchmark
 from app.bench.benchmark import (
+    BenchmarkFiles,
     BenchOptions,
-    Files,
     make_units,
     run_benchmark,
     run_units,
@@ -20,7 +20,7 @@ from app.bench.benchmark import (
 )
 from app.bench.measure import RunPlan
 from app.bench.policies import PolicyChoice, parse_policy
-from app.bench.prompt_sets import Prompt, PromptChoice
+from app.bench.prompt_sets import BenchPrompt, PromptChoice
 from app.bench.results import BenchError, PromptRecord, Results
 from app.config import Settings
 from app.opening import ModelRequest
@@ -37,7 +37,7 @@ from tests.drafting_models import drafting_model
 
 POLICY = parse_policy("lookup:fixed:2")
 PLAN = RunPlan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)
-PROMPTS = [Prompt("chat", name, name) for name in ("one", "two", "three", "four")]
+PROMPTS = [BenchPrompt("chat", name, name) for name in ("one", "two", "three", "four")]
 EMPTY = results(policies=[POLICY.name])
 
 
@@ -167,7 +167,7 @@ def test_what_is_resumed_leaves_out_what_is_done_and_tries_failures_again() -> N
 
 
 def test_sets_come_one_after_the_other_at_each_temperature() -> None:
-    sets = [[Prompt("a", "1", ""), Prompt("a", "2", "")], [Prompt("b", "1", "")]]
+    sets = [[BenchPrompt("a", "1", ""), BenchPrompt("a", "2", "")], [BenchPrompt("b", "1", "")]]
     keys = [(unit.key, unit.index) for unit in make_units(sets, [0.0, 0.7, 0.0])]
     assert keys == [
         (("a", "1", 0.0), 0), (("a", "2", 0.0), 1), (("b", "1", 0.0), 0),
@@ -188,7 +188,9 @@ def test_a_measured_speed_names_the_preset_it_was_measured_with_not_the_one_writ
     monkeypatch.setattr(benchmark, "loaded_engine", opened)
     options = BenchOptions(PromptChoice(n_prompts=1), PolicyChoice(policies=(POLICY.name,)))
     request = ModelRequest(str(model), preset=preset)
-    assert run_benchmark(options, request, Files(None, None, None, "mine"), Settings()) == 0
+    assert (
+        run_benchmark(options, request, BenchmarkFiles(None, None, None, "mine"), Settings()) == 0
+    )
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
     assert speed.preset == (preset or "")

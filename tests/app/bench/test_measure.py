@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from app.bench.measure import OTHER_PROMPT, RunPlan, Slot, measure_prompt, n_runs, slots_of_pair
+from app.bench.measure import (
+    OTHER_PROMPT,
+    PlannedReply,
+    RunPlan,
+    measure_prompt,
+    n_runs,
+    slots_of_pair,
+)
 from app.bench.policies import Policy, parse_policy
-from app.bench.prompt_sets import Prompt
+from app.bench.prompt_sets import BenchPrompt
 from app.bench.results import PromptRecord
 from app.bench.summary import pair_ratios
 from engine.configuration import (
@@ -27,7 +34,7 @@ from tests.app.bench.answering_client import (
     steady,
 )
 
-PROMPT = Prompt("chat", "one", "Hello?")
+PROMPT = BenchPrompt("chat", "one", "Hello?")
 LOOKUP, AUTO, DRAFT = map(parse_policy, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
 
 
@@ -164,7 +171,7 @@ def policies(n: int) -> list[Policy]:
     return [Policy(PredictorName.LOOKUP, ControllerName.FIXED, 1 + i) for i in range(n)]
 
 
-def order(slots: Sequence[Slot]) -> list[int]:
+def order(slots: Sequence[PlannedReply]) -> list[int]:
     return [slot.policy.n_draft or 0 if slot.policy else 0 for slot in slots]
 
 
@@ -196,7 +203,7 @@ def test_each_policy_runs_once_a_pair_right_beside_the_plain_run_of_its_group(
         for index, slot in enumerate(slots):
             if slot.policy is not None:
                 beside = [*slots[max(0, index - 1) : index], *slots[index + 1 : index + 2]]
-                assert Slot(slot.group, None) in beside
+                assert PlannedReply(slot.group, None) in beside
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -221,7 +228,7 @@ def test_who_comes_first_changes_with_the_prompts(n: int) -> None:
 def is_before(policy: Policy, n: int, prompt: int, pair: int) -> bool:
     slots = slots_of_pair(policies(n), prompt=prompt, pair=pair)
     index = next(i for i, slot in enumerate(slots) if slot.policy == policy)
-    plain = slots.index(Slot(slots[index].group, None))
+    plain = slots.index(PlannedReply(slots[index].group, None))
     return index < plain
 
 

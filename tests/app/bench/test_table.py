@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from app.bench.prompt_sets import Prompt
+from app.bench.prompt_sets import BenchPrompt
 from app.bench.report_html import Series, bar_chart, curve_chart, html_report, ratio_chart, ticks
 from app.bench.results import PromptRecord, Results
 from app.bench.table import ConsoleProgress, prompt_line, report, time_left
@@ -158,7 +158,7 @@ def test_a_slow_prompt_is_told_with_what_the_rule_said() -> None:
     assert "off: a drafted token costs 0.61" in html_report(slow)
 
 
-PROMPT = Prompt("chat", "[red]one", "?")
+PROMPT = BenchPrompt("chat", "[red]one", "?")
 
 
 def test_the_time_left_goes_by_the_pace_so_far() -> None:

@@ -23,7 +23,7 @@ from engine.memory.hardware import this_processor
 from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings
 from engine.policy.plans import PlanStore, age_days, read_plan
-from engine.quality.laboratory import Finished
+from engine.quality.laboratory import LaboratoryFinished
 from engine.quality.records import Report
 from engine.quality.request import LaboratoryRequest
 from tests.app.cli.conftest import kvchat, spawned
@@ -246,8 +246,8 @@ class MeasuringLaboratory:
     def close(self) -> None:
         """End nothing."""
 
-    def __iter__(self) -> Iterator[Finished]:
-        yield Finished(self._found, is_complete=True)
+    def __iter__(self) -> Iterator[LaboratoryFinished]:
+        yield LaboratoryFinished(self._found, is_complete=True)
 
 
 @pytest.fixture
@@ -329,8 +329,8 @@ class MadeLaboratory:
     def close(self) -> None:
         """End nothing."""
 
-    def __iter__(self) -> Iterator[Finished]:
-        yield Finished(self.found, self.is_complete)
+    def __iter__(self) -> Iterator[LaboratoryFinished]:
+        yield LaboratoryFinished(self.found, self.is_complete)
 
 
 @pytest.mark.parametrize("is_complete", [True, False])

@@ -16,7 +16,7 @@ from engine.memory.units import MIB
 from engine.model.hub import DownloadError, RepositoryName
 from engine.planning.models import scaled
 from engine.planning.planner import Planner
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from tests.drafting_models import drafting_model
 from tests.filled_projectors import filled_projector
 from tests.hub_server import Hub, serving_hub
@@ -56,11 +56,11 @@ def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
     assert (
         verdicts
         == {
-            "Tiny.Q4_K_M": Verdict.FITS,
-            "Tiny.Q8_0": Verdict.TIGHT,
-            "Tiny.F16": Verdict.TIGHT,
+            "Tiny.Q4_K_M": FitVerdict.FITS,
+            "Tiny.Q8_0": FitVerdict.TIGHT,
+            "Tiny.F16": FitVerdict.TIGHT,
         }
-        or verdicts["Tiny.F16"] is not Verdict.FITS
+        or verdicts["Tiny.F16"] is not FitVerdict.FITS
     )
     asked = sum(1 for each in hub.ranges if each)
     assert asked <= 3, "one header, not three"

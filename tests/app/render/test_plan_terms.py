@@ -21,7 +21,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB, MIB
 from engine.planning.knobs import KNOBS
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from engine.planning.what_if import Arrows, Effect, what_ifs
 from tests.engine.planning.models import DENSE, planned
 
@@ -69,7 +69,7 @@ def test_a_difference_of_context_has_its_sign(n_ctx: int, text: str) -> None:
 
 def test_arrows_and_effects_fit_into_the_narrow_panels() -> None:
     plan, _ = planned(DENSE, 12)
-    effect = Effect("131,072 and more", plan.setup, -123 * GIB, 131072, Verdict.TIGHT)
+    effect = Effect("131,072 and more", plan.setup, -123 * GIB, 131072, FitVerdict.TIGHT)
     for line in (*arrow_lines(Arrows(effect, effect), 30), *effect_lines((effect,), 42)):
         assert width_of(line) <= 42
     left, right = arrow_lines(Arrows(None, effect), 30)
@@ -82,10 +82,10 @@ def test_arrows_and_effects_fit_into_the_narrow_panels() -> None:
 def test_the_advice_is_a_change_that_makes_the_plan_fit() -> None:
     plan, planner = planned("qwen3-30b-a3b", 16)
     found = what_ifs(plan, planner, planner.facts_of(plan.setup))
-    assert plain(advice_line(found, Verdict.NO)).startswith("fits with experts of ")
-    assert advice_line(found, Verdict.FITS) == ()
-    assert advice_line((replace(found[0], verdict=Verdict.NO),), Verdict.NO) == ()
-    assert advice_line((), Verdict.NO) == ()
+    assert plain(advice_line(found, FitVerdict.NO)).startswith("fits with experts of ")
+    assert advice_line(found, FitVerdict.FITS) == ()
+    assert advice_line((replace(found[0], verdict=FitVerdict.NO),), FitVerdict.NO) == ()
+    assert advice_line((), FitVerdict.NO) == ()
 
 
 def test_knobs_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None:

@@ -10,7 +10,7 @@ from app.render.lines import plain
 from app.screens.asking import READ_ONLY
 from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
-from app.store.records import Draft, NewChat, NewMessage
+from app.store.records import NewChat, NewMessage, UnsentText
 from app.widgets.bars import TitleBar
 from app.widgets.panels import Panel
 from engine.configuration import ControllerName, PredictorName
@@ -437,7 +437,7 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
 
     def leave(text: str) -> None:
         with ChatStore(store.path) as other:
-            other.save_drafts({chat.id: Draft(text)})
+            other.save_drafts({chat.id: UnsentText(text)})
 
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)

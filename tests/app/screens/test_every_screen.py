@@ -47,7 +47,7 @@ from engine.model.hub import HubModel, HubPart
 from engine.model.library import ModelEntry
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner, Setup
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from engine.planning.what_if import Effect
 from tests.app.screens.plan_host import SilentDryRun
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until
@@ -116,7 +116,7 @@ def planner(sources: Sources) -> AnyScreen:
 
 def effects(sources: Sources) -> AnyScreen:
     made = Setup(sources.configuration)
-    return effect_list((Effect(sources.text, made, 1, 1, Verdict.FITS),))
+    return effect_list((Effect(sources.text, made, 1, 1, FitVerdict.FITS),))
 
 
 def plan_models(sources: Sources) -> AnyScreen:

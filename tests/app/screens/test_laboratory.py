@@ -26,7 +26,13 @@ from engine.errors import EngineError, WorkerError
 from engine.model.identity import model_identity
 from engine.policy.choice import judged
 from engine.policy.gates import Gates
-from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
+from engine.quality.laboratory import (
+    LaboratoryEvent,
+    LaboratoryFinished,
+    LaboratoryProgress,
+    Note,
+    ReportChanged,
+)
 from engine.quality.records import Figure, QualityError, Report, Scores, TextFacts, write_report
 from engine.quality.records import Measurement as MeasuredKind
 from engine.quality.request import LaboratoryRequest
@@ -66,7 +72,9 @@ class Scripted:
 
     def tell(self, *events: LaboratoryEvent | EngineError) -> None:
         for event in events:
-            self.last = event.report if isinstance(event, ReportChanged | Finished) else self.last
+            self.last = (
+                event.report if isinstance(event, ReportChanged | LaboratoryFinished) else self.last
+            )
             self.told.put(event)
 
     def __iter__(self) -> Iterator[LaboratoryEvent]:
@@ -74,13 +82,13 @@ class Scripted:
             if isinstance(event, EngineError):
                 raise event
             yield event
-            if isinstance(event, Finished):
+            if isinstance(event, LaboratoryFinished):
                 return
 
     def stop(self) -> None:
         self.is_stopped = True
         assert self.last is not None
-        self.told.put(Finished(self.last, is_complete=False))
+        self.told.put(LaboratoryFinished(self.last, is_complete=False))
 
     def close(self) -> None:
         self.is_closed = True
@@ -136,14 +144,14 @@ async def test_the_table_grows_and_ends_in_one_sentence(
     screen = screen_of(model, scripted)
     async with Host(screen).run_test(size=size) as pilot:
         await run(pilot, screen)
-        scripted.tell(Progress("a chat", 25, 100))
+        scripted.tell(LaboratoryProgress("a chat", 25, 100))
         await wait_until(pilot, lambda: "25 %" in title_of(screen))
         assert "left" in title_of(screen)
         partial = replace(REPORT, measurements=REPORT.measurements[:3])
         scripted.tell(ReportChanged(partial))
         await says(pilot, screen, "q8_0", "comes when all is measured")
         assert "q8_0/q4_0" not in text_of(screen)
-        scripted.tell(Finished(REPORT, is_complete=True))
+        scripted.tell(LaboratoryFinished(REPORT, is_complete=True))
         await says(pilot, screen, "q8_0/q4_0", "q8_0: 2.0x smaller, same top token 99.9 %")
         await wait_until(pilot, lambda: not screen.is_measuring)
     asked = scripted.requests[0]
@@ -164,7 +172,7 @@ async def test_the_marked_kind_has_its_chart_by_position_and_what_the_gates_say(
     screen = screen_of(model, scripted)
     async with Host(screen).run_test(size=HUGE) as pilot:
         await run(pilot, screen)
-        scripted.tell(Finished(REPORT, is_complete=True))
+        scripted.tell(LaboratoryFinished(REPORT, is_complete=True))
         await says(pilot, screen, "✓ q8_0 ")
         await pilot.press("home")
         await says(pilot, screen, "what the others are compared with")
@@ -237,7 +245,7 @@ async def test_a_kind_is_taken_with_one_key(model: Path, scripted: Scripted) -> 
     host = Host(screen)  # type: ignore[arg-type]  # it keeps whatever is given
     async with host.run_test(size=WIDE) as pilot:
         await run(pilot, screen)
-        scripted.tell(Finished(REPORT, is_complete=True))
+        scripted.tell(LaboratoryFinished(REPORT, is_complete=True))
         await wait_until(pilot, lambda: not screen.is_measuring)
         await pilot.press("end", "enter")
         await wait_until(pilot, lambda: host.given == [KVTypes("q8_0", "q4_0")])
@@ -270,7 +278,7 @@ async def test_too_little_text_gives_figures_and_no_verdict(
     async with Host(screen).run_test(size=WIDE) as pilot:
         await run(pilot, screen)
         short = replace(REPORT, texts=(TextFacts("a chat", "chat", 700),))
-        scripted.tell(Finished(short, is_complete=True))
+        scripted.tell(LaboratoryFinished(short, is_complete=True))
         await says(pilot, screen, "No verdict: 700 tokens are too few to choose by", "q8_0/q4_0")
 
 
@@ -376,7 +384,7 @@ async def test_the_type_of_the_verdict_is_marked_so_that_one_key_takes_it(
     host = Host(screen)  # type: ignore[arg-type]  # it keeps whatever is given
     async with host.run_test(size=WIDE) as pilot:
         await run(pilot, screen)
-        scripted.tell(Finished(REPORT, is_complete=True))
+        scripted.tell(LaboratoryFinished(REPORT, is_complete=True))
         await wait_until(pilot, lambda: not screen.is_measuring)
         await pilot.press("enter")
         await wait_until(pilot, lambda: host.given == [KVTypes("q8_0", "q8_0")])

@@ -7,7 +7,7 @@ import pytest
 
 from app.store.chats import RECENT_REPLIES, ChatStore
 from app.store.errors import ChatGoneError, StoreError
-from app.store.records import Chat, ChatChanges, Draft, NewChat, NewMessage
+from app.store.records import Chat, ChatChanges, NewChat, NewMessage, UnsentText
 from app.store.writer import FLUSH_S
 from engine.configuration import SamplingSettings
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -288,28 +288,30 @@ def say(store: ChatStore, chat: Chat, vocabulary_id: str, tokens: tuple[int, ...
 
 def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: ChatStore) -> None:
     chat, other = new_chat(store), new_chat(store)
-    texts = {chat.id: Draft("a", 7, "b"), other.id: Draft("c"), None: Draft("new")}
+    texts = {chat.id: UnsentText("a", 7, "b"), other.id: UnsentText("c"), None: UnsentText("new")}
     store.save_drafts(texts)
-    store.save_drafts({other.id: Draft(), None: Draft("newer"), 999: Draft("of nobody")})
+    store.save_drafts(
+        {other.id: UnsentText(), None: UnsentText("newer"), 999: UnsentText("of nobody")}
+    )
     store.set_archived(other.id, archived=True)  # a write that is waited for comes behind them
-    assert store.drafts() == {chat.id: Draft("a", 7, "b"), None: Draft("newer")}
+    assert store.drafts() == {chat.id: UnsentText("a", 7, "b"), None: UnsentText("newer")}
     store.delete_chat(chat.id)
-    assert store.drafts() == {None: Draft("newer")}
+    assert store.drafts() == {None: UnsentText("newer")}
 
 
 def test_each_open_kvchat_has_a_text_of_its_own_for_the_new_chat(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     with ChatStore(path) as first, ChatStore(path) as second:
         assert first.drafts() == second.drafts() == {}
-        first.save_drafts({None: Draft("of the first")})
-        second.save_drafts({None: Draft("of the second")})
+        first.save_drafts({None: UnsentText("of the first")})
+        second.save_drafts({None: UnsentText("of the second")})
     with ChatStore(path) as store, ChatStore(path) as other, ChatStore(path) as third:
-        assert store.drafts() == {None: Draft("of the first")}
-        assert other.drafts() == {None: Draft("of the second")}
+        assert store.drafts() == {None: UnsentText("of the first")}
+        assert other.drafts() == {None: UnsentText("of the second")}
         assert third.drafts() == {}
-        store.save_drafts({None: Draft()})
+        store.save_drafts({None: UnsentText()})
     with ChatStore(path) as store:
-        assert store.drafts() == {None: Draft("of the second")}, "no text is left behind"
+        assert store.drafts() == {None: UnsentText("of the second")}, "no text is left behind"
 
 
 def test_threads_that_have_ended_leave_no_connection_open(store: ChatStore) -> None:

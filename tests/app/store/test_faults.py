@@ -19,7 +19,7 @@ from app.store import chats, database, writer
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.errors import ChatReadError, StoreError
-from app.store.records import ChatChanges, Draft
+from app.store.records import ChatChanges, UnsentText
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -346,7 +346,7 @@ def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: Chat
     store.on_error = told.append
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"), "half")
-    store.save_drafts({chat.id: Draft("na\udcff.txt")})
+    store.save_drafts({chat.id: UnsentText("na\udcff.txt")})
     store._writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
     with pytest.raises(StoreError, match="U\\+D800"):
         ask(store, chat, answer, "half \ud800")

@@ -23,7 +23,7 @@ from engine.generation.session import Session
 from engine.generation.threads import (
     LONG_BATCH,
     N_TRIAL,
-    Choice,
+    ThreadChoice,
     ThreadController,
     Threads,
 )
@@ -66,7 +66,7 @@ class Machine:
     def restart(self) -> Shares | None:
         return self.seen
 
-    def run(self, controller: ThreadController, seconds: float) -> list[Choice]:
+    def run(self, controller: ThreadController, seconds: float) -> list[ThreadChoice]:
         """Steps for that long; what was chosen on the way."""
         end, chosen = self.now + seconds, []
         while self.now < end:

@@ -15,7 +15,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
-from engine.planning.goals import Goal, Limits
+from engine.planning.goals import Goal, SearchLimits
 from engine.planning.search import search
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -109,7 +109,7 @@ def test_the_gpus_of_this_machine_have_their_makers(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("card", OTHERS)
 def test_quantised_caches_are_chosen_where_no_cuda_is(headed: Model, card: str) -> None:
     def type_k(name: str) -> str:
-        devices, limits = (find_card(name).device(), CPU), Limits(cache_bytes=100 * MIB)
+        devices, limits = (find_card(name).device(), CPU), SearchLimits(cache_bytes=100 * MIB)
         found = search(
             headed, devices, Goal.CONTEXT, target="kvchat", margin_bytes=0, limits=limits
         )

@@ -11,7 +11,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from engine.planning.goals import Goal, Limits
+from engine.planning.goals import Goal, SearchLimits
 from engine.planning.search import search
 
 pytestmark = pytest.mark.model
@@ -33,7 +33,7 @@ def test_what_is_found_is_taken_and_fits(
     model = read_model(starter_path if which == "starter" else gemma_path)
     for mib in (500, 700):
         ram = Device("CPU", "cpu", GIB, mib * MIB)
-        limits = Limits(min_n_ctx=512, pairs=pairs)  # type: ignore[arg-type]
+        limits = SearchLimits(min_n_ctx=512, pairs=pairs)  # type: ignore[arg-type]
         found = search(model, (ram,), goal, target="kvchat", margin_bytes=0, limits=limits)
         [planned] = found.estimate.devices
         beside = sum(planned.term(kind).nbytes for kind in (TermKind.WEIGHTS, TermKind.OVERHEAD))

@@ -8,7 +8,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.planning.comparison import compared_devices, differences
 from engine.planning.machine import PlannedMachine
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
 
 
@@ -33,7 +33,7 @@ def test_a_gpu_that_one_plan_lacks_counts_as_nothing_there() -> None:
     found = compared_devices(a, b)
     assert [device.name for device in found] == ["GPU 0", "GPU 1", "CPU"]
     assert all(old == 0 < new for old, new in found[1].terms().values())
-    assert (a.verdict, b.verdict) == (Verdict.TIGHT, Verdict.FITS)
+    assert (a.verdict, b.verdict) == (FitVerdict.TIGHT, FitVerdict.FITS)
 
 
 def test_plans_of_two_models_say_so() -> None:

@@ -9,7 +9,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import read_model
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.knobs import KNOBS
 from engine.planning.kv_cache_planner import SETTINGS, ConfigurationChanged, KVCachePlanner
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_optimized_leaves_the_configuration() -> None:
     own = KVCachePlanner("llama-3.1-70b", of_devices=(gpu(8), replace(RAM, free_bytes=8 * GIB)))
     before = own.configuration
     with pytest.raises(DoesNotFitError, match="does not fit"):
-        own.optimize_for_vram(8 * GIB, limits=Limits(offload=Offload.NONE))
+        own.optimize_for_vram(8 * GIB, limits=SearchLimits(offload=Offload.NONE))
     with pytest.raises(HardwareError, match="above 0"):
         own.optimize_for_vram(-1)
     assert own.configuration == before

@@ -20,7 +20,7 @@ from engine.planning.models import (
     with_verdict,
 )
 from engine.planning.planner import Planner
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
 from tests.gguf_files import header, write
 
@@ -38,20 +38,20 @@ def test_a_verdict_names_what_is_needed_and_what_is_free_where_it_is_scarcest() 
     gpu = plan.estimate.devices[0]
     assert (found.needed_bytes, found.free_bytes) == (gpu.total_bytes, gpu.device.free_bytes)
     assert "size: the model alone" in LEGEND
-    assert found.verdict is Verdict.FITS
+    assert found.verdict is FitVerdict.FITS
 
 
 @pytest.mark.parametrize(
     ("name", "vram_gib", "verdict", "spills"),
     [
-        ("llama-3.2-1b", 8, Verdict.FITS, False),
-        (DENSE, 6, Verdict.TIGHT, False),
-        (EXPERTS, 8, Verdict.NO, True),
-        ("deepseek-v3", 8, Verdict.NO, False),
+        ("llama-3.2-1b", 8, FitVerdict.FITS, False),
+        (DENSE, 6, FitVerdict.TIGHT, False),
+        (EXPERTS, 8, FitVerdict.NO, True),
+        ("deepseek-v3", 8, FitVerdict.NO, False),
     ],
 )
 def test_what_fits_what_is_tight_and_what_needs_main_memory(
-    name: str, vram_gib: float, verdict: Verdict, *, spills: bool
+    name: str, vram_gib: float, verdict: FitVerdict, *, spills: bool
 ) -> None:
     found = offer_of(name, vram_gib)
     assert (found.verdict, found.spills) == (verdict, spills)

@@ -16,7 +16,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import recommended_drafts
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
@@ -77,7 +77,7 @@ def test_5_flash_attention_always_has_its_value(flash_attention: str) -> None:
 
 def test_6_the_best_configuration_depends_on_the_model() -> None:
     many_heads, few_heads = planner("deepseek-coder-6.7b"), planner("llama-3.1-8b")
-    limits = Limits(max_n_ctx=16384)
+    limits = SearchLimits(max_n_ctx=16384)
     for own in (many_heads, few_heads):
         found = own.optimize_for_vram(9 * GIB, goal=Goal.QUALITY, limits=limits)
         assert found.estimate.fits(512 * MIB)
@@ -93,7 +93,7 @@ def test_6_what_fits_whole_is_not_quantised() -> None:
 def test_6_too_little_memory_is_an_error_and_no_configuration() -> None:
     own = planner("llama-3.1-70b")
     with pytest.raises(DoesNotFitError, match="GPU 0 needs"):
-        own.optimize_for_vram(GIB, limits=Limits(offload=Offload.NONE))
+        own.optimize_for_vram(GIB, limits=SearchLimits(offload=Offload.NONE))
 
 
 def test_6_nothing_of_an_earlier_offload_is_left() -> None:

@@ -12,7 +12,7 @@ from engine.model.architecture import Model
 from engine.model.catalog import find_entry
 from engine.planning.goals import Offload
 from engine.planning.placements import (
-    Placement,
+    OffloadLevel,
     expert_bytes,
     fastest_fitting,
     laid,
@@ -51,10 +51,10 @@ def test_each_placement_is_slower_and_leaves_less_on_the_gpu_than_the_one_before
 
 def test_offload_modes_are_ends_of_the_ladder(model: Model) -> None:
     ladder = placements(model, CARD, Offload.PARTIAL)
-    assert placements(model, CARD, Offload.NONE) == (Placement(-1),) == ladder[:1]
+    assert placements(model, CARD, Offload.NONE) == (OffloadLevel(-1),) == ladder[:1]
     assert placements(model, CARD, Offload.FULL) == ladder[-1:]
     assert ladder[-1].n_gpu_layers == 0
-    assert placements(model, (RAM,), Offload.PARTIAL) == (Placement(-1),)
+    assert placements(model, (RAM,), Offload.PARTIAL) == (OffloadLevel(-1),)
 
 
 def test_leading_dense_layers_hold_no_experts_to_move() -> None:
@@ -63,7 +63,7 @@ def test_leading_dense_layers_hold_no_experts_to_move() -> None:
     first = placements(model, CARD, Offload.PARTIAL)[1]
     assert first.n_cpu_moe == 2
     assert n_moe_layers_in_main_memory(first, model) == 1
-    assert n_moe_layers_in_main_memory(Placement(-1, -1), model) == 26
+    assert n_moe_layers_in_main_memory(OffloadLevel(-1, -1), model) == 26
 
 
 @pytest.mark.parametrize("sizes", [(8,), (12,), (24,), (6, 16), (10, 10, 4)])

@@ -11,7 +11,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.explain import ChosenKnob
-from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.search import SearchResult, search
 from engine.policy.choice import Basis
 from engine.policy.known import Known
@@ -68,7 +68,7 @@ def test_context_quantises_the_cache_and_says_what_it_buys(model_8b: Model) -> N
 
 def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None:
     result = found(model_8b, 8, Goal.CONTEXT)
-    more = Limits(min_n_ctx=result.configuration.n_ctx + 256, offload=Offload.NONE)
+    more = SearchLimits(min_n_ctx=result.configuration.n_ctx + 256, offload=Offload.NONE)
     with pytest.raises(DoesNotFitError, match="GPU 0 needs"):
         found(model_8b, 8, Goal.CONTEXT, limits=more)
 
@@ -97,7 +97,7 @@ def test_experts_leave_the_gpu_before_layers_do(model_30b_a3b: Model) -> None:
 def test_a_little_speed_is_given_for_much_context_but_none_where_all_fits(
     model_30b_a3b: Model, model_8b: Model
 ) -> None:
-    least = Limits(min_n_ctx=8192, max_n_ctx=8192, pairs=(KVTypes("q4_0", "q4_0"),))
+    least = SearchLimits(min_n_ctx=8192, max_n_ctx=8192, pairs=(KVTypes("q4_0", "q4_0"),))
     fastest = found(model_30b_a3b, 12, Goal.CONTEXT, limits=least).configuration
     farthest = found(model_30b_a3b, 12, Goal.CONTEXT).configuration
     assert fastest.n_cpu_moe < farthest.n_cpu_moe
@@ -115,7 +115,7 @@ def test_layers_leave_the_gpu_only_where_they_must(model_8b: Model) -> None:
 
 
 def test_offload_any_trades_speed_for_the_longest_context(model_8b: Model) -> None:
-    farthest = found(model_8b, 6, Goal.CONTEXT, limits=Limits(offload=Offload.ANY))
+    farthest = found(model_8b, 6, Goal.CONTEXT, limits=SearchLimits(offload=Offload.ANY))
     assert farthest.configuration.n_ctx == 131072
     assert found(model_8b, 6, Goal.CONTEXT).configuration.n_ctx < 131072
 
@@ -144,14 +144,14 @@ def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Pat
 
 
 def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
-    always = Limits(must_draft=True)
+    always = SearchLimits(must_draft=True)
     assert found(model_8b, 8, Goal.CONTEXT, draft=small, limits=always).configuration.draft
     with pytest.raises(PresetError, match="none is named"):
         found(model_8b, 8, Goal.CONTEXT, limits=always)
 
 
 def test_contexts_beyond_training_come_only_on_request_and_with_the_flags(model_8b: Model) -> None:
-    far = found(model_8b, 48, Goal.CONTEXT, limits=Limits(max_n_ctx=262144))
+    far = found(model_8b, 48, Goal.CONTEXT, limits=SearchLimits(max_n_ctx=262144))
     assert far.configuration.n_ctx == 262144
     flags = "--rope-scaling yarn --rope-scale 2 --yarn-orig-ctx 131072"
     assert any(flags in warning for warning in far.estimate.warnings)
@@ -159,7 +159,7 @@ def test_contexts_beyond_training_come_only_on_request_and_with_the_flags(model_
 
 def test_every_slot_gets_the_least_context(model_8b: Model) -> None:
     base = Configuration(model_8b.file.path, n_ctx=256, n_slots=4)
-    limits = Limits(min_n_ctx=10000)
+    limits = SearchLimits(min_n_ctx=10000)
     result = found(model_8b, 12, Goal.QUALITY, base=base, limits=limits)
     assert result.configuration.n_ctx >= 40000
     assert result.configuration.n_slots == 4
@@ -173,7 +173,7 @@ def test_what_the_user_set_stays(model_8b: Model) -> None:
 
 
 def test_slow_pairs_are_taken_only_when_named_and_then_warned_about(model_8b: Model) -> None:
-    named = Limits(pairs=(KVTypes.parse("q8_0/q4_0"),))
+    named = SearchLimits(pairs=(KVTypes.parse("q8_0/q4_0"),))
     result = found(model_8b, 8, Goal.CONTEXT, limits=named)
     assert (result.configuration.type_k, result.configuration.type_v) == ("q8_0", "q4_0")
     assert any("slow path" in warning for warning in result.estimate.warnings)
@@ -195,13 +195,13 @@ def test_what_llama_cpp_refuses_is_never_found(tmp_path: Path) -> None:
     result = found(odd, 4, Goal.CONTEXT)
     assert result.configuration.type_k == "f16"
     with pytest.raises(PresetError, match="packs blocks of 32"):
-        found(odd, 4, Goal.CONTEXT, limits=Limits(pairs=(KVTypes("q8_0", "q8_0"),)))
+        found(odd, 4, Goal.CONTEXT, limits=SearchLimits(pairs=(KVTypes("q8_0", "q8_0"),)))
 
 
 def test_a_refused_cache_type_does_not_hide_that_memory_is_short(tmp_path: Path) -> None:
     odd = dense_model(tmp_path, d_hidden=1280, n_heads=16, n_kv_heads=16)  # heads of 80
     with pytest.raises(DoesNotFitError, match="of f16 cache"):
-        found(odd, 1, Goal.CONTEXT, limits=Limits(offload=Offload.NONE))
+        found(odd, 1, Goal.CONTEXT, limits=SearchLimits(offload=Offload.NONE))
 
 
 def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> None:
@@ -210,9 +210,9 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
     with pytest.raises(HardwareError, match="no main memory"):
         search(model_8b, (gpu(8),), Goal.SPEED, target="kvchat", margin_bytes=0)
     with pytest.raises(PresetError, match="least context is 0 tokens"):
-        Limits(min_n_ctx=0)
+        SearchLimits(min_n_ctx=0)
     with pytest.raises(PresetError, match="above the largest"):
-        Limits(min_n_ctx=9000, max_n_ctx=8000)
+        SearchLimits(min_n_ctx=9000, max_n_ctx=8000)
     with pytest.raises(PresetError, match="'q9' is no cache type"):
         KVTypes.parse("q9")
 
@@ -221,7 +221,7 @@ def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: 
     odd = dense_model(tmp_path, d_hidden=5120, n_heads=32, n_kv_heads=32, n_layers=8)  # of 160
     assert found(odd, 3, Goal.CONTEXT).configuration.type_k == "f16"
     assert found(odd, None, Goal.CONTEXT).configuration.n_gpu_layers == -1
-    named = Limits(pairs=(KVTypes("q8_0", "q8_0"),))
+    named = SearchLimits(pairs=(KVTypes("q8_0", "q8_0"),))
     warned = found(odd, 3, Goal.CONTEXT, limits=named).estimate.warnings
     assert any("CUDA has no flash attention for heads of 160" in warning for warning in warned)
 
@@ -234,7 +234,7 @@ def test_a_flash_attention_that_is_off_keeps_the_values_whole(model_8b: Model) -
 def test_a_shared_memory_that_is_too_small_is_named(model_8b: Model) -> None:
     pool = Device("CPU", "cpu", 16 * GIB, round(4.5 * GIB))
     unified = (replace(gpu(5), is_unified=True), pool)
-    none = Limits(offload=Offload.NONE, min_n_ctx=256)
+    none = SearchLimits(offload=Offload.NONE, min_n_ctx=256)
     with pytest.raises(DoesNotFitError, match=r"CPU needs 4.*and has 4\.5 GiB free"):
         search(model_8b, unified, Goal.SPEED, target="kvchat", margin_bytes=0, limits=none)
 
@@ -280,7 +280,7 @@ def test_a_kind_that_keeps_the_gates_buys_context_where_the_guess_would_not_take
 def test_the_finest_by_measure_comes_first_for_quality(small: Model) -> None:
     mixed = KVTypes.parse("q8_0/q5_1")
     known = Known(report({mixed: 0.002, Q8: 0.001}))
-    with_budget = Limits(cache_bytes=160 * MIB)
+    with_budget = SearchLimits(cache_bytes=160 * MIB)
     result = found(small, None, Goal.QUALITY, known=known, limits=with_budget)
     assert types_of(result) == Q8
 
@@ -295,7 +295,7 @@ def test_for_speed_the_measured_rates_order_the_kinds_of_this_machine(small: Mod
 @pytest.mark.parametrize("goal", Goal)
 def test_the_cache_of_no_goal_is_over_its_budget(small: Model, goal: Goal) -> None:
     for budget in (64 * MIB, 256 * MIB, 1 * GIB):
-        limits = Limits(min_n_ctx=256, cache_bytes=budget)
+        limits = SearchLimits(min_n_ctx=256, cache_bytes=budget)
         result = found(small, 8, goal, limits=limits)
         kinds = (TermKind.KV, TermKind.STATE)
         held = sum(d.term(kind).nbytes for d in result.estimate.devices for kind in kinds)
@@ -306,4 +306,4 @@ def test_the_cache_of_no_goal_is_over_its_budget(small: Model, goal: Goal) -> No
 
 def test_a_budget_that_nothing_keeps_is_told_with_the_smallest_cache(small: Model) -> None:
     with pytest.raises(PresetError, match=r"its budget is 1 MiB"):
-        found(small, 8, Goal.CONTEXT, limits=Limits(cache_bytes=MIB))
+        found(small, 8, Goal.CONTEXT, limits=SearchLimits(cache_bytes=MIB))

@@ -22,7 +22,7 @@ from engine.planning.models import ModelOption, fit_context, ranked, with_verdic
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.resolve import resolve
 from engine.planning.speed import SpeedBound
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 
 MAIN, CARD = Bandwidth(5e10, "measured here"), Bandwidth(5e11, "nominal")
 HERE = (Device("GPU", "gpu", 100 * GIB, 100 * GIB), Device("CPU", "cpu", 200 * GIB, 200 * GIB))
@@ -187,18 +187,18 @@ def test_what_fits_and_is_quick_comes_first_the_largest_before_smaller_ones() ->
     assert slow.tps is not None
     assert slow.tps < 5
 
-    def option(name: str, verdict: Verdict | None, size: int, **more: object) -> ModelOption:
+    def option(name: str, verdict: FitVerdict | None, size: int, **more: object) -> ModelOption:
         return ModelOption(name, name, (), verdict, n_parameters=size, **more)  # type: ignore[arg-type]
 
     options = [
         option("broken", None, 0, problem="broken"),
-        option("huge", Verdict.NO, 90),
-        option("large", Verdict.NO, 80),
-        option("partly", Verdict.NO, 60, spills=True),
-        option("tight", Verdict.TIGHT, 50),
-        option("slow", Verdict.FITS, 70, bound=slow),
-        option("small", Verdict.FITS, 1),
-        option("middle", Verdict.FITS, 8),
+        option("huge", FitVerdict.NO, 90),
+        option("large", FitVerdict.NO, 80),
+        option("partly", FitVerdict.NO, 60, spills=True),
+        option("tight", FitVerdict.TIGHT, 50),
+        option("slow", FitVerdict.FITS, 70, bound=slow),
+        option("small", FitVerdict.FITS, 1),
+        option("middle", FitVerdict.FITS, 8),
     ]
     order = [each.name for each in ranked(options)]
     assert order == ["middle", "small", "slow", "tight", "partly", "large", "huge", "broken"]

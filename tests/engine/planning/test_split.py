@@ -6,7 +6,7 @@ from engine.configuration import Configuration
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.architecture import Model
-from engine.planning.goals import Goal, Limits
+from engine.planning.goals import Goal, SearchLimits
 from engine.planning.search import SearchResult, search
 from engine.planning.solve import even_split
 from tests.engine.planning.shapes import RAM, dense_model, gpu
@@ -25,7 +25,7 @@ def found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) ->
     return search(
         model, (*cards, RAM), goal, target="llama-server", margin_bytes=MARGIN,
         base=Configuration(model.file.path, 256, **base),  # type: ignore[arg-type]
-        limits=Limits(max_n_ctx=262144),
+        limits=SearchLimits(max_n_ctx=262144),
     )  # fmt: skip
 
 

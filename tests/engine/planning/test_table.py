@@ -3,7 +3,7 @@
 from app.render.lines import plain
 from app.render.plan import cell_run, table_lines
 from engine.planning.comparison import cost_table
-from engine.planning.verdict import Verdict
+from engine.planning.verdict import FitVerdict
 from tests.engine.planning.models import DENSE, planned
 
 
@@ -11,10 +11,10 @@ def test_verdicts_differ_in_sign_and_in_colour() -> None:
     plan, planner = planned(DENSE, 6, n_ctx=4096)
     table = cost_table(plan, planner.estimator(plan.setup), 8)
     cells = [cell for row in table.rows for cell in row.cells]
-    assert {cell.verdict for cell in cells} == set(Verdict)
+    assert {cell.verdict for cell in cells} == set(FitVerdict)
     runs = {cell.verdict: cell_run(cell) for cell in cells if not cell.is_current}
     signs = {verdict: run.text.strip()[0] for verdict, run in runs.items()}
-    assert signs == {Verdict.FITS: "✓", Verdict.TIGHT: "!", Verdict.NO: "✗"}
+    assert signs == {FitVerdict.FITS: "✓", FitVerdict.TIGHT: "!", FitVerdict.NO: "✗"}
     assert len({run.style for run in runs.values()}) == 3
 
 

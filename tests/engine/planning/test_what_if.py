@@ -6,7 +6,7 @@ import pytest
 
 from engine.planning.knobs import KNOBS, with_matched_types
 from engine.planning.planner import Plan, Planner
-from engine.planning.verdict import Verdict, verdict_of
+from engine.planning.verdict import FitVerdict, verdict_of
 from engine.planning.what_if import Effect, arrows, effects, experts_label, layers_label, what_ifs
 from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
 
@@ -35,7 +35,7 @@ def test_what_makes_a_plan_fit_comes_first() -> None:
     plan, planner = planned(EXPERTS, 16)
     assert not plan.fits
     first, *_ = effects_of(plan, planner).values()
-    assert first.verdict is Verdict.FITS
+    assert first.verdict is FitVerdict.FITS
     assert first.label.startswith("experts of ")
 
 

@@ -17,7 +17,7 @@ from engine.planning.goals import Goal
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import PlanRequest, setup_of, usual_configuration
-from engine.planning.workers import Worker, traffic, with_workers, workers_of
+from engine.planning.workers import RpcWorker, traffic, with_workers, workers_of
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 
@@ -25,13 +25,13 @@ CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 @pytest.mark.parametrize(
     ("text", "worker"),
     [
-        ("host1:24GiB", Worker("host1:50052", (24 * GIB,))),
-        ("host2:2x24", Worker("host2:50052", (24 * GIB, 24 * GIB))),
-        ("10.0.0.2:7000:8 GiB", Worker("10.0.0.2:7000", (8 * GIB,))),
-        ("h:2x RTX 3060", Worker("h:50052", cards=("GeForce RTX 3060",) * 2)),
+        ("host1:24GiB", RpcWorker("host1:50052", (24 * GIB,))),
+        ("host2:2x24", RpcWorker("host2:50052", (24 * GIB, 24 * GIB))),
+        ("10.0.0.2:7000:8 GiB", RpcWorker("10.0.0.2:7000", (8 * GIB,))),
+        ("h:2x RTX 3060", RpcWorker("h:50052", cards=("GeForce RTX 3060",) * 2)),
     ],
 )
-def test_a_worker_is_a_host_with_gpus(text: str, worker: Worker) -> None:
+def test_a_worker_is_a_host_with_gpus(text: str, worker: RpcWorker) -> None:
     assert workers_of(parse_devices(text)) == (worker,)
 
 

@@ -7,10 +7,10 @@ from engine.configuration import KVTypes
 from engine.memory.kv_cache import bits_of
 from engine.quality.records import (
     Answers,
+    Breakdown,
     Cost,
     Figure,
     Measurement,
-    Part,
     Report,
     Role,
     Scores,
@@ -54,8 +54,11 @@ def measured(
         role,
         is_complete=True,
         scores=scores(loss),
-        by_position=(Part("0-2k", scores(loss, 6000)), Part("8-16k", scores(loss, 4000))),
-        by_text=(Part("chat", scores(0.1 * loss, 4000)), Part("document", scores(loss, 6000))),
+        by_position=(Breakdown("0-2k", scores(loss, 6000)), Breakdown("8-16k", scores(loss, 4000))),
+        by_text=(
+            Breakdown("chat", scores(0.1 * loss, 4000)),
+            Breakdown("document", scores(loss, 6000)),
+        ),
         needle=(Answers("50 %", 10, 10),),
         cost=None if tps is None else cost(pair, tps),
     )

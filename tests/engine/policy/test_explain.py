@@ -7,7 +7,7 @@ import pytest
 from engine.configuration import KVTypes
 from engine.policy.explain import explain, sentence
 from engine.policy.known import Known
-from engine.quality.records import Answers, Figure, Part, Report, Scores
+from engine.quality.records import Answers, Breakdown, Figure, Report, Scores
 from tests.engine.policy.reports import Q4, Q8, WHOLE, measured, report, scores
 
 MIXED = KVTypes("q8_0", "q5_1")
@@ -18,7 +18,7 @@ def losing(nats: float, noise: float = 0.0) -> Scores:
 
 
 def mixed_report(**losses: Scores) -> Report:
-    parts = tuple(Part(name, loss) for name, loss in losses.items())
+    parts = tuple(Breakdown(name, loss) for name, loss in losses.items())
     row = replace(measured(MIXED), by_text=parts, scores=scores(0.002, same_top=0.9963))
     found = report()
     return replace(found, measurements=(*found.measurements, row))
@@ -40,7 +40,7 @@ def test_a_loss_within_the_noise_of_the_control_is_nothing_measurable() -> None:
     found = mixed_report(chat=losing(0.0042, 0.001), tools=losing(0.05, 0.001))
     control = found.control
     assert control is not None
-    noisy = replace(control, by_text=(Part("chat", losing(0.005)),))
+    noisy = replace(control, by_text=(Breakdown("chat", losing(0.005)),))
     rows = tuple(noisy if each is control else each for each in found.measurements)
     assert "nothing measurable on chat, 0.050 nats on tool calls" in said(
         replace(found, measurements=rows)

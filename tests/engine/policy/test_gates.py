@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.policy.gates import Gates, readings, usage_of
-from engine.quality.records import Answers, Figure, Measurement, Part
+from engine.quality.records import Answers, Breakdown, Figure, Measurement
 from tests.engine.policy.reports import Q8, WHOLE, measured, scores
 
 GATES = Gates()
@@ -24,7 +24,7 @@ def with_scores(**figures: object) -> Measurement:
 def lossy_part() -> Measurement:
     """A kind that makes one sort of text less likely, and all of them together hardly."""
     bad = replace(scores(0.0, 4000), nll_delta=Figure(0.021))
-    return replace(GOOD, by_text=(Part("chat", scores(0.0)), Part("tools", bad)))
+    return replace(GOOD, by_text=(Breakdown("chat", scores(0.0)), Breakdown("tools", bad)))
 
 
 def test_good_figures_keep_every_gate_and_use_a_part_of_them() -> None:
@@ -44,7 +44,7 @@ def test_good_figures_keep_every_gate_and_use_a_part_of_them() -> None:
         (with_scores(kl_p999=Figure(1.6)), "max_p999_kl"),
         (with_scores(same_top=Figure(0.94)), "min_same_top"),
         (replace(GOOD, needle=(Answers("50 %", 8, 10),)), "max_needle_loss"),
-        (replace(GOOD, by_position=(Part("16k on", scores(0.06)),)), "max_long_kl"),
+        (replace(GOOD, by_position=(Breakdown("16k on", scores(0.06)),)), "max_long_kl"),
     ],
 )
 def test_each_gate_fails_alone_for_its_own_figure(found: Measurement, gate: str) -> None:
@@ -61,9 +61,9 @@ def test_the_unfavourable_end_of_an_interval_counts() -> None:
 
 def test_the_worst_sort_of_text_counts_where_it_has_rows_enough() -> None:
     bad = replace(scores(0.001, 4000), kl_mean=Figure(0.05))
-    parts = (Part("chat", scores(0.0)), Part("tools", bad))
+    parts = (Breakdown("chat", scores(0.0)), Breakdown("tools", bad))
     assert failing(replace(GOOD, by_text=parts)) == {"max_mean_kl"}
-    few = (Part("chat", scores(0.0)), Part("tools", replace(bad, n_tokens=999)))
+    few = (Breakdown("chat", scores(0.0)), Breakdown("tools", replace(bad, n_tokens=999)))
     assert failing(replace(GOOD, by_text=few)) == set()
 
 
@@ -74,9 +74,9 @@ def test_a_kind_may_use_only_the_headroom_of_a_gate() -> None:
 
 
 def test_a_short_text_is_held_against_the_gate_of_long_ones_with_its_farthest_range() -> None:
-    near = (Part("0-2k", scores(0.0)), Part("2-8k", scores(0.06)))
+    near = (Breakdown("0-2k", scores(0.0)), Breakdown("2-8k", scores(0.06)))
     assert failing(replace(GOOD, by_position=near)) == {"max_long_kl"}
-    far = (*near, Part("8-16k", scores(0.0)))
+    far = (*near, Breakdown("8-16k", scores(0.0)))
     assert failing(replace(GOOD, by_position=far)) == set()
 
 
@@ -109,8 +109,8 @@ def test_what_the_control_loses_of_the_same_text_is_taken_off() -> None:
 
 
 def test_the_control_of_each_part_is_taken_off_that_part() -> None:
-    parts = (Part("chat", scores(0.0)), Part("tools", scores(0.03)))
-    noise = (Part("tools", scores(0.025)), Part("chat", scores(0.0)))
+    parts = (Breakdown("chat", scores(0.0)), Breakdown("tools", scores(0.03)))
+    noise = (Breakdown("tools", scores(0.025)), Breakdown("chat", scores(0.0)))
     control = replace(WHOLE_ROW, role="control", by_text=noise)
     found = replace(GOOD, by_text=parts)
     four = {"max_mean_kl", "min_same_top", "max_perplexity_ratio", "max_p999_kl"}

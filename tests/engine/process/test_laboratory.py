@@ -12,7 +12,7 @@ from engine.errors import ModelFileError, WorkerError
 from engine.load import open_laboratory
 from engine.process import laboratory
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import Finished, Plan, Progress
+from engine.quality.laboratory import LaboratoryFinished, LaboratoryPlan, LaboratoryProgress
 from engine.quality.records import QualityError
 from engine.quality.request import LaboratoryRequest, subject_settings
 from engine.quality.scoring import BatchShape
@@ -28,7 +28,7 @@ TEXT = Text("t", "chat", "A short text about nothing in particular. " * 8)
 
 def request(model: Path, **more: object) -> LaboratoryRequest:
     configuration = Configuration(model, 512, n_threads=1)
-    plan = Plan((Q8,), takes_times=False)
+    plan = LaboratoryPlan((Q8,), takes_times=False)
     return LaboratoryRequest(configuration, plan, (TEXT,), **more)  # type: ignore[arg-type]
 
 
@@ -155,7 +155,7 @@ def test_the_settings_that_were_asked_are_measured_with_and_stand_in_the_report(
     monkeypatch.setattr(
         load, "LlamaCppContexts", lambda given: loaded.append(given) or FakeOpener()
     )
-    one = open_laboratory(LaboratoryRequest(asked, Plan((Q8,)), (TEXT,), n_ctx=n_ctx))
+    one = open_laboratory(LaboratoryRequest(asked, LaboratoryPlan((Q8,)), (TEXT,), n_ctx=n_ctx))
     assert loaded == [replace(asked, n_ctx=n_ctx or 4096)]
     assert one.report.subject.settings == subject_settings(asked)
     assert one.report.subject.n_threads == 6
@@ -164,7 +164,7 @@ def test_the_settings_that_were_asked_are_measured_with_and_stand_in_the_report(
 def test_a_real_model_is_measured_with_the_same_events(starter_path: Path, tmp_path: Path) -> None:
     with LaboratoryProcess(request(starter_path), tmp_path / "log") as process:
         *_, last = process
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     assert last.is_complete
     found = last.report.find(Q8)
     assert found is not None
@@ -183,12 +183,12 @@ def test_values_without_flash_attention_are_left_out_with_the_reason(
     starter_path: Path, tmp_path: Path
 ) -> None:
     configuration = Configuration(starter_path, 512, n_threads=1, flash_attention="off")
-    plan = Plan((Q8, KVTypes("q8_0", "f16")), takes_times=False)
+    plan = LaboratoryPlan((Q8, KVTypes("q8_0", "f16")), takes_times=False)
     asked = LaboratoryRequest(configuration, plan, (TEXT,))
     with LaboratoryProcess(asked, tmp_path / "log") as process:
         events = list(process)
     last = events[-1]
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     assert any("needs flash attention" in getattr(event, "text", "") for event in events)
     assert [row.kind for row in last.report.candidates] == [KVTypes("q8_0", "f16")]
 
@@ -201,12 +201,12 @@ def test_a_real_model_goes_on_after_a_stop_to_the_same_figures(
     long = Text("t", "document", (ROOT / "docs" / "cache.md").read_text()[:2000])
     asked = replace(request(starter_path), texts=(long,))
 
-    def measured(asked: LaboratoryRequest, stop_at: float) -> Finished:
+    def measured(asked: LaboratoryRequest, stop_at: float) -> LaboratoryFinished:
         with LaboratoryProcess(asked, tmp_path / "log") as process:
             for event in process:
-                if isinstance(event, Progress) and event.n_done > stop_at * event.n_total:
+                if isinstance(event, LaboratoryProgress) and event.n_done > stop_at * event.n_total:
                     process.stop()
-        assert isinstance(event, Finished)
+        assert isinstance(event, LaboratoryFinished)
         return event
 
     whole = measured(asked, stop_at=1.0)

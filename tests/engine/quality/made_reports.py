@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.configuration import KVTypes
-from engine.quality.records import Answers, Cost, Measurement, Part, Report, Role, TextFacts
+from engine.quality.records import Answers, Breakdown, Cost, Measurement, Report, Role, TextFacts
 from tests.engine.policy import reports
 from tests.engine.policy.reports import measured, scores
 
@@ -21,8 +21,8 @@ def made_measurement(
         measured(F16, kl, tps, role),
         kind=kind,
         scores=scores(kl, 9_000),
-        by_position=(Part("0-2k", half), Part("2-8k", twice)),
-        by_text=(Part("chat", half), Part("document", twice)),
+        by_position=(Breakdown("0-2k", half), Breakdown("2-8k", twice)),
+        by_text=(Breakdown("chat", half), Breakdown("document", twice)),
         needle=(Answers("10 %", 4, 4), Answers("90 %", 3, 4)),
         cost=Cost(4096, held * 4096, 1 << 20, 500.0, 512, tps, 3584, tps * 0.8),
     )

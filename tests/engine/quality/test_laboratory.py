@@ -4,10 +4,17 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import KVTypes
-from engine.quality.laboratory import Finished, Laboratory, Note, Plan, Progress, ReportChanged
+from engine.quality.laboratory import (
+    Laboratory,
+    LaboratoryFinished,
+    LaboratoryPlan,
+    LaboratoryProgress,
+    Note,
+    ReportChanged,
+)
 from engine.quality.records import QualityError
 from engine.quality.row_store import RowKey, read_rows
-from engine.quality.texts import Answer, Document
+from engine.quality.texts import AnswerSpan, Document
 from tests.engine.quality.fake_opener import (
     BROKEN,
     F16,
@@ -20,7 +27,7 @@ from tests.engine.quality.fake_opener import (
 )
 
 TEXTS = documents()
-QUESTION = Document("q", "needle", TEXTS[0].tokens, first=50, answers=(Answer("10%", 52, 54),))
+QUESTION = Document("q", "needle", TEXTS[0].tokens, first=50, answers=(AnswerSpan("10%", 52, 54),))
 
 
 def laboratory(
@@ -31,16 +38,16 @@ def laboratory(
     memory_bytes: int | None = None,
 ) -> Laboratory:
     texts = (*TEXTS, QUESTION)
-    plan = Plan(kinds, n_chunk=8, takes_times=takes_times, memory_bytes=memory_bytes)
+    plan = LaboratoryPlan(kinds, n_chunk=8, takes_times=takes_times, memory_bytes=memory_bytes)
     one = Laboratory(opener or FakeOpener(), plan, texts, empty_report(texts))
     if rows_path is not None:
         one.rows, one.rows_path = read_rows(rows_path, one.report.subject.digest), rows_path
     return one
 
 
-def finished(one: Laboratory) -> Finished:
+def finished(one: Laboratory) -> LaboratoryFinished:
     *_, last = one.run()
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     return last
 
 
@@ -71,7 +78,7 @@ def test_contexts_share_the_threads_or_take_all_in_turns() -> None:
 
 
 def test_progress_reaches_its_end() -> None:
-    events = [event for event in laboratory(Q8).run() if isinstance(event, Progress)]
+    events = [event for event in laboratory(Q8).run() if isinstance(event, LaboratoryProgress)]
     assert all(one.n_done <= one.n_total for one in events)
     assert events[-1].n_done >= 0.97 * events[-1].n_total
     assert [one.n_done for one in events] == sorted(one.n_done for one in events)
@@ -91,7 +98,7 @@ def test_a_kind_that_cannot_be_used_is_left_out_with_the_reason() -> None:
     assert [event.text for event in events if isinstance(event, Note)] == [
         "q4_0 is left out: no flash attention"
     ]
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-1], LaboratoryFinished)
     assert [row.kind for row in events[-1].report.candidates] == [Q8]
 
 
@@ -99,7 +106,7 @@ def test_a_kind_that_cannot_be_used_is_left_out_with_the_reason() -> None:
 def test_a_kind_that_fails_takes_no_other_with_it(bad: KVTypes) -> None:
     events = list(laboratory(bad, Q8).run())
     last = events[-1]
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     assert last.is_complete
     assert any(isinstance(event, Note) and str(bad) in event.text for event in events)
     assert [row.kind for row in last.report.candidates] == [Q8]
@@ -132,7 +139,7 @@ def test_a_stopped_measurement_reports_what_it_has_and_goes_on_later(tmp_path: P
     for event in one.run():
         if isinstance(event, ReportChanged) and event.report.candidates[0].scores.n_tokens == 118:
             one.stop()
-    assert isinstance(event, Finished)
+    assert isinstance(event, LaboratoryFinished)
     assert not event.is_complete
     assert not event.report.candidates[0].is_complete
     assert event.report.candidates[0].scores.n_tokens == 118
@@ -152,7 +159,7 @@ def test_a_run_that_ends_within_a_text_goes_on_with_it(tmp_path: Path, is_killed
     whole = finished(laboratory(Q8)).report
     one = laboratory(Q8, rows_path=tmp_path / "rows")
     for event in one.run():
-        if isinstance(event, Progress) and event.n_done > 3 * 100:
+        if isinstance(event, LaboratoryProgress) and event.n_done > 3 * 100:
             if is_killed:
                 break
             one.stop()
@@ -160,19 +167,19 @@ def test_a_run_that_ends_within_a_text_goes_on_with_it(tmp_path: Path, is_killed
     assert {key.document for key in kept} == {0}
     assert {len(rows) for rows in kept.values()} == {59}
     if not is_killed:
-        assert isinstance(event, Finished)
+        assert isinstance(event, LaboratoryFinished)
         assert 59 < event.report.candidates[0].scores.n_tokens < 118, "what was read counts here"
     events = list(laboratory(Q8, rows_path=tmp_path / "rows").run())
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-1], LaboratoryFinished)
     assert events[-1].report.measurements == whole.measurements
-    reached = [event for event in events if isinstance(event, Progress)]
+    reached = [event for event in events if isinstance(event, LaboratoryProgress)]
     assert reached[0].n_before == 3 * 60
     assert RowKey("candidate", Q8, 0) in kept
 
 
 def test_the_time_left_is_told_by_the_pace_of_this_run() -> None:
-    assert Progress("t", n_done=60, n_total=100, n_before=50).left_s(5.0) == 20.0
-    assert Progress("t", 0, 100).left_s(5.0) is None
+    assert LaboratoryProgress("t", n_done=60, n_total=100, n_before=50).left_s(5.0) == 20.0
+    assert LaboratoryProgress("t", 0, 100).left_s(5.0) is None
 
 
 def test_speeds_are_added_to_a_finished_report_without_scoring_again() -> None:
@@ -181,12 +188,12 @@ def test_speeds_are_added_to_a_finished_report_without_scoring_again() -> None:
     one = replace(laboratory(Q8, opener=opener, takes_times=True), report=first)
     events = list(one.run())
     last = events[-1]
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     assert last.is_complete
     assert {shape.n_rows for _, shape, _ in opener.opened} == {1}, "no context to score with"
     assert all(row.cost is not None for row in last.report.measurements)
     assert [replace(row, cost=None) for row in last.report.measurements] == list(first.measurements)
-    assert {event.what for event in events if isinstance(event, Progress)} == {"speeds"}
+    assert {event.what for event in events if isinstance(event, LaboratoryProgress)} == {"speeds"}
 
 
 def test_complete_kinds_are_not_measured_again() -> None:
@@ -203,7 +210,7 @@ def test_rows_that_cannot_be_kept_are_told_once_and_nothing_is_lost(tmp_path: Pa
     events = list(laboratory(Q8, rows_path=tmp_path / "file" / "rows").run())
     assert sum(isinstance(event, Note) for event in events) == 1
     last = events[-1]
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     assert last.is_complete
 
 

@@ -4,7 +4,7 @@ import pytest
 from engine.quality.metrics import ROW, Rows
 from engine.quality.records import Answers
 from engine.quality.summary import answers_of, parts_by_position, parts_by_text, scores_of
-from engine.quality.texts import Answer, Document
+from engine.quality.texts import AnswerSpan, Document
 
 
 def rows_of(kl: list[float], *, delta: float = 0.0, is_right: bool = True) -> Rows:
@@ -92,7 +92,9 @@ def test_kinds_of_text_are_kept_apart() -> None:
 def test_an_answer_is_right_where_all_of_its_tokens_are() -> None:
     document = Document(
         "q", "needle", tuple(range(20)), first=9,
-        answers=(Answer("10 %", 11, 13), Answer("50 %", 14, 16), Answer("10 %", 17, 18)),
+        answers=(
+            AnswerSpan("10 %", 11, 13), AnswerSpan("50 %", 14, 16), AnswerSpan("10 %", 17, 18),
+        ),
     )  # fmt: skip
     rows = rows_of([0.0] * 10)
     rows["is_right"][15 - 10] = False  # the row of token 14 says what token 15 is

@@ -20,7 +20,7 @@ from engine.speculation.auto import (
     WON_FOR,
     AutoController,
     Credit,
-    Source,
+    DraftSource,
     best_length,
 )
 from engine.speculation.controller import Controller
@@ -262,9 +262,9 @@ def test_a_further_catch_up_of_a_reply_stays_within_the_credit_and_is_charged() 
 FIRST, LAST = PROBE_EVERY
 
 
-def asked(step: float | None, fixed: float = 0.0) -> Source:
+def asked(step: float | None, fixed: float = 0.0) -> DraftSource:
     known = None if step is None else KnownCost(fixed, step, 0.0, 0.0)
-    return Source(DraftCost(known))
+    return DraftSource(DraftCost(known))
 
 
 def test_a_source_is_known_once_its_cost_was_measured() -> None:

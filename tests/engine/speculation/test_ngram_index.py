@@ -3,19 +3,19 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.predictors.ngram_index import Place, Places
+from engine.speculation.predictors.ngram_index import Occurrence, Places
 
 LINES = st.lists(st.integers(0, 2), max_size=40)
 
 
-def scanned(line: list[int], order: int, reach: int) -> list[Place]:
+def scanned(line: list[int], order: int, reach: int) -> list[Occurrence]:
     found = []
     for at in range(len(line) - 1, order - 1, -1):
         n_agreed = 0
         while n_agreed < min(reach, at) and line[at - 1 - n_agreed] == line[-1 - n_agreed]:
             n_agreed += 1
         if n_agreed >= order:
-            found.append(Place(at, n_agreed))
+            found.append(Occurrence(at, n_agreed))
     return found
 
 
@@ -94,5 +94,5 @@ def test_tokens_of_one_hash_are_told_apart() -> None:
 def test_the_draft_stands_behind_the_line() -> None:
     places = Places((1,), reach=4, n_kept=4)
     places.append(range(10, 20))
-    found = [Place(at, 1) for at in (7, 8, 9)]
+    found = [Occurrence(at, 1) for at in (7, 8, 9)]
     assert places.tokens(found, [7, 8]) == [19, 7, 8]

@@ -9,7 +9,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.tuning.machine import OutOfTimeError, Ran
 from engine.tuning.settings import Scope, Work
-from engine.tuning.tuner import Outcome, Progress, TrialResult, Tuner
+from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
 CPU = Scope(
@@ -109,7 +109,7 @@ class FakeMachine:
 class Told:
     """What a tuner says and keeps."""
 
-    steps: list[Progress | TrialResult] = field(default_factory=list)
+    steps: list[TuningProgress | TrialResult] = field(default_factory=list)
     kept: list[Outcome] = field(default_factory=list)
 
 

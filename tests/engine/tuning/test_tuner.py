@@ -7,7 +7,7 @@ import pytest
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError
 from engine.tuning.machine import EngineDiedError
-from engine.tuning.tuner import Outcome, Progress, TrialResult, TuningError
+from engine.tuning.tuner import Outcome, TrialResult, TuningError, TuningProgress
 from tests.engine.tuning.fake_machine import (
     CPU,
     START,
@@ -245,7 +245,7 @@ def test_layers_go_to_a_gpu_where_that_is_faster_and_fits() -> None:
 def test_every_block_says_what_is_measured() -> None:
     told = Told()
     made_tuner(FakeMachine(), told, minutes=3).run()
-    assert isinstance(told.steps[0], Progress)
+    assert isinstance(told.steps[0], TuningProgress)
     assert told.steps[0].setting == "loading the model"
     results = [each for each in told.steps if isinstance(each, TrialResult)]
     assert [each.setting for each in results][:3] == ["threads while writing"] * 3

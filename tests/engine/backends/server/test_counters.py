@@ -7,7 +7,7 @@ import pytest
 
 from engine.backends.server import session as session_module
 from engine.backends.server.counters import read_samples
-from engine.backends.server.http import Limits
+from engine.backends.server.http import TimeLimits
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.events import Event, ServerTold
@@ -122,7 +122,7 @@ def test_a_server_that_does_nothing_is_left_alone_and_the_panel_says_as_of_when(
 
 
 def test_counters_that_are_slow_hold_up_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "LOOK_LIMITS", Limits(answer_s=60.0))
+    monkeypatch.setattr(session_module, "LOOK_LIMITS", TimeLimits(answer_s=60.0))
     with serving("llama-server") as server:
         server.metrics = "llamacpp:requests_processing 1\n"
         server.misdeed = "slow counters"

@@ -12,10 +12,10 @@ import pytest
 
 from engine.backends.server import http
 from engine.backends.server.http import (
-    Limits,
     ServerBusyError,
     ServerSilentError,
     ServerUnreachableError,
+    TimeLimits,
 )
 from engine.backends.server.openai import OpenAI
 from engine.backends.server.served_reply import MOST_DRAFT, ServedReply
@@ -44,7 +44,7 @@ from tests.hostile_language_server import (
 )
 
 KEY = "sk-very-secret-123"
-QUICK = Limits(
+QUICK = TimeLimits(
     connect_s=10.0,
     answer_s=20.0,
     first_s=2.5,

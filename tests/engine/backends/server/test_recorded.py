@@ -3,7 +3,7 @@
 import pytest
 
 from engine.backends.server.facts import Program, ask_facts
-from engine.backends.server.http import Http, Limits
+from engine.backends.server.http import Http, TimeLimits
 from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, ServerError
@@ -50,7 +50,7 @@ def test_each_is_recognised_with_its_version_and_context(
 ) -> None:
     with replaying(name) as server:
         assert (server.program, server.version) == (program, version)
-        http = Http(server.url, Limits())
+        http = Http(server.url, TimeLimits())
         facts = ask_facts(http, None)
         http.close()
     assert (facts.program, facts.version, facts.n_ctx) == (program, version, n_ctx)

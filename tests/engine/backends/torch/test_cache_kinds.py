@@ -21,7 +21,7 @@ from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.contexts import TorchContexts
 from engine.errors import ContextFullError, ModelLoadError, PresetError
-from engine.events import Finished
+from engine.events import LaboratoryFinished
 from engine.generation.session import Session
 from engine.load import load_session, open_laboratory
 from engine.memory.estimate import estimate
@@ -30,8 +30,8 @@ from engine.memory.terms import TermKind
 from engine.memory.torch_caches import KIVI, WHOLE_KINDS, kind_named, token_bytes
 from engine.model.architecture import read_model
 from engine.model.chat_template import ChatTemplate
-from engine.quality.laboratory import Finished as Measured
-from engine.quality.laboratory import Note, Plan
+from engine.quality.laboratory import LaboratoryFinished as Measured
+from engine.quality.laboratory import LaboratoryPlan, Note
 from engine.quality.request import LaboratoryRequest
 from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
@@ -74,7 +74,7 @@ def test_drafts_leave_the_text_of_a_kind_as_it_is(
     for speculation in (OFF, DRAFT):
         session.set_speculation(speculation)
         *_, last = session.generate(request, Cancellation())
-        assert isinstance(last, Finished)
+        assert isinstance(last, LaboratoryFinished)
         replies.append(last)
     plain, drafted = replies
     assert len(plain.token_ids) > 1
@@ -153,7 +153,7 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
     kinds = tuple(KVTypes(name, name) for name in names)
     request = LaboratoryRequest(
         settings(llama),
-        Plan((*kinds, KVTypes("q8_0", "f16")), takes_times=True),
+        LaboratoryPlan((*kinds, KVTypes("q8_0", "f16")), takes_times=True),
         (Text("a text", "document", "a tree, a tea and a sea; " * 40),),
         n_ctx=600,
     )
@@ -181,10 +181,10 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
 ALIKE = "a tree, a tea, a tree and a tea " * 6
 
 
-def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
+def said(session: Session, prompt: str, *, owner: str = "") -> LaboratoryFinished:
     request = GenerationRequest(raw_prompt=prompt, max_tokens=12, owner=owner)
     *_, last = session.generate(request, Cancellation())
-    assert isinstance(last, Finished)
+    assert isinstance(last, LaboratoryFinished)
     return last
 
 
