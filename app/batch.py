@@ -35,7 +35,7 @@ from engine.grammar.source import GrammarError, check_grammar
 from engine.parsing import parse_json
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Grammar, Message
-from engine.validation import explain, explained
+from engine.validation import explain, explain_faults
 
 MOST_BYTES = 1 << 30
 """Of a file of requests or results."""
@@ -220,7 +220,7 @@ def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -
     try:
         said = _Line.model_validate(_object(line))
     except ValidationError as error:
-        raise ValueError(explained(explain(error, _Line))) from error
+        raise ValueError(explain_faults(explain(error, _Line))) from error
     fault = said.fault()
     if fault is not None:
         raise ValueError(fault)

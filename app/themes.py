@@ -13,7 +13,7 @@ from app.config import SettingsError
 from app.paths import builtin_themes_dir, themes_dir
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
-from engine.validation import did_you_mean, explain, explained
+from engine.validation import did_you_mean, explain, explain_faults
 
 VARIABLE_SOURCES = {
     "spec-accepted": "text-success",
@@ -164,7 +164,7 @@ def read_theme(path: Path) -> Theme:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     except ValidationError as error:
         faults = explain(error, ThemeFile, unknown="no key of a theme")
-        raise ValueError(explained(faults)) from error
+        raise ValueError(explain_faults(faults)) from error
     # A variable that no style uses would be a spelling mistake that nobody notices.
     known = {*theme.to_color_system().generate(), *VARIABLES, *ANSI_VARIABLES}
     unknown = [
@@ -173,7 +173,7 @@ def read_theme(path: Path) -> Theme:
         if name not in known
     ]
     if unknown:
-        raise ValueError(explained(unknown))
+        raise ValueError(explain_faults(unknown))
     return theme
 
 

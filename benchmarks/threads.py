@@ -334,11 +334,11 @@ class TimedThreads(Threads):
     decode_s: ClassVar[list[tuple[int, float]]] = []
     """Each step's number of threads and time."""
 
-    def stepped(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
+    def add_step(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
         self.decode_s.append((self.n_decode, elapsed_s))
         began = time.perf_counter()
         try:
-            return super().stepped(elapsed_s, n_steps)
+            return super().add_step(elapsed_s, n_steps)
         finally:
             self.own_s.append(time.perf_counter() - began)
 

@@ -99,12 +99,12 @@ def widen(file: GgufFile, target: Path) -> None:
 def widened_table(file: GgufFile) -> list[TensorInfo]:
     """Names, shapes and places of the wide tensors."""
     keys = HeaderKeys(file)
-    width = keys.needed("embedding_length")
-    head_dim = width // keys.needed("attention.head_count")
+    width = keys.positive("embedding_length")
+    head_dim = width // keys.positive("attention.head_count")
     times = {
         width: WIDTH,
-        head_dim * keys.needed("attention.head_count_kv"): WIDTH,
-        keys.needed("feed_forward_length"): FEED_FORWARD,
+        head_dim * keys.positive("attention.head_count_kv"): WIDTH,
+        keys.positive("feed_forward_length"): FEED_FORWARD,
     }
     tensors: list[TensorInfo] = []
     offset = 0

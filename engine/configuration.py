@@ -307,19 +307,19 @@ class Adapter:
     """What its change of the weights is multiplied with; 1 is as trained, 0 leaves it out."""
 
     @classmethod
-    def read(cls, spelled: str) -> "Adapter":
+    def read(cls, text: str) -> "Adapter":
         """What `FILE[:SCALE]` names: a number behind the last colon is the scale."""
-        path, _, scale = spelled.rpartition(":")
+        path, _, scale = text.rpartition(":")
         try:
             number = float(scale)
         except ValueError:
             number = nan
         if not path or not isfinite(number):
-            return cls(Path(spelled).expanduser())
+            return cls(Path(text).expanduser())
         return cls(Path(path).expanduser(), number)
 
     @property
-    def spelled(self) -> str:
+    def text(self) -> str:
         """As `read` takes it."""
         if self.scale == 1.0 and Adapter.read(str(self.path)).path == self.path:
             return str(self.path)
@@ -400,7 +400,7 @@ class EngineSettings:
     """Whether weights may move to repacked or AMX buffers (llama.cpp's `use_extra_bufts`)."""
     speculation: SpeculationSettings = SpeculationSettings()
 
-    def shared(self) -> dict[str, Any]:
+    def shared_fields(self) -> dict[str, Any]:
         """The fields of this class, by name: of a preset or of a configuration."""
         return {each.name: getattr(self, each.name) for each in fields(EngineSettings)}
 

@@ -92,7 +92,7 @@ def explain(
     yield from faults.items()
 
 
-def explained(faults: Iterable[tuple[tuple[str, ...], str]], *, between: str = "; ") -> str:
+def explain_faults(faults: Iterable[tuple[tuple[str, ...], str]], *, between: str = "; ") -> str:
     """The first faults, each with its key, and how many more there are."""
     lines = [f"{'.'.join(where)}{reason}" for where, reason in faults]
     more = [f"and {len(lines) - MOST_FAULTS:,} more"] if len(lines) > MOST_FAULTS else []
@@ -103,7 +103,7 @@ def faults_of(error: "ValidationError", model: "type[BaseModel]", source: str) -
     """All faults of a file that `source` names, a line for each."""
     faults = list(explain(error, model, unknown="no key"))
     count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
-    return f"{source} has {count}:\n  " + explained(faults, between="\n  ")
+    return f"{source} has {count}:\n  " + explain_faults(faults, between="\n  ")
 
 
 def _known(where: tuple[str, ...], model: object) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -179,9 +179,9 @@ class Benchmark:
         return 0
 
     def _measure(self, engine: BlockingClient, old: Results | None) -> None:
-        policies = self._options.policies.of_model(engine.loaded.predictors)
-        plan = make_plan(self._options, self._configuration, engine.loaded, policies)
-        subject = make_subject(self._configuration, engine.loaded, plan)
+        policies = self._options.policies.of_model(engine.last_loaded.predictors)
+        plan = make_plan(self._options, self._configuration, engine.last_loaded, policies)
+        subject = make_subject(self._configuration, engine.last_loaded, plan)
         if old is not None:
             check_same_subject(old.subject, subject)
         results = new_results(subject) if old is None else without_failures(old)

@@ -18,7 +18,7 @@ from engine.configuration import SamplingSettings
 from engine.errors import EngineError
 from engine.parsing import parse_json
 from engine.requests import Role
-from engine.validation import explain, explained
+from engine.validation import explain, explain_faults
 
 VERSION = 1
 MOST_FIELDS = 1_000
@@ -157,7 +157,7 @@ def read_line(model: type[LineType], text: str, line: int) -> LineType:
         return model.model_validate_json(text)
     except ValidationError as error:
         unknown = "unknown here, a newer kvchat may have made it"
-        raise wrong_line(line, explained(explain(error, model, unknown=unknown))) from error
+        raise wrong_line(line, explain_faults(explain(error, model, unknown=unknown))) from error
 
 
 def chat_values(chat: Chat, ids: Mapping[int, int]) -> dict[str, object]:

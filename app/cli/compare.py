@@ -140,7 +140,7 @@ def _compare(
     from app.opening import loaded_engine
 
     with loaded_engine(configuration, note) as engine:
-        check_available(sides, engine.loaded.predictors)
+        check_available(sides, engine.last_loaded.predictors)
         comparison = Comparison(
             engine.client,
             request,

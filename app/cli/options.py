@@ -133,7 +133,7 @@ def _adapter(text: str) -> str:
     if not adapter.path.exists() and path and Path(path).expanduser().is_file():
         raise click.BadParameter(f"{scale!r} is no scale: write a number such as 0.5")
     click.Path(exists=True, dir_okay=False).convert(str(adapter.path), None, None)
-    return adapter.spelled
+    return adapter.text
 
 
 def _age(text: str) -> float:

@@ -124,7 +124,7 @@ def watched(
 
     with loaded_engine(configuration, note) as engine:
         metrics = Metrics()
-        metrics.observe(engine.loaded)
+        metrics.observe(engine.last_loaded)
         try:
             yield engine, Watch(metrics, outputs.is_verbose)
         finally:
@@ -150,7 +150,7 @@ def write(
         note(f"the run was stopped, so {path} is not written")
         return
     manifest = recorded(
-        engine.loaded,
+        engine.last_loaded,
         prompts=prompts,
         system=system,
         request=request,

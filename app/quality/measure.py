@@ -31,7 +31,7 @@ from engine.errors import EngineError
 from engine.files import replace_file
 from engine.model.architecture import read_model
 from engine.model.identity import identity_of
-from engine.policy.choice import has_verdict, judged
+from engine.policy.choice import has_verdict, judge
 from engine.policy.plans import age_days, model_of
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import LaboratoryPlan, LaboratoryProgress, Note
@@ -262,7 +262,7 @@ def show(report: Report, settings: Settings) -> None:
     """Print a report; its kinds as the user's gates judge them."""
     screen = console()
     gates = settings.cache_policy
-    candidates = judged(report, gates) if has_verdict(report) else ()
+    candidates = judge(report, gates) if has_verdict(report) else ()
     for line in report_lines(report, candidates, screen.width):
         text = Printed.assemble(*((run.text, STYLES.get(run.style, "")) for run in line))
         text.rstrip()

@@ -35,7 +35,7 @@ from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.model.architecture import read_model
 from engine.model.ollama import model_name
-from engine.policy.choice import Candidate, judged
+from engine.policy.choice import Candidate, judge
 from engine.policy.gates import PolicySettings
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import (
@@ -234,7 +234,7 @@ class LaboratoryScreen(Screen[KVTypes | None]):
     def _show(self, found: Report | None) -> None:
         self._report = found
         can_judge = found is not None and found.allows_verdict
-        self._candidates = judged(found, _policy()) if found is not None and can_judge else ()
+        self._candidates = judge(found, _policy()) if found is not None and can_judge else ()
         self._present()
 
     def _present(self) -> None:

@@ -32,7 +32,7 @@ from engine.planning.models import (
     catalog_names,
     catalog_options,
     library_options,
-    ranked,
+    rank_options,
 )
 from engine.planning.pairs import options_of
 from engine.servers import kept_server, shown_origin
@@ -233,10 +233,10 @@ class ModelsScreen(PickScreen[str]):
             found.append(option)
             rest.pop(option.key, None)
             if len(found) % (CATALOG_BATCH if is_ranked else BATCH) == 0:
-                shown = [*(ranked(found) if is_ranked else found), *rest.values()]
+                shown = [*(rank_options(found) if is_ranked else found), *rest.values()]
                 call_if_open(self, self._show, shown, f"{note} · {len(found)} judged …")
         if is_ranked:
-            found = ranked(found)
+            found = rank_options(found)
         call_if_open(self, self._show if found else self._show_none, found, note)
 
     def _show_none(self, options: list[ModelOption], note: str) -> None:

@@ -21,10 +21,10 @@ from engine.memory.units import GIB
 from engine.planning.knobs import with_matched_types
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Facts, Plan, Planner, Setup
-from engine.planning.request import PLACED, PlanRequest, setup_of, suited
+from engine.planning.request import PLACED, PlanRequest, setup_of, suit_to_machine
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.search import SearchResult
-from engine.planning.what_if import Effect, effects, ranked
+from engine.planning.what_if import Effect, effects, rank_effects
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
 
@@ -115,7 +115,7 @@ class PlanSession:
         if setup.machine == now.machine:
             return setup
         try:
-            return suited(setup, self.planner, kept=self.kept)
+            return suit_to_machine(setup, self.planner, kept=self.kept)
         except PresetError:
             return setup  # llama.cpp refuses its other knobs, which the plan will say
 
@@ -159,7 +159,7 @@ class PlanSession:
             if effect is not None:
                 found.append(effect)
             yield
-        self.effects, self.has_what_ifs = ranked(found, plan), True
+        self.effects, self.has_what_ifs = rank_effects(found, plan), True
 
     # --- what is shown ---
 

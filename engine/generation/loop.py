@@ -4,7 +4,7 @@ Committed tokens are `tokens`. The last one is pending: the sequence has decoded
 `tokens[:-1]`. A round decodes the pending token and the draft in one batch, keeps what the target
 would have said itself, adds the target's own next token, and crops the cache back to the
 invariant. Everything is reported by events; nobody is called. What has to be computed is asked for
-(`computed`), so that a scheduler can compute it together with the steps of other replies.
+(`compute_step`), so that a scheduler can compute it together with the steps of other replies.
 """
 
 import secrets
@@ -36,7 +36,7 @@ from engine.generation.prompt import (
     checked_tokens,
     lasting_prompt,
     may_think,
-    spelled,
+    text_of_tokens,
 )
 from engine.generation.reply import Reply, StreamingText
 from engine.generation.reuse import LastLines
@@ -45,7 +45,7 @@ from engine.generation.scheduler import (
     Item,
     Scheduler,
     StandBy,
-    computed,
+    compute_step,
 )
 from engine.generation.thinking import ThinkingWatch
 from engine.generation.threads import Threads
@@ -260,7 +260,7 @@ class ReplyLoop:
         return Finished(
             reason=FinishReason.CANCELLED,
             text=self._opens * bool(self._request.continues)
-            + spelled(self._request.continues, vocabulary),
+            + text_of_tokens(self._request.continues, vocabulary),
             token_ids=self._request.continues,
             vocabulary_id=vocabulary.identifier,
             seed=self._seed(),
@@ -415,7 +415,7 @@ class ReplyLoop:
         """
         n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
         rows = (reply.tokens[-1], *draft.tokens)[:n_rows]
-        given = yield from computed(Step(reply.sequence, rows))
+        given = yield from compute_step(Step(reply.sequence, rows))
         verdict = verify_draft(
             draft.tokens,
             given.logits,
@@ -431,7 +431,7 @@ class ReplyLoop:
         line = [*reply.tokens, *accepted]
         self._recall.go_back(reply.recalled.slot, len(line) - 1)
         yield from self._shared.prefill.restore(reply, self._cancellation, accepted)
-        given = yield from computed(Step(reply.sequence, (line[-1],)))
+        given = yield from compute_step(Step(reply.sequence, (line[-1],)))
         verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
         return verdict, given
 
@@ -442,12 +442,12 @@ class ReplyLoop:
         costs, threads = self._shared.costs, self._shared.threads
         if given.is_alone and not verdict.is_redecoded:
             costs.add(1 + n_verified, verify_s)
-            return threads.stepped(verify_s, costs.rows.steps(1 + n_verified))
+            return threads.add_step(verify_s, costs.rows.steps(1 + n_verified))
         if 0 < given.n_shared <= MAX_ROWS:
-            is_known = given.n_shared in dict(costs.rows.measured())
+            is_known = given.n_shared in dict(costs.rows.measured_points())
             costs.add(given.n_shared, given.elapsed_s)
             if is_known:  # a guessed cost would say that the machine had changed
-                return threads.stepped(given.elapsed_s, costs.rows.steps(given.n_shared))
+                return threads.add_step(given.elapsed_s, costs.rows.steps(given.n_shared))
         return None
 
     def _tell(
@@ -499,14 +499,14 @@ class ReplyLoop:
     def _measured_costs(self) -> Iterator[CostsMeasured]:
         """What was measured; nothing before a batch was compared with a plain step."""
         rows, plain_s = self._shared.costs.rows, self._shared.costs.plain.seconds
-        if plain_s is not None and len(rows.measured()) > 1:
-            yield CostsMeasured(rows.measured(), plain_s, rows.all_steps)
+        if plain_s is not None and len(rows.measured_points()) > 1:
+            yield CostsMeasured(rows.measured_points(), plain_s, rows.all_steps)
 
     def _finished(self, reply: Reply) -> Finished:
         return Finished(
             reason=reply.ended or FinishReason.CANCELLED,
             text=reply.text.text,
-            token_ids=reply.generated,
+            token_ids=reply.generated_tokens,
             vocabulary_id=self._backend.vocabulary.identifier,
             seed=reply.sampler.seed,
             stats=self._totals(reply),

@@ -12,7 +12,7 @@ from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
-from engine.generation.scheduler import Computed, Scheduler, computed
+from engine.generation.scheduler import Computed, Scheduler, compute_step
 from engine.generation.threads import Threads
 from engine.images import before_image, behind_image
 from engine.requests import Cancellation
@@ -85,7 +85,7 @@ class Prefill:
                 break
             watch.split()
             self._threads.turn_to_prompt(end - start)
-            given = yield from computed(Step(reply.sequence, unread=reply.tokens[start:end]))
+            given = yield from compute_step(Step(reply.sequence, unread=reply.tokens[start:end]))
             batch_s = watch.split()
             if given.is_alone:
                 elapsed_s += batch_s
@@ -117,7 +117,7 @@ class Prefill:
             cancellation.check()
             tokens = [*reply.tokens, *accepted]
             end = _whole(tokens, n_held, min(n_held + self._scheduler.chunk, n_known))
-            yield from computed(Step(reply.sequence, unread=tokens[n_held:end]))
+            yield from compute_step(Step(reply.sequence, unread=tokens[n_held:end]))
 
     def _ready(self, reply: Reply) -> PromptReady:
         """What was found of a prompt, with what that and the rest took and would have taken."""
@@ -137,7 +137,7 @@ class Prefill:
         prefill_s = reply.watch.split()
         *rest, pending = reply.tokens[-1 - n_last :]
         self._threads.turn_to_prompt(1 + n_last)
-        given = yield from computed(Step(reply.sequence, (pending,), unread=rest))
+        given = yield from compute_step(Step(reply.sequence, (pending,), unread=rest))
         elapsed_s = reply.watch.split()
         row_s = elapsed_s
         if n_last:

@@ -158,7 +158,7 @@ def chat_prompt(
             return template.render(shown)
         if reasoning.switch is not None:
             return template.render(shown, **{reasoning.switch: False})
-        return reasoning.closed(template.render(shown))
+        return reasoning.close_thinking(template.render(shown))
 
     rendered = render(messages)
     opens = reasoning.opened_by(rendered) if reasoning is not None and thinks else ""
@@ -224,7 +224,9 @@ def checked_tokens(
     return tuple(tokens)
 
 
-def spelled(token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False) -> str:
+def text_of_tokens(
+    token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False
+) -> str:
     """The text that ids spell, with U+FFFD for what is no character.
 
     Args:
@@ -252,7 +254,7 @@ def _ids_at_end(ids: Sequence[int], text: str, vocabulary: Vocabulary) -> tuple[
         start -= 1
         n_bytes += len(vocabulary.piece(ids[start]))
     kept = tuple(ids[start:])
-    return kept if text and spelled(kept, vocabulary) == text else ()
+    return kept if text and text_of_tokens(kept, vocabulary) == text else ()
 
 
 def pieces_of(
@@ -291,20 +293,20 @@ def pieces_of(
 def _forms(reply: Message, vocabulary: Vocabulary) -> list[tuple[Piece, ...]]:
     """What a template may write of a reply: all of it, or its answer; trimmed or not."""
     ids = reply.token_ids or ()
-    forms = [Piece(text, ids) for text in trimmed(reply.content)]
+    forms = [Piece(text, ids) for text in trim_variants(reply.content)]
     thought = Thought.of(reply.content)
     if thought is None:
         return [(form,) for form in forms]
-    own = spelled(ids, vocabulary)
+    own = text_of_tokens(ids, vocabulary)
     opened = reply.content.removesuffix(own) if own else reply.content
     of_answer = _ids_at_end(ids, thought.answer, vocabulary)
     whole: list[tuple[Piece, ...]] = [(form,) for form in forms]
     if opened and opened != reply.content:
         whole = [(Piece(opened), Piece(text, ids)) for text in (own, own.rstrip())]
-    return [*whole, *((Piece(text, of_answer),) for text in trimmed(thought.answer))]
+    return [*whole, *((Piece(text, of_answer),) for text in trim_variants(thought.answer))]
 
 
-def trimmed(text: str) -> tuple[str, ...]:
+def trim_variants(text: str) -> tuple[str, ...]:
     """A text as it is, and as templates trim it."""
     return text, text.strip(), text.rstrip(), text.lstrip()
 
@@ -357,7 +359,7 @@ def _kept_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], st
     """The leading ids that still spell the piece, and the text behind them."""
     if not piece.token_ids:
         return (), piece.text
-    if spelled(piece.token_ids, vocabulary).strip() == piece.text.strip():
+    if text_of_tokens(piece.token_ids, vocabulary).strip() == piece.text.strip():
         return piece.token_ids, ""
     return _leading_ids(piece, vocabulary)
 

@@ -202,7 +202,7 @@ class Reply:
         return self.n_generated - len(self.request.continues)
 
     @property
-    def generated(self) -> tuple[int, ...]:
+    def generated_tokens(self) -> tuple[int, ...]:
         """Tokens of the reply, without the one that ended it."""
         end = len(self.tokens) - (self.end_token is not None)
         return tuple(self.tokens[self.n_prompt : end])
@@ -213,7 +213,7 @@ class Reply:
         mask = self.sampler.mask
         if not isinstance(mask, GrammarMask):
             return None
-        return mask.is_satisfied(self.tokens[: self.n_prompt + len(self.generated)])
+        return mask.is_satisfied(self.tokens[: self.n_prompt + len(self.generated_tokens)])
 
     def n_left(self, n_ctx: int) -> int:
         """Tokens that may still be added, by the request's limit and the context."""

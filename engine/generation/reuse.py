@@ -10,7 +10,7 @@ from engine.cache.recall import MIN_GAIN, Recalled
 from engine.cache.requantised import Requantised
 from engine.configuration import Adapter
 from engine.events import PromptReady, ReadCause
-from engine.generation.prompt import Prompt, may_think, spelled
+from engine.generation.prompt import Prompt, may_think, text_of_tokens
 from engine.model.reasoning import MARKERS, Thought
 from engine.requests import GenerationRequest, Message
 
@@ -137,7 +137,7 @@ class LastLines:
         return not any(markers.end in since for markers in MARKERS)
 
     def _text(self, tokens: Tokens[int]) -> str:
-        return spelled(tokens, self._vocabulary, special=True)
+        return text_of_tokens(tokens, self._vocabulary, special=True)
 
 
 def _digest(message: Message) -> int:

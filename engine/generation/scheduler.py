@@ -56,7 +56,7 @@ class StandBy:
 Item = Event | Step | StandBy
 
 
-def computed(step: Step) -> Generator[Step, Computed | None, Computed]:
+def compute_step(step: Step) -> Generator[Step, Computed | None, Computed]:
     """What a step gives, within a loop."""
     given = yield step
     assert given is not None, "who yields a step is sent what it gave"

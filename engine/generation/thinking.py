@@ -74,7 +74,7 @@ class ThinkingWatch:
         if self.n_tokens - self._looked_at < LOOK_EVERY:
             return None
         self._looked_at = self.n_tokens
-        return IN_A_LOOP if has_loop(reply.generated[-self.n_tokens :]) else None
+        return IN_A_LOOP if has_loop(reply.generated_tokens[-self.n_tokens :]) else None
 
     def close(self, note: str, n_tokens: int) -> Thinking:
         """Take that the engine has written the end."""

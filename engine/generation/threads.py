@@ -324,7 +324,7 @@ class Threads:
         """Steps come next: llama.cpp left alone would take the rows of a draft for a prompt."""
         self._set(self.n_decode)
 
-    def stepped(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
+    def add_step(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
         """Take the time of a step; what changed for good, if anything.
 
         Args:

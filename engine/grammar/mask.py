@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Vocabulary, common_prefix
-from engine.grammar.source import GrammarError, definition, grammar_of, refused
+from engine.grammar.source import GrammarError, definition, grammar_of, refusal_of
 from engine.requests import GenerationRequest, Grammar
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class GrammarMask:
             del self._masks[next(iter(self._masks))]
         return mask
 
-    def forced(self, history: Tokens[int]) -> list[int]:
+    def forced_tokens(self, history: Tokens[int]) -> list[int]:
         """The tokens of the text that has to follow, whatever is drawn; often there are none.
 
         Another spelling of that text by tokens may be allowed too, so they are guesses.
@@ -156,7 +156,7 @@ class GrammarMask:
         return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def _failed(self) -> GrammarError:
-        return refused(self._grammar, self._matcher.get_error())
+        return refusal_of(self._grammar, self._matcher.get_error())
 
 
 class TokenBytes:
@@ -254,7 +254,7 @@ class Grammars:
         if compiled is None:
             compiled = LLMatcher(self._tokenizer, definition(grammar), log_level=0)
             if compiled.is_error():
-                raise refused(grammar, compiled.get_error())
+                raise refusal_of(grammar, compiled.get_error())
         self._compiled[grammar] = compiled
         if len(self._compiled) > KEPT_MATCHERS:
             del self._compiled[next(iter(self._compiled))]

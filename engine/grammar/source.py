@@ -82,7 +82,7 @@ def check_grammar(grammar: Grammar) -> None:
 
     said = LLMatcher.validate_grammar(definition(grammar), None)
     if said and not said.startswith("WARNING"):
-        raise refused(grammar, said)
+        raise refusal_of(grammar, said)
 
 
 def definition(grammar: Grammar) -> str:
@@ -94,7 +94,7 @@ def definition(grammar: Grammar) -> str:
     return _of_schema(grammar) if grammar.is_schema else _of_grammar(grammar)
 
 
-def refused(grammar: Grammar, said: str) -> GrammarError:
+def refusal_of(grammar: Grammar, said: str) -> GrammarError:
     """What llguidance says of a schema or grammar, as an error with the lines of its own text."""
     first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason is given")
     kind = "JSON schema" if grammar.is_schema else "grammar"

@@ -135,7 +135,7 @@ def _factor(row: DeviceMemory, log: ServerLog, planned: Estimate) -> float | Non
     return None
 
 
-def calibrated(planned: Estimate, known: Calibrations) -> Estimate:
+def apply_calibrations(planned: Estimate, known: Calibrations) -> Estimate:
     """An estimate with what was measured on cards of the same names."""
     devices = tuple(_calibrated_device(device, known) for device in planned.devices)
     return replace(planned, devices=devices)

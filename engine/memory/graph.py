@@ -44,7 +44,7 @@ def add_graph(
 ) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
     graph = Graph(model, configuration, shape, where)
-    visited = (graph.visited,) if graph.visited and graph.is_offloaded else ()
+    visited = (graph.visited_gpu,) if graph.visited_gpu and graph.is_offloaded else ()
     for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
         layers, crossing = _layers_on_device_bytes(graph, device)
         logits = 0
@@ -100,7 +100,7 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
 
     The first GPU also runs the layers of main memory, whose weights visit it.
     """
-    shape, visits = graph.shape, device == graph.visited and graph.is_offloaded
+    shape, visits = graph.shape, device == graph.visited_gpu and graph.is_offloaded
     own = graph.layers_on(device)
     visiting = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and visits
                 for i in graph.layers_on(cpu)]  # fmt: skip

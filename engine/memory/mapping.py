@@ -19,7 +19,7 @@ from engine.memory.weights import (
     loaded_tensors,
     moved_tensors,
     output_as_embeddings,
-    padded,
+    padded_bytes,
     tied_embeddings,
 )
 from engine.model.architecture import layer_counts
@@ -103,14 +103,14 @@ def _mapped_weights(
         elif device is None and tensor.name.startswith(OUTPUT_PREFIXES):
             device = output
         if device is not None and device.kind == "gpu":
-            needed += padded(tensor) * device.is_unified
+            needed += padded_bytes(tensor) * device.is_unified
             continue
         is_row = tensor is looked_up or bool(LOOKED_UP.search(tensor.name))
         is_multiplied = not is_row or (tensor is tied and output.kind == "cpu")
         is_copied = is_multiplied and is_repacked(tensor, instructions)
-        repacked += padded(tensor) * is_copied
+        repacked += padded_bytes(tensor) * is_copied
         if is_row or not is_copied:
             in_place.add(tensor.name)
-            needed += padded(tensor)
+            needed += padded_bytes(tensor)
     mapped = _range_bytes(file, in_place)
     return MappedWeights(mapped, max(0, mapped - needed), repacked)

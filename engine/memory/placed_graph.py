@@ -46,7 +46,7 @@ class Graph:
             "architecture": architecture,
             "scan_width": scan_width(self.model) if by_cuda else 0,
             "is_pipelined": _is_pipelined(self.configuration, self.where),
-            "is_offloaded": self.visited is not None and shape.n_graph_tokens >= LEAST_TOKENS,
+            "is_offloaded": self.visited_gpu is not None and shape.n_graph_tokens >= LEAST_TOKENS,
             "attends_on_cpu": by_cuda and leaves_gpus(architecture, shape),
             "transposes_late": self.configuration.flash_attention == "auto"
             and architecture.has_flash_attention
@@ -56,7 +56,7 @@ class Graph:
             object.__setattr__(self, name, value)
 
     @property
-    def visited(self) -> Device | None:
+    def visited_gpu(self) -> Device | None:
         """The GPU that weights of main memory visit: the first of this machine, no worker's."""
         return next((gpu for gpu in self.where.gpus if not gpu.worker), None)
 

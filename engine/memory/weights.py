@@ -93,7 +93,7 @@ def weights_of(
     embedding_output = output_as_embeddings(file)
     for tensor in loaded_tensors(file, with_head=with_head):
         index = layer_of(tensor.name, n_blocks)
-        nbytes = padded(tensor)
+        nbytes = padded_bytes(tensor)
         device = overridden(tensor.name, rules)
         if device is not None:
             moved[device] += nbytes
@@ -105,7 +105,7 @@ def weights_of(
         else:
             inputs += nbytes
     embeddings = tied_embeddings(file)
-    tied = 0 if embeddings is None else padded(embeddings)
+    tied = 0 if embeddings is None else padded_bytes(embeddings)
     if family_of(file.architecture).sharing is not None:
         outputs, embeddings, tied = outputs + tied, None, 0
     return Weights(
@@ -220,6 +220,6 @@ def output_as_embeddings(file: GgufFile) -> TensorInfo | None:
     return tensors.get("output.weight")
 
 
-def padded(tensor: TensorInfo) -> int:
+def padded_bytes(tensor: TensorInfo) -> int:
     """The bytes that a tensor takes in a buffer."""
     return -(-tensor.nbytes // PADDING) * PADDING

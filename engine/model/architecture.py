@@ -171,7 +171,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     keys = HeaderKeys(file)
     family = keys.family
     n_blocks, n_layers = layer_counts(keys)
-    d_hidden = keys.needed("embedding_length")
+    d_hidden = keys.positive("embedding_length")
     nothing = [0] * n_blocks
     heads, kv_heads = _heads(keys, n_blocks)
     dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
@@ -181,7 +181,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         name=keys.name,
         n_layers=n_layers,
         n_blocks=n_blocks,
-        n_ctx_train=keys.needed("context_length"),
+        n_ctx_train=keys.positive("context_length"),
         d_hidden=d_hidden,
         n_heads=max(heads),
         n_vocab=file.n_vocab or keys.optional("vocab_size", 0),

@@ -210,7 +210,7 @@ class HeaderKeys:
             )
         return default if value is None else max(0, value)
 
-    def needed(self, key: str) -> int:
+    def positive(self, key: str) -> int:
         """A number above zero.
 
         Raises:
@@ -226,7 +226,7 @@ class HeaderKeys:
 
     def n_blocks(self) -> int:
         """The number of blocks, those of a next-token head among them."""
-        n_blocks = self.needed("block_count")
+        n_blocks = self.positive("block_count")
         if n_blocks > MAX_LAYERS:
             raise ModelFileError(
                 f"{self.file.path.name} claims {n_blocks} layers; at most {MAX_LAYERS} are believed"
@@ -248,7 +248,7 @@ class HeaderKeys:
                 )
             return list(array[:n_layers])
         if default is None:
-            return [self.needed(key)] * n_layers
+            return [self.positive(key)] * n_layers
         return [self.optional(key, -1)] * n_layers if self.has(key) else default
 
     def flags(self, key: str, n_layers: int) -> list[bool] | None:

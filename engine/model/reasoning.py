@@ -105,7 +105,7 @@ class Reasoning:
         tail = prompt[at:] if at >= 0 else ""
         return tail if tail.strip() == self.markers.start.strip() else ""
 
-    def closed(self, prompt: str) -> str:
+    def close_thinking(self, prompt: str) -> str:
         """A prompt behind which the model answers at once."""
         start, end = self.markers.start, self.markers.end
         opened = self.opened_by(prompt)

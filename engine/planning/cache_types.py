@@ -56,7 +56,7 @@ def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
     if wanted.type_k is None and wanted.type_v is None:
         return None
     if known.has_verdict:
-        allowed = tuple(filter(wanted.allows, known.allowed()))
+        allowed = tuple(filter(wanted.allows, known.allowed_types()))
         if not allowed:
             given = f"keys of {wanted.type_k}" if wanted.type_k else f"values of {wanted.type_v}"
             raise PresetError(
@@ -89,7 +89,7 @@ def kinds_for(
     return choose(known.report, wish, known.gates, size)
 
 
-def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:
+def with_budget(cost: Estimator, budget_bytes: int | None) -> Estimator:
     """An estimator that refuses a cache beyond a budget, as llama.cpp refuses what it cannot do."""
     if budget_bytes is None:
         return cost

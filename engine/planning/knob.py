@@ -62,19 +62,20 @@ def with_value(setup: Setup, name: str, value: object) -> Setup:
         KnobError: the micro-batch is larger than the batch.
     """
     now = setup.configuration
-    changed = replace(setup, target=value) if name == "target" else setup.changed(**{name: value})  # type: ignore[arg-type]  # of TARGETS
+    is_target = name == "target"
+    changed = replace(setup, target=value) if is_target else setup.with_values(**{name: value})  # type: ignore[arg-type]  # of TARGETS
     match name, value:
         case "n_ctx", int():
             return setup.with_configuration(with_n_ctx(now, value))
         case "n_batch", int():
-            return changed.changed(n_ubatch=min(now.n_ubatch, value))
+            return changed.with_values(n_ubatch=min(now.n_ubatch, value))
         case "n_ubatch", int() if value > now.n_batch:
             raise KnobError(
                 f"{value:,} is more than the batch of {now.n_batch:,}: raise that first"
             )
         case "type_v", str() if value in KV_TYPES and now.flash_attention == "off":
             is_packed = is_quantized(changed.configuration.type_v)
-            return changed.changed(flash_attention="auto") if is_packed else changed
+            return changed.with_values(flash_attention="auto") if is_packed else changed
         case _:
             return changed
 

@@ -68,7 +68,7 @@ def with_matched_types(setup: Setup, facts: Facts) -> Setup:
     now = setup.configuration
     if not facts.model.architecture.needs_one_type or now.type_k == now.type_v:
         return setup
-    return setup.changed(type_v=now.type_k)
+    return setup.with_values(type_v=now.type_k)
 
 
 # --- shares, the program and its machine ---
@@ -93,7 +93,7 @@ def _step_split(setup: Setup, facts: Facts, step: int) -> Setup:
     rest = sum(others) or 1
     shares = [round((100 - wanted) * share / rest) for share in others]
     shares[-1] += 100 - wanted - sum(shares)
-    return setup.changed(tensor_split=(float(wanted), *map(float, shares)))
+    return setup.with_values(tensor_split=(float(wanted), *map(float, shares)))
 
 
 def _format_split(setup: Setup) -> str:
@@ -128,20 +128,20 @@ def with_draft(setup: Setup, path: Path | None) -> Setup:
         speculation = replace(speculation, predictor=PredictorName.DRAFT)
     elif speculation.predictor is PredictorName.DRAFT:
         speculation = replace(speculation, predictor=PredictorName.SUFFIX)
-    return setup.changed(draft=draft, speculation=speculation)
+    return setup.with_values(draft=draft, speculation=speculation)
 
 
 def with_projector(setup: Setup, path: Path | None) -> Setup:
     """The setup with a projector for images or sound, or with none."""
-    return setup.changed(mmproj_path=path)
+    return setup.with_values(mmproj_path=path)
 
 
 def with_adapter(setup: Setup, path: Path | None) -> Setup:
     """The setup with one more adapter; None takes the last one away."""
     now = setup.configuration.adapters
     if path is None:
-        return setup.changed(adapters=now[:-1])
-    return setup.changed(adapters=(*(kept for kept in now if kept.path != path), Adapter(path)))
+        return setup.with_values(adapters=now[:-1])
+    return setup.with_values(adapters=(*(kept for kept in now if kept.path != path), Adapter(path)))
 
 
 def _draft_files(setup: Setup) -> tuple[Path, ...]:
@@ -181,7 +181,7 @@ KNOBS: tuple[Knob, ...] = (
            idle=_ONE_GPU),
     Knob("tensor_split", "GPU shares", "Share of each GPU in the layers. Type 3:1 or auto.",
          _format_split, _step_split,
-         lambda setup, text: setup.changed(tensor_split=parse_shares(text)),
+         lambda setup, text: setup.with_values(tensor_split=parse_shares(text)),
          ((_takes_one, "split none uses one GPU"), *_ONE_GPU)),
     number("main_gpu", "main GPU", "The GPU that takes everything.",
            stops=lambda _, facts: range(max(len(facts.gpus), 1)), bounds=(0, MAX_GPU),

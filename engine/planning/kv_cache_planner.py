@@ -163,7 +163,7 @@ class KVCachePlanner:
         found = _model(model, quantization)
         if self._draft is not None:
             check_headers(found.file, self._planner.model(self._draft).file)
-        self._take(self._setup.changed(model_path=self._planner.add(found)), self.offload)
+        self._take(self._setup.with_values(model_path=self._planner.add(found)), self.offload)
 
     def set_draft(
         self, model: str | Path | Model | None, quantization: str = DEFAULT_QUANTIZATION
@@ -326,7 +326,7 @@ class KVCachePlanner:
         if faults:
             raise PresetError("; ".join(faults))
         found = {name: getattr(rules, name) for name in values}
-        changed = self._setup.changed(**{k: -1 if v == "all" else v for k, v in found.items()})
+        changed = self._setup.with_values(**{k: -1 if v == "all" else v for k, v in found.items()})
         now = with_n_ctx(changed.configuration, changed.configuration.n_ctx)
         return changed.with_configuration(now), None if offload is None else Offload(str(offload))
 

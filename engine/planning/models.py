@@ -133,7 +133,7 @@ def hub_options(
     weights are. Of the file whose header was read all is exact.
     """
     for each in models:
-        model = scaled(read, each.nbytes)
+        model = with_weights_of(read, each.nbytes)
         option = ModelOption(each.address, each.name, (format_bytes(each.nbytes),))
         try:
             option = with_verdict(option, model, context)
@@ -144,7 +144,7 @@ def hub_options(
         yield replace(option, max_n_ctx=largest)
 
 
-def scaled(model: Model, nbytes: int) -> Model:
+def with_weights_of(model: Model, nbytes: int) -> Model:
     """The model with weights as large as those of a file of so many bytes."""
     file = model.file
     held = sum(tensor.nbytes for tensor in file.tensors)
@@ -179,7 +179,7 @@ def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubMod
     return next(iter(usual or fitting[::-1]), None)
 
 
-def ranked(options: Iterable[ModelOption]) -> list[ModelOption]:
+def rank_options(options: Iterable[ModelOption]) -> list[ModelOption]:
     """What fits first: the largest that is quick, the largest that is slow, tight, partly, no."""
     return sorted(options, key=_rank)
 

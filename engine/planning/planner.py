@@ -9,7 +9,7 @@ from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidth
-from engine.memory.calibration import Calibrations, calibrated
+from engine.memory.calibration import Calibrations, apply_calibrations
 from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
@@ -45,7 +45,7 @@ class Setup:
         """The same for another configuration."""
         return replace(self, configuration=configuration)
 
-    def changed(self, **values: object) -> "Setup":
+    def with_values(self, **values: object) -> "Setup":
         """The same with other values of the configuration, by their names."""
         now: Configuration = replace(self.configuration, **values)  # type: ignore[arg-type]  # by name
         return replace(self, configuration=now)
@@ -249,7 +249,7 @@ class Planner:
             companions=self._companions(now),
         )
         known = self._calibrations()
-        return calibrated(found, known) if known else found
+        return apply_calibrations(found, known) if known else found
 
     def _companions(self, configuration: Configuration) -> Companions:
         """The headers of the files that run beside the model."""

@@ -81,7 +81,7 @@ def setup_of(
     return Setup(configuration, target, machine, round(rules.margin_gib * GIB))
 
 
-def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
+def suit_to_machine(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
     """The setup with the context and the layers that suit its machine beside its other knobs.
 
     They are those of `kvchat plan` with the same options.

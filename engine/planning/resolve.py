@@ -33,7 +33,7 @@ from engine.model.architecture import Model
 from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import budgeted, kinds_for, open_types, pairs_for
+from engine.planning.cache_types import kinds_for, open_types, pairs_for, with_budget
 from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.placements import fastest_fitting, placements, room_of
 from engine.planning.search import SearchResult, search
@@ -88,7 +88,7 @@ def resolve(
     if rules.goal is not None:
         return question.by_goal(start, Goal(rules.goal), draft)
     wanted = open_types(rules)
-    return question.settled(start) if wanted is None else question.with_types(start, wanted)
+    return question.settle(start) if wanted is None else question.with_types(start, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class _Question:
             return self.rules.n_ctx
         return min(self.model.architecture.n_ctx_train, AUTO_N_CTX) * self.rules.n_slots
 
-    def settled(self, start: Configuration, budget_bytes: int | None = None) -> Configuration:
+    def settle(self, start: Configuration, budget_bytes: int | None = None) -> Configuration:
         """The configuration with its layers and its context; its cache types stay.
 
         Raises:
@@ -126,7 +126,7 @@ class _Question:
         refusal: DoesNotFitError | None = None
         for candidate in kinds:
             try:
-                now = self.settled(with_pair(start, candidate.pair), wanted.budget_bytes)
+                now = self.settle(with_pair(start, candidate.pair), wanted.budget_bytes)
             except DoesNotFitError as error:
                 refusal = error
                 continue
@@ -161,7 +161,7 @@ class _Question:
             return with_n_ctx(now, self.rules.n_ctx)
         trained = self.model.architecture.n_ctx_train
         per_slot = trained if self.rules.n_ctx == "max" else min(trained, AUTO_N_CTX)
-        limit, cost = per_slot * self.rules.n_slots, budgeted(self.cost, budget_bytes)
+        limit, cost = per_slot * self.rules.n_slots, with_budget(self.cost, budget_bytes)
 
         def left(steps: int) -> int:
             try:
@@ -276,7 +276,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
     start = Configuration(
         model_path=path,
         n_ctx=LEAST_N_CTX,
-        **rules.shared(),
+        **rules.shared_fields(),
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=_projector_path(rules),
         adapters=tuple(map(Adapter.read, rules.lora)),

@@ -11,7 +11,7 @@ from engine.memory.kv_cache import PAD, is_whole
 from engine.memory.terms import Target
 from engine.model.architecture import Model
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import budgeted
+from engine.planning.cache_types import with_budget
 from engine.planning.explain import (
     Alternative,
     ChosenKnob,
@@ -89,7 +89,7 @@ def search(
     cost = cost or estimator(model, devices, target=target, draft=draft)
     space = Space(
         start,
-        budgeted(cost, limits.cache_bytes),
+        with_budget(cost, limits.cache_bytes),
         placements=placements(model, devices, limits.offload),
         pairs=pairs,
         micro_batches=_micro_batches(start, limits),
@@ -144,7 +144,7 @@ def _pairs(
         return (whole,)
     if not known.has_verdict:
         return (whole, *FAST_PAIRS[1:])
-    measured = [pair for pair in known.allowed() if not has_gpu or pair in FAST_PAIRS]
+    measured = [pair for pair in known.allowed_types() if not has_gpu or pair in FAST_PAIRS]
     return (whole, *(pair for pair in measured if not is_whole(pair)))
 
 

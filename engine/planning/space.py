@@ -142,15 +142,15 @@ def last_within(left: Callable[[int], int], low: int, high: int) -> int | None:
     if left(high) >= 0:
         return high
 
-    def narrowed(tried: int) -> tuple[int, int]:
+    def narrow(tried: int) -> tuple[int, int]:
         middle = min(max(tried, low + 1), high - 1)
         return (middle, high) if left(middle) >= 0 else (low, middle)
 
     while high - low > 1:
         span = high - low
-        low, high = narrowed(low + span * left(low) // (left(low) - left(high)))
+        low, high = narrow(low + span * left(low) // (left(low) - left(high)))
         if 2 * (high - low) > span:
-            low, high = narrowed((low + high) // 2)
+            low, high = narrow((low + high) // 2)
     return low
 
 

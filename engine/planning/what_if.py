@@ -83,7 +83,7 @@ def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | Non
         yield effect if effect is not None and _matters(effect, plan) else None
 
 
-def ranked(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
+def rank_effects(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
     """The best effects: first what makes the plan fit, then what saves, then what has room besides.
 
     Among equals the order of trying stays: what costs the least quality or speed comes first.
@@ -99,7 +99,7 @@ def ranked(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
 
 def what_ifs(plan: Plan, planner: Planner, facts: Facts) -> tuple[Effect, ...]:
     """The changes worth a thought at once, the best first."""
-    return ranked([effect for effect in effects(plan, planner, facts) if effect], plan)
+    return rank_effects([effect for effect in effects(plan, planner, facts) if effect], plan)
 
 
 def recommendation(plan: Plan, planner: Planner) -> str:
@@ -186,7 +186,7 @@ def _most_on_gpus(plan: Plan, cost: Estimator, name: LayersName) -> Configuratio
 
     def without(n_moved: int) -> Configuration:
         number = n_moved if name == "n_cpu_moe" else n_all - n_moved
-        return plan.setup.changed(**{name: -1 if number == n_all else number}).configuration
+        return plan.setup.with_values(**{name: -1 if number == n_all else number}).configuration
 
     def fits(n_moved: int) -> bool:
         try:

@@ -109,7 +109,7 @@ def has_verdict(report: Report) -> bool:
     return report.allows_verdict and report.reference is not None
 
 
-def judged(report: Report, gates: Gates) -> tuple[Candidate, ...]:
+def judge(report: Report, gates: Gates) -> tuple[Candidate, ...]:
     """The reference and every kind of a report with the objections of the gates, the best first.
 
     The best is the one that uses the least of its gates; no rate and no budget counts.
@@ -132,7 +132,7 @@ def token_seconds(cost: Cost | None, depth: int) -> float | None:
     return max(shallow, shallow + slope * (depth - cost.shallow_depth))
 
 
-def timed(candidate: Candidate, n_ctx: int) -> Candidate:
+def with_seconds(candidate: Candidate, n_ctx: int) -> Candidate:
     """The candidate with its seconds for a token in the middle of a context."""
     cost = None if candidate.measured is None else candidate.measured.cost
     return replace(candidate, token_s=token_seconds(cost, n_ctx // 2))
@@ -173,8 +173,8 @@ def is_coarser(pair: KVTypes, other: KVTypes) -> bool:
 
 def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> list[Candidate]:
     found = [
-        _sized(timed(each, wish.n_ctx) if wish.counts_rates else each, wish, size)
-        for each in judged(report, gates)
+        _sized(with_seconds(each, wish.n_ctx) if wish.counts_rates else each, wish, size)
+        for each in judge(report, gates)
         if wish.allows(each.pair)
     ]
     if str(report.subject.reference) == WIDEST and all(each.objections for each in found):

@@ -9,10 +9,10 @@ from engine.policy.choice import (
     Basis,
     Candidate,
     has_verdict,
-    judged,
+    judge,
     reference_seconds,
     speed_order,
-    timed,
+    with_seconds,
 )
 from engine.policy.gates import Gates
 from engine.policy.pairs import COARSENESS, guessed_cost
@@ -63,7 +63,7 @@ class Known:
     """The measured pairs by what they lose, the finest first; none without a report."""
 
     def __post_init__(self) -> None:
-        found = () if self.report is None else judged(self.report, self.gates)
+        found = () if self.report is None else judge(self.report, self.gates)
         object.__setattr__(self, "candidates", {each.pair: each for each in found})
 
     @property
@@ -81,7 +81,7 @@ class Known:
             return Standing(Basis.UNKNOWN, f"not among the {n_kinds} kinds that were measured", "?")
         return _measured(found, has_verdict=self.has_verdict, n_tokens=self.report.n_tokens)
 
-    def allowed(self) -> tuple[KVTypes, ...]:
+    def allowed_types(self) -> tuple[KVTypes, ...]:
         """The measured pairs that keep the gates, the finest first; empty without a verdict."""
         if not self.has_verdict:
             return ()
@@ -94,7 +94,7 @@ class Known:
         if self.report is None or not self.has_rates or any(pair not in known for pair in listed):
             return listed
         base_s = reference_seconds(self.report, USUAL_N_CTX // 2)
-        found = {pair: timed(known[pair], USUAL_N_CTX) for pair in listed}
+        found = {pair: with_seconds(known[pair], USUAL_N_CTX) for pair in listed}
         return tuple(sorted(found, key=lambda pair: speed_order(found[pair], base_s)))
 
     def costs(self, pairs: Iterable[KVTypes]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from engine.configuration import Configuration, EngineSettings
 from engine.errors import PresetError, PresetFileError
 from engine.files import replace_file
 from engine.presets.preset import Preset, read_preset
-from engine.validation import explain, explained
+from engine.validation import explain, explain_faults
 
 PACKAGED = Path(__file__).resolve().parent / "_builtin"
 CHECKOUT = Path(__file__).resolve().parent.parent.parent / "presets"
@@ -165,7 +165,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
         PresetFileError: the name is impossible.
     """
     data: dict[str, object] = {
-        **configuration.shared(),
+        **configuration.shared_fields(),
         "name": name,
         "model": str(configuration.model_path),
         "n_ctx": configuration.n_ctx,
@@ -174,7 +174,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
         "n_gpu_layers": _layers(configuration.n_gpu_layers),
         "n_cpu_moe": _layers(configuration.n_cpu_moe),
         "mmproj": None if configuration.mmproj_path is None else str(configuration.mmproj_path),
-        "lora": [adapter.spelled for adapter in configuration.adapters],
+        "lora": [adapter.text for adapter in configuration.adapters],
         "sampling": asdict(configuration.sampling),
     }
     draft = configuration.draft
@@ -208,7 +208,7 @@ def made_preset(data: Mapping[str, object]) -> Preset:
         return Preset.model_validate(data)
     except ValidationError as error:
         raise PresetFileError(
-            f"this makes no preset: {explained(explain(error, Preset))}"
+            f"this makes no preset: {explain_faults(explain(error, Preset))}"
         ) from error
 
 

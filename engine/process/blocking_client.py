@@ -74,7 +74,7 @@ class BlockingClient:
         self._is_restarting = False
 
     @property
-    def loaded(self) -> Loaded:
+    def last_loaded(self) -> Loaded:
         """The event of the model that was loaded last."""
         assert self._loaded is not None, "load a model first"
         return self._loaded

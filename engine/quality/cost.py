@@ -36,7 +36,7 @@ def shape_of(n_ctx: int) -> BatchShape:
     return BatchShape(n_ctx, min(N_BATCH, n_ctx), 1)
 
 
-def timed(
+def time_kinds(
     rows: Sequence[Contestant], tokens: Sequence[int], n_ctx: int
 ) -> Iterator[tuple[KVTypes, Cost] | int]:
     """What each kind costs; between timed runs their tokens, so that the caller can stop.

@@ -16,7 +16,7 @@ import psutil
 from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.errors import DecodeAborted, ModelLoadError
-from engine.quality.cost import LEAST_CTX, n_timed, shape_of, timed
+from engine.quality.cost import LEAST_CTX, n_timed, shape_of, time_kinds
 from engine.quality.metrics import Rows
 from engine.quality.records import Cost, Measurement, QualityError, Report, Role
 from engine.quality.row_store import RowKey, write_rows
@@ -341,7 +341,7 @@ class Laboratory:
         while wanted := [each for each in (reference, *others) if self._lacks_cost(*each)]:
             try:
                 yield from self._open_group(wanted, shape_of(n_ctx), 0)
-                for done in timed(self._opened, tokens, n_ctx):
+                for done in time_kinds(self._opened, tokens, n_ctx):
                     self._check_is_wanted()
                     if isinstance(done, int):
                         self._n_done += done

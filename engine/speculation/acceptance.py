@@ -66,18 +66,18 @@ class Acceptance:
             source, is_right = outcome.source, outcome.is_right
             for cell in _cells(source, before.get(source, FIRST_RECENT), outcome.confidence):
                 self._counts.setdefault(cell, _Count()).add(is_right=is_right)
-            n_right, n_seen = self.tried(source)
+            n_right, n_seen = self.counts_of(source)
             self._tried[source] = n_right + is_right, n_seen + 1
             recent = self._recent.get(source, FIRST_RECENT)
             self._recent[source] = recent + RECENT_WEIGHT * (is_right - recent)
 
-    def tried(self, source: str) -> tuple[int, int]:
+    def counts_of(self, source: str) -> tuple[int, int]:
         """How many guesses of a source were right, and of how many that were examined."""
         return self._tried.get(source, (0, 0))
 
     def is_known(self, source: str) -> bool:
         """Whether a source's own outcomes weigh as much as what it says of itself."""
-        return self.tried(source)[1] >= STRENGTH
+        return self.counts_of(source)[1] >= STRENGTH
 
     def share(self, source: str, confidence: float) -> float:
         """The share of right guesses to expect at this confidence, where the source is now."""

@@ -359,7 +359,7 @@ class AutoController:
         if length:
             self.reason = f"off: {self._said(shares, length)}, but too many were wrong lately"
             return
-        n_right, n_tried = self.acceptance.tried(self._name)
+        n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (
             f"off: a drafted token costs {self._added_steps(1)[0]:.2f} steps, taken as "
             f"{shares[0]:.0%} right ({n_right:,} of {n_tried:,} guesses)"

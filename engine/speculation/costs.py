@@ -140,7 +140,7 @@ class Costs:
         None where too little was measured.
         """
         rows, plain_s = self._others.get(self._n_usual, (self.rows, self.plain.seconds))
-        points = rows.measured()
+        points = rows.measured_points()
         if plain_s is None or len(points) < LEAST_POINTS:
             return None
         costs = {name: cost.known() for name, cost in self.drafts.items()}
@@ -268,7 +268,7 @@ class RowCosts:
         """The cost of a batch in plain steps; 1 for one row."""
         return self.all_steps[n_rows - 1]
 
-    def measured(self) -> Points:
+    def measured_points(self) -> Points:
         """The measured points, rows and plain steps, one row first."""
         if not self.plain.n_measured and not self._ratios:
             return ()

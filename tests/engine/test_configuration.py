@@ -71,4 +71,4 @@ def test_a_value_outside_its_bounds_is_told_with_them(changes: dict[str, float],
 def test_a_preset_has_every_setting_of_the_engine_with_the_same_default() -> None:
     usual, preset = Configuration(Path("m.gguf"), 512), Preset(name="usual")
     assert {each.name for each in fields(EngineSettings)} <= {*Preset.model_fields}
-    assert preset.shared() == usual.shared()
+    assert preset.shared_fields() == usual.shared_fields()

@@ -159,7 +159,7 @@ class LlamaCppBackend(BaseBackend):
     def can_slice(self) -> bool:
         if not self.states.is_learned:
             self._learn_states()
-        return self.states.sliced is not None
+        return self.states.slice_layout is not None
 
     @property
     def state_format(self) -> str:

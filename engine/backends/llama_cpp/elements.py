@@ -49,7 +49,7 @@ def convert(
         n = min(step, n_elements - start)
         at = source.ctypes.data + start // before.block_size * before.block_bytes
         read(at, floats.ctypes.data, n)
-        values = rotated(floats[:n], rotation) if turns else floats[:n]
+        values = hadamard_rotate(floats[:n], rotation) if turns else floats[:n]
         write(
             values.ctypes.data,
             target.ctypes.data + start // after.block_size * after.block_bytes,
@@ -57,7 +57,7 @@ def convert(
         )
 
 
-def rotated(values: Floats, size: int) -> Floats:
+def hadamard_rotate(values: Floats, size: int) -> Floats:
     """Every stretch of `size` elements times the orthonormal Walsh-Hadamard matrix.
 
     The sums are taken in the order of ggml's `ggml_compute_forward_fwht`, to the bit.

@@ -72,7 +72,7 @@ class States:
         self.is_learned = False
 
     @property
-    def sliced(self) -> AttentionLayout | None:
+    def slice_layout(self) -> AttentionLayout | None:
         """The layout where states can be cut at any token: full attention and nothing else."""
         match self._shape:
             case (AttentionLayout() as shape,) if not self._n_swa:
@@ -241,7 +241,7 @@ class States:
         return first_position(state, self._needed())
 
     def _needed(self) -> AttentionLayout:
-        shape = self.sliced
+        shape = self.slice_layout
         if shape is None:
             raise StateError(
                 "states of this model cannot be cut: it has a sliding window, a recurrent state "

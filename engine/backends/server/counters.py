@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from engine.backends.server.facts import Program, ServerFacts, slots_of
 from engine.backends.server.http import Http
-from engine.backends.server.served_reply import bounded, count_of
+from engine.backends.server.served_reply import bound_number, count_of
 from engine.errors import ServerError
 from engine.events import PanelName, ServerFigure, ServerTold
 
@@ -92,7 +92,7 @@ def read_samples(text: str) -> dict[str, float]:
             continue
         if math.isfinite(value):
             total = found.get(match["name"], 0.0) + value
-            found[match["name"]] = bounded(total, MOST_VALUE)
+            found[match["name"]] = bound_number(total, MOST_VALUE)
     return found
 
 

@@ -11,14 +11,14 @@ from engine.backends.server.served_reply import (
     MOST_DRAFT,
     MOST_TPS,
     ServedReply,
-    bounded,
+    bound_number,
     count_of,
     id_of,
     seconds_of,
 )
 from engine.errors import ServerError
 from engine.events import Event, FinishReason, TokenKind
-from engine.generation.prompt import Piece, pieces_of, trimmed
+from engine.generation.prompt import Piece, pieces_of, trim_variants
 from engine.grammar.source import GrammarError, grammar_of, is_lark
 from engine.images import Image, images_in, parts_of
 from engine.requests import Cancellation, GenerationRequest, Message
@@ -228,7 +228,7 @@ class _Rounds:
         if timings:
             self._count(timings)
         self.n_told += n_tokens
-        yield self.reply.committed(
+        yield self.reply.commit_text(
             text, token, n_tokens=n_tokens, kind=self._kind(), source=self._source()
         )
         if self.n_told > self.of_round[1]:
@@ -270,7 +270,7 @@ class _Rounds:
 
 
 def _forms(reply: Message) -> list[tuple[Piece, ...]]:
-    return [(Piece(text, reply.token_ids or ()),) for text in trimmed(reply.content)]
+    return [(Piece(text, reply.token_ids or ()),) for text in trim_variants(reply.content)]
 
 
 def _limit(request: GenerationRequest) -> int:
@@ -286,7 +286,7 @@ def _take_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
     reply.n_accepted = count_of(timings, "draft_n_accepted", reply.n_drafted)
     reply.prefill_s = seconds_of(timings, "prompt_ms", MILLI)
     reply.decode_s = seconds_of(timings, "predicted_ms", MILLI)
-    reply.decode_tps = bounded(timings.get("predicted_per_second"), MOST_TPS) or None
+    reply.decode_tps = bound_number(timings.get("predicted_per_second"), MOST_TPS) or None
 
 
 def _take_end(told: Mapping[str, object], reply: ServedReply) -> None:

@@ -36,7 +36,7 @@ class Ollama:
                 raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
             if text := reply.woven(*_parts(told)):
                 yield from reply.begun()
-                yield reply.committed(text, n_tokens=0)
+                yield reply.commit_text(text, n_tokens=0)
             if told.get("done"):
                 self._take_end(told, reply)
                 yield from reply.cells()

@@ -53,7 +53,7 @@ class OpenAI:
                 last_at = time.monotonic()
                 first_at = first_at or last_at
                 yield from reply.begun()
-                yield reply.committed(said, n_tokens=n_tokens)
+                yield reply.commit_text(said, n_tokens=n_tokens)
                 yield from reply.cells()
             else:
                 reply.n_emitted += n_tokens  # the count comes behind the text

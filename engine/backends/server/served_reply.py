@@ -119,7 +119,7 @@ class ServedReply:
         ready = PromptReady(self.n_prompt or 0, n_hot=self.n_reused or 0, elapsed_s=read_s)
         return [ready, *self.cells()]
 
-    def committed(
+    def commit_text(
         self,
         text: str,
         token: int | None = None,
@@ -177,7 +177,7 @@ class ServedReply:
         n_used = min(self.n_prompt + self.n_emitted, self.n_ctx)
         return [CacheChanged(n_used, self.n_ctx, None)]
 
-    def finished(self, reason: FinishReason) -> Finished:
+    def finish(self, reason: FinishReason) -> Finished:
         """The reply as it is, whole or cut."""
         ids = tuple(token for token in self.ids if token is not None)
         is_whole = len(ids) == len(self.ids) and not self.has_nameless
@@ -213,7 +213,7 @@ class ServedReply:
         )
 
 
-def bounded(value: object, most: float) -> float:
+def bound_number(value: object, most: float) -> float:
     """A number from 0 to `most`; 0 where it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
@@ -222,7 +222,7 @@ def bounded(value: object, most: float) -> float:
 
 def count_of(sent: Mapping[str, object], name: str, most: int = MOST_TOKENS) -> int:
     """A count, rounded down; 0 where there is none."""
-    return int(bounded(sent.get(name), most))
+    return int(bound_number(sent.get(name), most))
 
 
 def seconds_of(sent: Mapping[str, object], name: str, unit_s: float) -> float:
@@ -233,7 +233,7 @@ def seconds_of(sent: Mapping[str, object], name: str, unit_s: float) -> float:
         name: Of the time.
         unit_s: Seconds of the unit that it is in.
     """
-    return bounded(sent.get(name), MOST_S / unit_s) * unit_s
+    return bound_number(sent.get(name), MOST_S / unit_s) * unit_s
 
 
 def size_of(value: object) -> int | None:

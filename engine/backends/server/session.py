@@ -341,7 +341,7 @@ class ServerSession:
         self._fail(generation, ServerError(f"what came could not be read: {fault}"))
 
     def _end(self, generation: ServedGeneration, reason: FinishReason) -> None:
-        generation.came.append(generation.reply.finished(reason))
+        generation.came.append(generation.reply.finish(reason))
         generation.has_ended = True
 
     # --- what is loaded ---

@@ -90,7 +90,7 @@ class TorchBackend(BaseBackend):
         shape = read_hyperparameters(model)
         _check_settings(configuration, shape)
         plan = configuration.decode_plan
-        self._plan = None if plan is None else DecodePlan.named(plan)
+        self._plan = None if plan is None else DecodePlan.parse(plan)
         self._device = choose_device(configuration)
         self._dtype = choose_dtype(configuration, self._device)
         self._compile = configuration.compile

@@ -34,7 +34,7 @@ class DecodePlan:
     buckets: tuple[Bucket, ...]
 
     @classmethod
-    def named(cls, name: DecodePlanName) -> "DecodePlan":
+    def parse(cls, name: DecodePlanName) -> "DecodePlan":
         """The plan of a name as `EngineSettings.decode_plan` has it: `auto`, `128`, `128/512`."""
         if name == "auto":
             return cls(AUTO)

@@ -31,16 +31,16 @@ from engine.presets.programs.remarks import (
 from engine.presets.programs.rules import (
     ALL_LAYERS,
     Data,
-    counted,
+    as_list,
     device_name,
     file_stem,
     kv_type,
     layers_rule,
     layers_written,
-    listed,
     override_rule,
-    validated,
+    validate_preset,
     whole,
+    whole_number,
 )
 
 PROGRAM = "koboldcpp"
@@ -121,7 +121,7 @@ def read(request: ImportRequest) -> Imported:
         f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in given.items() if value
     ]
     called = request.name or file_stem(model or SOURCE)
-    return Imported(validated({"name": called, **rules}, SOURCE), SOURCE, tuple(left_out))
+    return Imported(validate_preset({"name": called, **rules}, SOURCE), SOURCE, tuple(left_out))
 
 
 # --- from a configuration ---
@@ -195,10 +195,10 @@ def _read_counts(given: dict[str, object]) -> Data:
     found: Data = {
         rule: count
         for key, rule in (("contextsize", "n_ctx"), ("threads", "n_threads"))
-        if (count := counted(given.pop(key, None))) is not None and count > 0
+        if (count := whole_number(given.pop(key, None))) is not None and count > 0
     }
     for key in ("batchsize", "blasbatchsize"):
-        n_batch = counted(given.pop(key, None))
+        n_batch = whole_number(given.pop(key, None))
         if n_batch is not None and n_batch > 0:
             found["n_batch"] = found["n_ubatch"] = n_batch
     return found
@@ -222,20 +222,22 @@ def _read_cache(given: dict[str, object], left_out: list[str]) -> Data:
 
 
 def _read_placement(given: dict[str, object], left_out: list[str]) -> Data:
-    n_layers = counted(given.pop("gpulayers", None))
+    n_layers = whole_number(given.pop("gpulayers", None))
     rules: Data = {"n_gpu_layers": "auto" if n_layers is None else layers_rule(n_layers)}
     if given.pop("usecpu", False):
         rules["n_gpu_layers"] = 0
     words = given.pop("usecuda", None) or given.pop("usecublas", None)
-    cards = [card for word in listed(words) if (card := whole(str(word))) is not None and card >= 0]
-    main_gpu = counted(given.pop("maingpu", None))
+    cards = [
+        card for word in as_list(words) if (card := whole(str(word))) is not None and card >= 0
+    ]
+    main_gpu = whole_number(given.pop("maingpu", None))
     if main_gpu is not None and main_gpu >= 0:
         rules["main_gpu"] = main_gpu
     if cards:
         rules.update(split_mode="none", main_gpu=cards[0])
     if split := given.pop("tensor_split", None):
         rules["tensor_split"] = split
-    n_experts = counted(given.pop("moecpu", None)) or 0
+    n_experts = whole_number(given.pop("moecpu", None)) or 0
     rules["n_cpu_moe"] = "all" if n_experts >= ALL_LAYERS else max(n_experts, 0)
     written = str(given.pop("overridetensors", None) or "")
     overrides = [override_rule(part, left_out) for part in written.split(",") if part]
@@ -249,16 +251,16 @@ def _read_companions(given: dict[str, object]) -> Data:
         rules["mmproj"] = projector
         rules["mmproj_offload"] = not given.pop("mmprojcpu", False)
     if adapters := given.pop("lora", None):
-        rules["lora"] = listed(adapters) or [adapters]
+        rules["lora"] = as_list(adapters) or [adapters]
     return rules
 
 
 def _read_drafts(given: dict[str, object]) -> Data:
     rules: Data = {"speculation": {"predictor": "off"}}
-    length = counted(given.pop("draftamount", None))
+    length = whole_number(given.pop("draftamount", None))
     if given.pop("usemtp", False):
         rules["n_mtp_draft"] = length or DEFAULT_HEAD_DRAFT
-    n_layers = counted(given.pop("draftgpulayers", None))
+    n_layers = whole_number(given.pop("draftgpulayers", None))
     draft = _first(given.pop("draftmodel", None))
     if draft is not None:
         on_gpu = "all" if n_layers is None or n_layers < 0 else layers_rule(n_layers)

@@ -23,10 +23,10 @@ from engine.presets.programs.remarks import Drafter, differences, drafters, draf
 from engine.presets.programs.rules import (
     ALL_LAYERS,
     Data,
-    counted,
     file_stem,
     kv_type,
-    validated,
+    validate_preset,
+    whole_number,
 )
 
 PROGRAM = "llama-cpp-python's server"
@@ -89,7 +89,7 @@ def read(request: ImportRequest) -> Imported:
         for key, value in given.items()
         if key not in _NO_NEWS and value is not None
     ]
-    preset = validated({"name": request.name or title, **rules}, SOURCE)
+    preset = validate_preset({"name": request.name or title, **rules}, SOURCE)
     notes = (f"{PROGRAM} takes sampling with each request: kvchat's usual one is taken",)
     return Imported(preset, SOURCE, tuple(left_out), notes)
 
@@ -163,12 +163,12 @@ def _rules(given: dict[str, object], left_out: list[str]) -> Data:
             rules[key] = given.pop(key)
     if model := given.pop("model", None):
         rules["model"] = model
-    n_layers = counted(given.pop("n_gpu_layers", 0)) or 0
+    n_layers = whole_number(given.pop("n_gpu_layers", 0)) or 0
     rules["n_gpu_layers"] = "all" if n_layers < 0 or n_layers >= ALL_LAYERS else n_layers
     for key in ("type_k", "type_v"):
         rules[key] = _kv_type(given.pop(key, None), key, left_out)
     modes = {number: name for name, number in SPLIT_MODES.items()}
-    if (mode := counted(given.get("split_mode"))) in modes:
+    if (mode := whole_number(given.get("split_mode"))) in modes:
         rules["split_mode"] = modes[mode]
         del given["split_mode"]
     rules["flash_attention"] = "on" if given.pop("flash_attn", False) else "off"
@@ -178,14 +178,14 @@ def _rules(given: dict[str, object], left_out: list[str]) -> Data:
         rules["lora"] = [adapter]
     if projector := given.pop("clip_model_path", None):
         rules["mmproj"] = projector
-    if (window := counted(given.pop("last_n_tokens_size", None))) is not None:
+    if (window := whole_number(given.pop("last_n_tokens_size", None))) is not None:
         rules["sampling"] = {"repetition_window": window}
     rules["speculation"] = _speculation(given)
     return rules
 
 
 def _kv_type(number: object, key: str, left_out: list[str]) -> str:
-    count = counted(number)
+    count = whole_number(number)
     known = GGML_TYPES.get(-1 if count is None else count)
     written = known.name if known else None if number is None else str(number)
     return kv_type(written, key, left_out)

@@ -50,7 +50,7 @@ from engine.presets.programs.rules import (
     finite,
     kv_type,
     override_rule,
-    validated,
+    validate_preset,
 )
 
 PROGRAM = "llama-server"
@@ -193,7 +193,7 @@ def preset_from(given: Given, name: str, source: str) -> Imported:
     reading = Reading(given, {"name": name}, list(given.left_out))
     for read in _READERS:
         read(reading)
-    preset = validated(reading.data, source)
+    preset = validate_preset(reading.data, source)
     return Imported(preset, source, tuple(reading.left_out), tuple(reading.notes))
 
 

@@ -28,7 +28,7 @@ from engine.presets.programs.remarks import (
     drafters,
     drafting_remarks,
 )
-from engine.presets.programs.rules import Data, kv_type, validated
+from engine.presets.programs.rules import Data, kv_type, validate_preset
 
 PROGRAM = "LM Studio"
 SOURCE = "LM Studio's defaults of a model"
@@ -155,7 +155,7 @@ def read(request: ImportRequest) -> Imported:
     if request.model is not None:
         rules["model"] = request.model
     left_out.extend(f"{key} = {json.dumps(value)}" for key, value in fields.items())
-    preset = validated({"name": request.name or PROGRAM, **rules}, SOURCE)
+    preset = validate_preset({"name": request.name or PROGRAM, **rules}, SOURCE)
     return Imported(preset, SOURCE, tuple(left_out))
 
 

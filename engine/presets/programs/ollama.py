@@ -34,13 +34,13 @@ from engine.presets.programs.remarks import (
 )
 from engine.presets.programs.rules import (
     Data,
+    as_list,
     file_stem,
     finite,
     kv_type,
     layers_rule,
     layers_written,
-    listed,
-    validated,
+    validate_preset,
     whole,
 )
 
@@ -116,7 +116,7 @@ def read(request: ImportRequest) -> Imported:
             reader.take(word, value)
     reader.take_server(variables)
     called = request.name or file_stem(str(reader.data["model"])) or PROGRAM
-    found = validated({"name": called, **reader.data}, SOURCE)
+    found = validate_preset({"name": called, **reader.data}, SOURCE)
     return Imported(found, SOURCE, tuple(reader.left_out), tuple(reader.notes))
 
 
@@ -226,7 +226,7 @@ class _ModelfileReader:
             case "from" if "mmproj" not in self.data:
                 self.data["mmproj"] = value
             case "adapter":
-                self.data["lora"] = [*listed(self.data.get("lora")), value]
+                self.data["lora"] = [*as_list(self.data.get("lora")), value]
             case "system":
                 self.data["system_prompt"] = value
             case "parameter":

@@ -315,7 +315,7 @@ def lost(request: ExportRequest, spread: Spread, program: str) -> Iterator[str]:
     for name in IN_REQUESTS:
         if (value := getattr(configuration.sampling, name)) != getattr(_USUAL.sampling, name):
             yield f"{name} is {shown(value)}: {program} takes it with each request, if at all"
-    scaled = [adapter.spelled for adapter in configuration.adapters if adapter.scale != 1.0]
+    scaled = [adapter.text for adapter in configuration.adapters if adapter.scale != 1.0]
     if scaled:
         yield f"lora is {', '.join(scaled)}: {program} takes each adapter at 1"
     types = {configuration.type_k, configuration.type_v}

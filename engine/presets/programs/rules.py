@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 from engine.configuration import MOST_COUNT, KVTypeName
 from engine.presets.programs.base import ImportedFileError
 from engine.presets.programs.flags import Given
-from engine.validation import explain, explained
+from engine.validation import explain, explain_faults
 
 if TYPE_CHECKING:
     from engine.presets.preset import Preset
@@ -64,7 +64,7 @@ class Reading:
         return found
 
 
-def validated(data: Data, source: str) -> "Preset":
+def validate_preset(data: Data, source: str) -> "Preset":
     """The preset of rules, its name made one that presets can have.
 
     Raises:
@@ -77,7 +77,7 @@ def validated(data: Data, source: str) -> "Preset":
     try:
         return Preset.model_validate({**data, "name": _preset_name(str(data["name"]))})
     except ValidationError as error:
-        faults = explained(explain(error, Preset))
+        faults = explain_faults(explain(error, Preset))
         raise ImportedFileError(f"{source} makes no preset: {faults}") from error
 
 
@@ -101,7 +101,7 @@ def finite(written: str) -> float | None:
     return share if abs(share) <= MOST_COUNT else None
 
 
-def counted(value: object) -> int | None:
+def whole_number(value: object) -> int | None:
     """A whole number of JSON; None where it is anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -141,7 +141,7 @@ def device_name(device: str) -> str:
     return f"CUDA{index}" if word == "GPU" and index else device
 
 
-def listed(value: object) -> list[object]:
+def as_list(value: object) -> list[object]:
     """A list of JSON; empty where it is anything else."""
     return value if isinstance(value, list) else []
 

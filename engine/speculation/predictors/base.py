@@ -76,7 +76,7 @@ class ForcedPredictor:
         self._line.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        for token in self._mask.forced(self._line):
+        for token in self._mask.forced_tokens(self._line):
             yield DraftToken(token, FORCED_CONFIDENCE)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.hub import DownloadError, RepositoryName
-from engine.planning.models import scaled
+from engine.planning.models import with_weights_of
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
 from tests.drafting_models import drafting_model
@@ -74,8 +74,8 @@ def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
 def test_a_header_with_other_sizes_weighs_what_the_file_does(tmp_path: Path) -> None:
     maker = planner()
     model = maker.model(drafting_model(tmp_path / "a.gguf", 1))
-    assert scaled(model, model.file.nbytes) is model
-    larger = scaled(model, model.file.nbytes + 1_000_000)
+    assert with_weights_of(model, model.file.nbytes) is model
+    larger = with_weights_of(model, model.file.nbytes + 1_000_000)
     held = sum(tensor.nbytes for tensor in larger.file.tensors)
     before = sum(tensor.nbytes for tensor in model.file.tensors)
     assert held - before == pytest.approx(1_000_000, abs=len(model.file.tensors))

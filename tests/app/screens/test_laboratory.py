@@ -24,7 +24,7 @@ from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, WorkerError
 from engine.model.identity import model_identity
-from engine.policy.choice import judged
+from engine.policy.choice import judge
 from engine.policy.gates import Gates
 from engine.quality.laboratory import (
     LaboratoryEvent,
@@ -373,7 +373,7 @@ def test_a_kind_is_judged_when_it_was_measured_to_the_end() -> None:
         REPORT, measurements=tuple(replace(e, is_complete=False) for e in REPORT.measurements)
     )
     for report, signs in ((REPORT, ["✓ ", "✗ "]), (half, ["  ", "  "])):
-        table = QualityTable(report, judged(report, Gates()))
+        table = QualityTable(report, judge(report, Gates()))
         assert [table.line(index, 100)[0].text for index in (2, 3)] == signs
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.backends.llama_cpp import requantisation
 from engine.backends.llama_cpp.backend import LlamaCppBackend
-from engine.backends.llama_cpp.elements import convert, rotated
+from engine.backends.llama_cpp.elements import convert, hadamard_rotate
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog
 from engine.backends.llama_cpp.requantisation import Rotations, rotations
 from engine.backends.llama_cpp.state_format import AttentionLayout, State, find_shape, read_parts
@@ -233,9 +233,9 @@ def test_the_rotation_is_the_orthonormal_hadamard_matrix_and_its_own_inverse(siz
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     matrix /= np.sqrt(size)
     values = np.random.default_rng(1).normal(size=7 * size).astype(np.float32)
-    turned = rotated(values, size)
+    turned = hadamard_rotate(values, size)
     assert np.allclose(turned, (values.reshape(-1, size) @ matrix).ravel(), atol=1e-5)
-    assert np.allclose(rotated(turned, size), values, atol=1e-5)
+    assert np.allclose(hadamard_rotate(turned, size), values, atol=1e-5)
 
 
 def test_the_rotation_follows_llama_cpp_s_rule() -> None:

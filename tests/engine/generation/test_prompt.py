@@ -3,7 +3,13 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ContextFullError
-from engine.generation.prompt import asked_prompt, chat_prompt, raw_prompt, spelled, text_tokens
+from engine.generation.prompt import (
+    asked_prompt,
+    chat_prompt,
+    raw_prompt,
+    text_of_tokens,
+    text_tokens,
+)
 from engine.images import Image, ImageError, image_tokens
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
@@ -101,7 +107,7 @@ def test_a_user_who_quotes_a_reply_does_not_confuse_the_cut() -> None:
 
 def test_a_raw_prompt_is_not_templated() -> None:
     assert text_of(raw_prompt("plain", VOCABULARY).tokens) == "<bos>plain"
-    assert spelled(list(b"plain"), VOCABULARY) == "plain"
+    assert text_of_tokens(list(b"plain"), VOCABULARY) == "plain"
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_shared_steps_teach_what_rows_cost_and_how_many_threads_are_quick() -> N
     assert all(finished(events).stats.n_emitted for events in told)
     run(session, asked(0, max_tokens=30))  # plain steps to compare with
     serve(session, begin_all(session, [asked(index, max_tokens=40) for index in range(3)]))
-    assert 3 in dict(session._costs.rows.measured())
+    assert 3 in dict(session._costs.rows.measured_points())
 
 
 def test_more_replies_than_a_shared_pool_holds_stand_by_and_say_the_same() -> None:

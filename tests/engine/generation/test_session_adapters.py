@@ -86,4 +86,4 @@ def test_an_adapter_of_another_model_fails_its_reply_and_no_other() -> None:
 )
 def test_an_adapter_is_spelled_and_read_again(spelled: str, adapter: Adapter) -> None:
     assert Adapter.read(spelled) == adapter
-    assert Adapter.read(adapter.spelled) == adapter
+    assert Adapter.read(adapter.text) == adapter

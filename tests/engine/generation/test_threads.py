@@ -322,7 +322,7 @@ def drive(threads: Threads, machine: Machine, n_steps: int) -> None:
         elapsed_s = machine.step_s(machine.n_busy, threads.n_decode)
         machine.threads.append(threads.n_decode)
         machine.now += elapsed_s
-        threads.stepped(elapsed_s, 1.0)
+        threads.add_step(elapsed_s, 1.0)
 
 
 def test_the_backend_is_set_to_what_was_chosen() -> None:
@@ -354,7 +354,7 @@ def test_a_reply_that_has_to_round_as_before_keeps_the_usual_number() -> None:
     machine.n_busy = 0
     for step_s in [0.019] * 3 + [0.011] * 100:
         machine.now += step_s
-        assert threads.stepped(step_s, 1.0) is None
+        assert threads.add_step(step_s, 1.0) is None
     assert backend.n_threads_set == 2
 
 
@@ -364,9 +364,9 @@ def test_a_reply_begins_with_the_threads_that_others_leave_and_says_so() -> None
     threads.begin(is_held=False)
     assert backend.n_threads_set == 1
     machine.threads.append(1)
-    told = threads.stepped(TWO_CORES[1][1], 1.0)
+    told = threads.add_step(TWO_CORES[1][1], 1.0)
     assert told == ThreadsChanged(1, 2, "others take cores")
-    assert threads.stepped(TWO_CORES[1][1], 1.0) is None
+    assert threads.add_step(TWO_CORES[1][1], 1.0) is None
     threads.turn_to_prompt(LONG_BATCH)
     assert backend.n_threads_set == 1, "a prompt begins with what is left, too"
     threads.begin(is_held=True)

@@ -64,7 +64,7 @@ def test_behind_the_end_only_an_end_may_follow() -> None:
     ended = [*after("the red one"), END]
     assert np.flatnonzero(mask(ended)).tolist() == [END]
     assert np.flatnonzero(mask([*ended, END])).tolist() == [END]
-    assert mask.forced(ended) == []
+    assert mask.forced_tokens(ended) == []
     assert mask.allows(ended, END)
     assert not mask.allows(ended, ord("s"))
     assert allowed(mask, "the red one") == "s$"
@@ -87,9 +87,9 @@ def test_the_order_of_questions_does_not_matter(lines: list[str]) -> None:
 
 def test_forced_text_is_drafted_and_a_choice_is_not() -> None:
     mask = fresh(PERSON)
-    assert bytes(mask.forced(after('{"n'))).startswith(b'ame"')
-    assert fresh().forced(after("the ")) == []
-    assert bytes(fresh().forced(after("the r"))) == b"ed one"
+    assert bytes(mask.forced_tokens(after('{"n'))).startswith(b'ame"')
+    assert fresh().forced_tokens(after("the ")) == []
+    assert bytes(fresh().forced_tokens(after("the r"))) == b"ed one"
 
 
 def test_a_reply_that_does_not_fit_is_an_error_that_says_where() -> None:

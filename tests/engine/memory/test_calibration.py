@@ -10,8 +10,8 @@ from engine.events import BufferSize
 from engine.memory.calibration import (
     Calibration,
     CalibrationError,
+    apply_calibrations,
     calibrate,
-    calibrated,
     card_name,
     overhead_bytes,
     read_calibrations,
@@ -96,14 +96,14 @@ def test_makers_are_no_part_of_a_cards_name() -> None:
 
 def test_an_estimate_takes_what_was_measured_on_its_card(planned: Estimate) -> None:
     known = {"RTX 3090": Calibration(123 * MIB, 1.5)}
-    before, after = planned.devices[0], calibrated(planned, known).devices[0]
+    before, after = planned.devices[0], apply_calibrations(planned, known).devices[0]
     assert overhead_bytes(CARD, known) == after.term(TermKind.OVERHEAD).nbytes == 123 * MIB
     assert after.term(TermKind.OVERHEAD).source is Source.MEASURED
     graph = before.term(TermKind.COMPUTE).nbytes
     assert after.term(TermKind.COMPUTE).nbytes == round(graph * 1.5)
     assert after.term(TermKind.WEIGHTS) == before.term(TermKind.WEIGHTS)
-    assert calibrated(planned, known).devices[1] == planned.devices[1]
-    assert calibrated(planned, {"RTX 4090": Calibration(5)}) == planned
+    assert apply_calibrations(planned, known).devices[1] == planned.devices[1]
+    assert apply_calibrations(planned, {"RTX 4090": Calibration(5)}) == planned
     assert overhead_bytes(CARD, {}) is None
 
 

@@ -16,7 +16,7 @@ from engine.model.library import ModelNotFoundError, UnknownNameError
 from engine.planning.machine import PlannedMachine
 from engine.planning.measured import can_measure
 from engine.planning.planner import warnings_of
-from engine.planning.request import PlanRequest, setup_of, suited, take_model
+from engine.planning.request import PlanRequest, setup_of, suit_to_machine, take_model
 from engine.planning.resolve import _devices
 from engine.presets.preset import Preset
 from tests.app.cli.conftest import kvchat
@@ -137,8 +137,8 @@ def test_layers_that_are_kept_stay_and_others_suit_the_machine(starter_path: Pat
     planner = user_planner()
     setup = setup_of(PlanRequest(str(starter_path), machine=PlannedMachine((8 * GIB,))), planner)
     setup = setup.with_configuration(replace(setup.configuration, n_gpu_layers=1))
-    assert suited(setup, planner).configuration.n_gpu_layers not in (0, 1)
-    kept = suited(setup, planner, kept=frozenset({"n_gpu_layers"}))
+    assert suit_to_machine(setup, planner).configuration.n_gpu_layers not in (0, 1)
+    kept = suit_to_machine(setup, planner, kept=frozenset({"n_gpu_layers"}))
     assert kept.configuration.n_gpu_layers == 1
 
 

@@ -18,7 +18,7 @@ from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import token_reads
 from engine.planning.as_json import plan_json
 from engine.planning.machine import PlannedMachine
-from engine.planning.models import ModelOption, fit_context, ranked, with_verdict
+from engine.planning.models import ModelOption, fit_context, rank_options, with_verdict
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.resolve import resolve
 from engine.planning.speed import SpeedBound
@@ -90,7 +90,7 @@ def test_a_device_that_is_not_known_leaves_no_bound_and_says_so() -> None:
     path = planner.add(find_entry("llama-3.1-8b").model())
     whole = Setup(Configuration(path, 8192, n_gpu_layers=0))
     assert tps_of(planner.plan(whole)) is not None
-    unknown = planner.plan(whole.changed(n_gpu_layers=10))
+    unknown = planner.plan(whole.with_values(n_gpu_layers=10))
     assert tps_of(unknown) is None
     [line] = speed_lines(unknown)
     assert plain(line) == "speed not known  the bandwidth of GPU is not known"
@@ -200,7 +200,7 @@ def test_what_fits_and_is_quick_comes_first_the_largest_before_smaller_ones() ->
         option("small", FitVerdict.FITS, 1),
         option("middle", FitVerdict.FITS, 8),
     ]
-    order = [each.name for each in ranked(options)]
+    order = [each.name for each in rank_options(options)]
     assert order == ["middle", "small", "slow", "tight", "partly", "large", "huge", "broken"]
 
 

@@ -35,15 +35,15 @@ def test_figures_of_too_little_text_are_shown_without_a_verdict_and_do_not_weigh
     standing = known.standing(Q8)
     assert (standing.basis, standing.is_kept) == (Basis.MEASURED, None)
     assert standing.text.endswith("3,000 tokens of 8,000: no verdict")
-    assert known.allowed() == ()
+    assert known.allowed_types() == ()
     assert known.costs((WHOLE, Q8)) == (guessed_cost(WHOLE), guessed_cost(Q8))
 
 
 def test_allowed_pairs_come_the_finest_first() -> None:
     known = Known(report({Q4: 0.005, Q8: 0.002, KVTypes("q5_1", "q5_1"): 0.4}))
-    assert known.allowed() == (WHOLE, Q8)  # q4_0 is coarser than q5_1, which fails
+    assert known.allowed_types() == (WHOLE, Q8)  # q4_0 is coarser than q5_1, which fails
     known = Known(report({Q4: 0.005, Q8: 0.002}))
-    assert known.allowed() == (WHOLE, Q8, Q4)
+    assert known.allowed_types() == (WHOLE, Q8, Q4)
 
 
 def test_costs_are_measured_for_all_or_guessed_for_all() -> None:

@@ -40,7 +40,7 @@ LOADED = loaded(CONFIGURATION)
 def test_a_load_gives_what_the_engine_said_of_the_model() -> None:
     engine = BlockingClient(ScriptedClient())
     assert engine.load(CONFIGURATION) == LOADED
-    assert engine.loaded == LOADED
+    assert engine.last_loaded == LOADED
 
 
 def test_a_crash_while_loading_that_is_tried_again_is_told_and_waited_for() -> None:
@@ -138,7 +138,7 @@ def test_an_engine_that_hung_in_a_reply_ends_it_and_is_waited_for_before_the_nex
     client.close()
     client.emit(again)
     assert [*engine.reply(REQUEST)]
-    assert engine.loaded is again
+    assert engine.last_loaded is again
     assert len(client.loads) == 1
 
 

@@ -28,7 +28,7 @@ def test_nothing_is_known_before_a_plain_step() -> None:
     rows = RowCosts()
     rows.add(4, 0.03)
     assert rows.plain.seconds is None
-    assert rows.measured() == ()
+    assert rows.measured_points() == ()
     assert rows.reach == 0
 
 
@@ -68,7 +68,7 @@ def test_longer_drafts_are_tried_step_by_step() -> None:
 
 
 def test_the_measured_points_can_be_drawn() -> None:
-    assert measured({1: 2.0, 3: 4.0}).measured() == ((1, 1.0), (3, 2.0))
+    assert measured({1: 2.0, 3: 4.0}).measured_points() == ((1, 1.0), (3, 2.0))
 
 
 def test_a_machine_that_becomes_slower_does_not_bend_the_rows() -> None:
@@ -370,7 +370,7 @@ def test_what_was_measured_is_left() -> None:
 
 def test_a_run_starts_from_the_costs_of_an_earlier_one() -> None:
     costs = Costs(KNOWN)
-    assert costs.rows.measured() == KNOWN.points
+    assert costs.rows.measured_points() == KNOWN.points
     known = costs.drafts["suffix"].known()
     assert known is not None
     assert tuple(known) == pytest.approx(tuple(SUFFIX))
@@ -380,7 +380,7 @@ def test_a_run_starts_from_the_costs_of_an_earlier_one() -> None:
 def test_costs_stay_where_the_machine_is_about_as_fast(times: float) -> None:
     costs = Costs(KNOWN)
     add_plain(costs, 0.010 * times, CHECKED_AT)
-    assert costs.rows.measured() == KNOWN.points
+    assert costs.rows.measured_points() == KNOWN.points
     assert list(costs.drafts) == ["suffix"]
 
 
@@ -388,7 +388,7 @@ def test_costs_stay_where_the_machine_is_about_as_fast(times: float) -> None:
 def test_costs_are_forgotten_where_the_machine_is_another_one(times: float) -> None:
     costs = Costs(KNOWN)
     add_plain(costs, 0.010 * times, CHECKED_AT)
-    assert costs.rows.measured() == ((1, 1.0),)
+    assert costs.rows.measured_points() == ((1, 1.0),)
     assert costs.plain.seconds == pytest.approx(0.010 * times)
     assert costs.drafts == {}
 
@@ -396,19 +396,19 @@ def test_costs_are_forgotten_where_the_machine_is_another_one(times: float) -> N
 def test_a_few_slow_steps_say_nothing_of_the_machine_yet() -> None:
     costs = Costs(KNOWN)
     add_plain(costs, 0.1, CHECKED_AT - 1)
-    assert costs.rows.measured() == KNOWN.points
+    assert costs.rows.measured_points() == KNOWN.points
 
 
 def test_the_machine_is_judged_once_and_may_become_slower_afterwards() -> None:
     costs = Costs(KNOWN)
     add_plain(costs, 0.010, CHECKED_AT)
     add_plain(costs, 0.030, 20)
-    assert costs.rows.measured() == KNOWN.points
+    assert costs.rows.measured_points() == KNOWN.points
 
 
 def test_without_costs_of_an_earlier_run_nothing_is_forgotten() -> None:
     costs = timed(Costs())
-    assert len(costs.rows.measured()) == 3
+    assert len(costs.rows.measured_points()) == 3
 
 
 def test_each_number_of_threads_has_rows_and_a_plain_step_of_its_own() -> None:
@@ -419,7 +419,9 @@ def test_each_number_of_threads_has_rows_and_a_plain_step_of_its_own() -> None:
         costs.add(4, 0.028)
     costs.use_threads(1)
     assert costs.plain.seconds is None, "what one thread takes was not measured"
-    assert costs.rows.measured() == ((1, 1.0),), "others may have slowed the batches of two threads"
+    assert costs.rows.measured_points() == ((1, 1.0),), (
+        "others may have slowed the batches of two threads"
+    )
     for _ in range(12):
         costs.add(1, 0.020)
         costs.add(4, 0.076)

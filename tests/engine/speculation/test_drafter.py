@@ -177,7 +177,7 @@ def test_the_automatic_rule_turns_to_the_source_that_is_asked() -> None:
     drafter.observe(outcome, [9])
     assert known.costs.drafts["b"].step is not None
     assert known.costs.drafts["a"].step is None
-    assert known.acceptance.tried("b") == (0, 1)
+    assert known.acceptance.counts_of("b") == (0, 1)
 
 
 def guesses(*tokens: int) -> list[DraftToken]:
@@ -225,4 +225,4 @@ def test_the_automatic_rule_goes_on_with_what_the_session_knows() -> None:
     settings = SpeculationSettings(controller=ControllerName.AUTO)
     known.acceptance.add((Examined("lookup", 0.5, True),))
     assert make_controller(settings, known) is known
-    assert known.acceptance.tried("lookup") == (1, 1)
+    assert known.acceptance.counts_of("lookup") == (1, 1)

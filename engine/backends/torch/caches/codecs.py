@@ -111,10 +111,10 @@ class RotatedCodec(TokenCodec):
     """
 
     def encode(self, rows: Tensor) -> Tensor:
-        return TokenCodec.encode(self, rotated(rows))
+        return TokenCodec.encode(self, rotate_rows(rows))
 
     def decode(self, coded: Tensor) -> Tensor:
-        return rotated(TokenCodec.decode(self, coded))
+        return rotate_rows(TokenCodec.decode(self, coded))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class SplitCodec:
         return torch.cat([part.decode(piece.contiguous()) for part, piece in pieces], -1)
 
 
-def rotated(rows: Tensor) -> Tensor:
+def rotate_rows(rows: Tensor) -> Tensor:
     """Stretches of the largest power of two that divides a row, by the orthonormal matrix.
 
     By sums and differences, log2 of the stretch times, in an order that no batch changes.

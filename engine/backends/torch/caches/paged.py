@@ -102,7 +102,7 @@ class BlockPool:
     def n_references(self, block: int) -> int:
         return self._n_references[block]
 
-    def copied(self, block: int) -> int:
+    def copy_block(self, block: int) -> int:
         """A block of one's own with the rows of a shared one, which loses a reference."""
         own = self.take()
         for layer in self.rows:
@@ -170,7 +170,7 @@ class BlockTable:
                 )
         for index in range(first, min(n_blocks, len(self.blocks))):
             if self.pool.n_references(self.blocks[index]) > 1:
-                self.blocks[index] = self.pool.copied(self.blocks[index])
+                self.blocks[index] = self.pool.copy_block(self.blocks[index])
         self.blocks += [self.pool.take() for _ in range(n_lacking)]
         self._lengths[layer] = start + n_new
 

@@ -313,7 +313,7 @@ def test_a_stopped_reply_is_what_was_told_of_it(monkeypatch: pytest.MonkeyPatch)
     ) -> Iterator[Event]:
         del self, cancellation
         while True:
-            yield reply.committed("ab", 7)
+            yield reply.commit_text("ab", 7)
 
     monkeypatch.setattr(OpenAI, "events", without_end)
     usual = sys.getswitchinterval()

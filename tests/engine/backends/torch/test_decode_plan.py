@@ -13,14 +13,14 @@ def spans(plan: DecodePlan, start: int, n_queries: int) -> list[tuple[int, int, 
 
 
 def test_queries_go_in_chunks_of_the_named_size() -> None:
-    assert spans(DecodePlan.named("128"), 5, 300) == [
+    assert spans(DecodePlan.parse("128"), 5, 300) == [
         (5, 133, None), (133, 261, None), (261, 305, None),
     ]  # fmt: skip
-    assert spans(DecodePlan.named("128/512"), 0, 1) == [(0, 1, 512)]
+    assert spans(DecodePlan.parse("128/512"), 0, 1) == [(0, 1, 512)]
 
 
 def test_auto_goes_by_the_position_and_no_chunk_stands_in_two_buckets() -> None:
-    plan = DecodePlan.named("auto")
+    plan = DecodePlan.parse("auto")
     assert plan.buckets == AUTO
     found = spans(plan, 300, 2000)
     assert found[0] == (300, 512, None)

@@ -200,7 +200,7 @@ def configuration_of(preset: Preset, like: Configuration) -> Configuration:
     draft, layers = preset.draft, {"auto": like.n_gpu_layers, "all": -1}
     return replace(
         like,
-        **preset.shared(),
+        **preset.shared_fields(),
         type_k=preset.type_k,  # type: ignore[arg-type]  # an import never leaves it open
         type_v=preset.type_v,  # type: ignore[arg-type]
         n_ctx=preset.n_ctx if isinstance(preset.n_ctx, int) else like.n_ctx,

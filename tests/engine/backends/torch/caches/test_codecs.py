@@ -12,7 +12,7 @@ from engine.backends.torch.caches.codecs import (  # noqa: E402
     RotatedCodec,
     SplitCodec,
     TokenCodec,
-    rotated,
+    rotate_rows,
 )
 
 Q4_0, Q4_1 = BLOCK_FORMATS["q4_0"], BLOCK_FORMATS["q4_1"]
@@ -34,8 +34,8 @@ def test_the_rotation_is_hadamard_s_and_its_own_inverse(head_dim: int) -> None:
     while len(matrix) < size:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
     expected = (given.unflatten(-1, (-1, size)) @ (matrix / math.sqrt(size))).flatten(-2)
-    assert torch.allclose(rotated(given), expected, atol=1e-5)
-    assert torch.allclose(rotated(rotated(given)), given, atol=1e-5)
+    assert torch.allclose(rotate_rows(given), expected, atol=1e-5)
+    assert torch.allclose(rotate_rows(rotate_rows(given)), given, atol=1e-5)
 
 
 def test_large_channels_cost_least_by_channel_and_less_when_rotated() -> None:
