@@ -30,6 +30,8 @@ class Hub:
     """Status and `X-Error-Code` by repository."""
     cuts: list[int] = field(default_factory=list)
     """After how many bytes the next answers end, each once."""
+    redirection_bytes: int | None = None
+    """How long the body of the redirection is by which files are given; None redirects nobody."""
     ranges: list[str | None] = field(default_factory=list)
     """What was asked for of files."""
 
@@ -68,6 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         assert file is not None
         if file["file"] not in self.hub.files[repo]:
             return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+        if self.hub.redirection_bytes is not None and not url.query:
+            body = b"x" * self.hub.redirection_bytes
+            return self._answer(302, body, {"Location": f"{self.path}?from=elsewhere"})
         return self._give(self.hub.files[repo][file["file"]])
 
     def _found(self, search: str) -> list[dict[str, object]]:

@@ -436,12 +436,13 @@ def _watched(answer: "Response") -> None:
     """Bound an answer before the library reads it: a page in bytes, a file by its speed.
 
     Raises:
-        DownloadError: a page is longer than any.
+        DownloadError: a page, or the body of a redirection, is longer than any.
     """
     limit = _PAGE_LIMIT.get()
-    if limit is None:
+    if limit is None and not answer.has_redirect_location:
         _watch_speed(answer)
         return
+    limit = limit or PAGE_BYTES
     page = bytearray()
     for chunk in answer.iter_bytes():
         page += chunk
@@ -450,6 +451,8 @@ def _watched(answer: "Response") -> None:
             raise DownloadError(
                 f"the hub's list of files goes on beyond {limit:,} bytes: it is not "
                 "read; name one file, as hf:owner/repository/file.gguf"
+                if not answer.has_redirect_location
+                else f"the hub's redirection goes on beyond {limit:,} bytes: it is not followed"
             )
     answer._content = bytes(page)
 

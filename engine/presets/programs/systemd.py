@@ -27,9 +27,9 @@ UNITS = Path("~/.config/systemd/user")
 _PREFIXES = "@-:+!|"
 """They change how systemd starts a program (systemd.service(5), `|` since version 258)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
-_EXEC_START = re.compile(r"^ExecStart\s*=\s*[-@:+!|]*(.*)$", re.MULTILINE)
-_ENVIRONMENT = re.compile(r"^Environment\s*=\s*(.*)$", re.MULTILINE)
-_ENVIRONMENT_FILE = re.compile(r"^EnvironmentFile\s*=\s*(.+)$", re.MULTILINE)
+_EXEC_START = re.compile(r"^ExecStart[ \t]*=[ \t]*[-@:+!|]*(.+)$", re.MULTILINE)
+_ENVIRONMENT = re.compile(r"^Environment[ \t]*=[ \t]*(.*)$", re.MULTILINE)
+_ENVIRONMENT_FILE = re.compile(r"^EnvironmentFile[ \t]*=[ \t]*(.+)$", re.MULTILINE)
 
 
 def render(request: ExportRequest) -> Exported:

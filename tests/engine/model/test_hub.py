@@ -276,6 +276,18 @@ def test_a_listing_without_an_end_is_left(hub: Hub, monkeypatch: pytest.MonkeyPa
             ask()
 
 
+def test_the_body_of_a_redirection_is_bounded(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "PAGE_BYTES", 5_000)
+    model = repository_models(REPO)[0]
+    hub.redirection_bytes = 5_001
+    with pytest.raises(DownloadError, match="redirection goes on beyond 5,000 bytes"):
+        download(model, tmp_path, nothing)
+    hub.redirection_bytes = 100
+    assert download(model, tmp_path, nothing)
+
+
 @pytest.mark.parametrize("size", [-5, 0, 10**30])
 def test_a_file_of_no_size_is_not_offered(hub: Hub, size: int) -> None:
     hub.sizes["Tiny.Q4_K_M.gguf"] = size

@@ -91,6 +91,15 @@ def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
     assert large.name == "large-Q4"
 
 
+def test_an_empty_line_of_a_unit_takes_nothing_of_the_next_one() -> None:
+    unit = (
+        "[Service]\nEnvironment=\nUser=me\nExecStart=\nExecStart=llama-server -m /a.gguf -c 512\n"
+    )
+    found = read_text(unit)
+    assert (found.preset.model, found.preset.n_ctx) == ("/a.gguf", 512)
+    assert found.left_out == ()
+
+
 def test_a_negated_key_that_is_off_switches_on() -> None:
     assert read_text("[a]\nmodel = m.gguf\nno-kv-offload = 0\n").preset.offload_kqv
 
