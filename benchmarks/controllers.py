@@ -227,7 +227,7 @@ VARIANTS: dict[str, list[tuple[object, str, object]]] = {
     "nothing is forgotten": [(acceptance, "FORGETTING", 1.0)],
     "no credit": [(auto, "START", inf), (auto, "LIMIT", inf)],
     "no override for what is well known": [(acceptance.Acceptance, "is_known", lambda *_: False)],
-    "cheap sources are asked in every round": [(auto.Source, "is_turn", True)],
+    "cheap sources are asked in every round": [(auto.DraftSource, "is_turn", True)],
     "nobody is asked in passing": [(auto, "CHEAP", -1.0)],
     "no plain steps only to measure": [(auto, "PLAIN_EVERY", (inf, inf))],
     "a draft model never catches up": [(auto.AutoController, "affords_catch_up", lambda *_: False)],

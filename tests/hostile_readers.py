@@ -55,7 +55,7 @@ from engine.images import READ, read_image
 from engine.manifest import read_manifest
 from engine.memory.calibration import (
     Calibration,
-    calibrate,
+    apply_calibrations,
     read_calibrations,
     write_calibrations,
 )
@@ -407,7 +407,7 @@ def _costs_seed() -> bytes:
 def _calibrations(data: bytes) -> Iterator[str]:
     known = read_calibrations(_file(data, "calibrations.json"))
     yield from known
-    yield str(calibrate(_planned(), known).devices[0].total_bytes)
+    yield str(apply_calibrations(_planned(), known).devices[0].total_bytes)
 
 
 def _calibrations_seed() -> bytes:

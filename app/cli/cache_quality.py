@@ -95,7 +95,7 @@ quality_options = joined(
     click.option("--due", "is_due", is_flag=True,
                  help="Measure again every model whose figures are older than probe_days."),
     click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
-    gathered("files", "app.quality.measure:Files"),
+    gathered("files", "app.quality.measure:ReportFiles"),
     gathered("options", "app.quality.measure:Options"),
     opens_model,
 )  # fmt: skip

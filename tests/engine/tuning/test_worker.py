@@ -38,7 +38,7 @@ def test_a_long_chat_is_read_once_for_all_runs_of_a_context(
         prefill(backend, sequence, tokens)  # type: ignore[arg-type]
 
     monkeypatch.setattr(worker, "_prefill", counted)
-    serving = worker.TimingWorker.__new__(worker.Worker)
+    serving = worker.TimingWorker.__new__(worker.TimingWorker)
     serving._contexts = contexts
     n_timed = 16 if name == "prompt" else 0
     order = Order(

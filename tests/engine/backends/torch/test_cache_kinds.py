@@ -21,7 +21,7 @@ from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.contexts import TorchContexts
 from engine.errors import ContextFullError, ModelLoadError, PresetError
-from engine.events import LaboratoryFinished
+from engine.events import Finished
 from engine.generation.session import Session
 from engine.load import load_session, open_laboratory
 from engine.memory.estimate import estimate
@@ -74,7 +74,7 @@ def test_drafts_leave_the_text_of_a_kind_as_it_is(
     for speculation in (OFF, DRAFT):
         session.set_speculation(speculation)
         *_, last = session.generate(request, Cancellation())
-        assert isinstance(last, LaboratoryFinished)
+        assert isinstance(last, Finished)
         replies.append(last)
     plain, drafted = replies
     assert len(plain.token_ids) > 1
@@ -181,10 +181,10 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
 ALIKE = "a tree, a tea, a tree and a tea " * 6
 
 
-def said(session: Session, prompt: str, *, owner: str = "") -> LaboratoryFinished:
+def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
     request = GenerationRequest(raw_prompt=prompt, max_tokens=12, owner=owner)
     *_, last = session.generate(request, Cancellation())
-    assert isinstance(last, LaboratoryFinished)
+    assert isinstance(last, Finished)
     return last
 
 
