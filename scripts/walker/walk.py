@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.files import DRAFT_SUFFIX
 from walker.checks import Saved
 from walker.home import Home, Servers, make_models
 from walker.life import MODULE, FoundError, LeftError, Life, Tally
@@ -137,7 +138,8 @@ class Walk:
         shutil.copytree(self.folder / BEFORE, kept / BEFORE, symlinks=True)
         shutil.copy(self.folder / OPS, kept / OPS)
         if home.state.exists():
-            shutil.copytree(home.state, kept / "state", symlinks=True)
+            half_written = shutil.ignore_patterns(f"*{DRAFT_SUFFIX}")  # gone while it is copied
+            shutil.copytree(home.state, kept / "state", symlinks=True, ignore=half_written)
         case = {"arguments": [*arguments], "from": str(home.folder), "kind": error.kind}
         (kept / CASE).write_text(json.dumps(case))
         screen = "\n".join(life.terminal.screen.lines)
