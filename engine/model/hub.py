@@ -439,21 +439,23 @@ def _watched(answer: "Response") -> None:
         DownloadError: a page, or the body of a redirection, is longer than any.
     """
     limit = _PAGE_LIMIT.get()
-    if limit is None and not answer.has_redirect_location:
+    if answer.has_redirect_location:
+        _read_within(answer, PAGE_BYTES, "redirection", "it is not followed")
+    elif limit is not None:
+        advice = "it is not read; name one file, as hf:owner/repository/file.gguf"
+        _read_within(answer, limit, "list of files", advice)
+    else:
         _watch_speed(answer)
-        return
-    limit = limit or PAGE_BYTES
+
+
+def _read_within(answer: "Response", limit: int, name: str, then: str) -> None:
+    """Read an answer whole, and refuse it beyond `limit` bytes."""
     page = bytearray()
     for chunk in answer.iter_bytes():
         page += chunk
         if len(page) > limit:
             answer.close()
-            raise DownloadError(
-                f"the hub's list of files goes on beyond {limit:,} bytes: it is not "
-                "read; name one file, as hf:owner/repository/file.gguf"
-                if not answer.has_redirect_location
-                else f"the hub's redirection goes on beyond {limit:,} bytes: it is not followed"
-            )
+            raise DownloadError(f"the hub's {name} goes on beyond {limit:,} bytes: {then}")
     answer._content = bytes(page)
 
 

@@ -18,11 +18,12 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape
 from engine.memory.placement import Placement, place
 from engine.memory.terms import TermKind
+from engine.memory.units import FLOAT_BYTES, HALF_BYTES
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
 PROGRAM = "ggml-rpc-server"
-FLOAT_BYTES, HALF_BYTES, PLACE_BYTES = 4, 2, 8
+PLACE_BYTES = 8
 MESSAGE_BYTES = 320
 """A tensor's description with its command: 296 bytes of `rpc_tensor` and some lengths."""
 N_INPUTS = 5

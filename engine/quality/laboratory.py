@@ -16,6 +16,7 @@ import psutil
 from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.errors import DecodeAborted, ModelLoadError
+from engine.memory.units import FLOAT_BYTES
 from engine.quality.cost import LEAST_CTX, n_timed, shape_of, time_kinds
 from engine.quality.metrics import Rows
 from engine.quality.records import Cost, Measurement, QualityError, Report, Role
@@ -36,7 +37,6 @@ N_CHUNK = 64
 """Tokens of a batch: its logits lie in memory once for each context."""
 MEMORY_SHARE = 0.6
 """Of the free memory that contexts may take."""
-FLOAT_BYTES = 4
 F16 = KVTypes("f16", "f16")
 
 

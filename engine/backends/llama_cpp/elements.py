@@ -15,6 +15,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.memory.units import FLOAT_BYTES
 from engine.model.ggml_types import TYPE_NUMBERS, GgmlType
 
 Floats = NDArray[np.float32]
@@ -22,7 +23,6 @@ Bytes = NDArray[np.uint8]
 
 CHUNK_ELEMENTS = 1 << 16
 """Elements that are worked on at once, so that they stay in a core's cache: 256 KiB as floats."""
-FLOAT_BYTES = 4
 
 Rows = Callable[[int, int, int], object]
 """Called with two addresses and a number of elements: fills the second from the first."""
