@@ -11,7 +11,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.opening import ModelRequest
 from engine.configuration import (
     Adapter,
     Configuration,
@@ -32,8 +34,9 @@ from engine.errors import EngineError
 from engine.events import Event, Failed, Finished, FinishReason
 from engine.files import is_file, read_bytes
 from engine.grammar.source import GrammarError, check_grammar
+from engine.model.identity import model_identity
 from engine.parsing import parse_json
-from engine.process.blocking_client import BlockingClient
+from engine.process.blocking_client import BlockingClient, EngineStoppedError
 from engine.requests import GenerationRequest, Grammar, Message
 from engine.validation import explain, explain_faults
 
@@ -164,11 +167,16 @@ class BatchRequest:
 
     number: int
     """Of the line, from 1 on."""
-    name: str
-    """Its id; the number where it has none."""
+    id: str | int | None
+    """As the line has it."""
     digest: str
-    """Of all that is asked, which tells it from another line of its id."""
+    """Of the request and of what answers it."""
     request: GenerationRequest
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies its result in the file of results."""
+        return _key(self.id, self.number, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +187,39 @@ class BrokenLine:
     reason: str
 
 
+def _key(id_: object, line: object, digest: object) -> tuple[str, str]:
+    return json.dumps(id_) if id_ is not None else f"line {line}", str(digest)
+
+
+def answering(configuration: Configuration) -> str:
+    """Text that identifies what answers a batch: the model, and all settings that change its text.
+
+    Raises:
+        ModelFileError: the model cannot be read.
+    """
+    if configuration.server is not None:
+        return configuration.address
+    return repr(
+        (
+            model_identity(configuration.model_path),
+            configuration.backend,
+            configuration.dtype,
+            configuration.kv_types,
+            configuration.kv_cache,
+            configuration.decode_plan,
+            configuration.mmproj_path,
+            configuration.adapters,
+        )
+    )
+
+
 def read_requests(
     path: Path,
     base: GenerationRequest,
     system: str,
     report: Callable[[int], object] = lambda _: None,
+    *,
+    answered_by: str = "",
 ) -> tuple[list[BatchRequest], list[BrokenLine]]:
     """The lines of a file, those that can be answered and those that cannot.
 
@@ -192,31 +228,35 @@ def read_requests(
         base: What a line leaves out.
         system: The instruction that each begins with, unless it has one; empty is none.
         report: Gets the number of lines read, now and then.
+        answered_by: As `answering` returns it: results of another model do not count.
 
     Raises:
         BatchError: the file cannot be read.
     """
     requests: list[BatchRequest] = []
     broken: list[BrokenLine] = []
-    seen: dict[str, int] = {}
+    seen: dict[str | int, int] = {}
     for number, line in enumerate(_lines(path), start=1):
         if number % LINES_A_REPORT == 0:
             report(number)
         if not line.strip():
             continue
         try:
-            found = _read_line(number, line, base, system)
-            if found.name in seen:
-                raise ValueError(f"its id {found.name!r} is that of line {seen[found.name]}")
+            found = _read_line(number, line, base, system, answered_by)
+            if found.id in seen:
+                raise ValueError(f"its id {found.id!r} is that of line {seen[found.id]}")
         except ValueError as error:
             broken.append(BrokenLine(number, str(error)))
         else:
-            seen[found.name] = number
+            if found.id is not None:
+                seen[found.id] = number
             requests.append(found)
     return requests, broken
 
 
-def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -> BatchRequest:
+def _read_line(
+    number: int, line: bytes, base: GenerationRequest, system: str, answered_by: str
+) -> BatchRequest:
     try:
         said = _Line.model_validate(_object(line))
     except ValidationError as error:
@@ -228,9 +268,20 @@ def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -
         request = said.request(base, system)
     except GrammarError as error:
         raise ValueError(str(error)) from error
-    digest = hashlib.sha256(repr(request).encode()).hexdigest()[:HASH_LENGTH]
-    name = str(number) if said.id is None else str(said.id)
-    return BatchRequest(number, name, digest, request)
+    asked = repr((_set_fields(request), answered_by))
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:HASH_LENGTH]
+    return BatchRequest(number, said.id, digest, request)
+
+
+def _set_fields(value: object) -> object:
+    """A dataclass as its fields that are not at their defaults: a new field changes no digest."""
+    if isinstance(value, tuple):
+        return tuple(map(_set_fields, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    own = {each.name: getattr(value, each.name) for each in fields(value)}
+    defaults = {each.name: each.default for each in fields(value)}
+    return {name: _set_fields(given) for name, given in own.items() if given != defaults[name]}
 
 
 def _object(line: bytes) -> dict[str, object]:
@@ -291,7 +342,7 @@ class ResultsFile:
         os.close(self._descriptor)
 
     def done(self) -> set[tuple[str, str]]:
-        """Name and digest of each result in it; lines that are none are no results.
+        """The key of each result in it; other lines are ignored.
 
         Raises:
             BatchError: it cannot be read.
@@ -306,11 +357,11 @@ class ResultsFile:
             except ValueError:
                 continue
             if isinstance(value, dict):
-                found.add((str(value.get("id")), str(value.get("request"))))
+                found.add(_key(value.get("id"), value.get("line"), value.get("request")))
         return found
 
     def append(self, values: dict[str, object]) -> None:
-        """Append a result as one line, all of it or nothing.
+        """Append a result as one line, all of it or nothing, and wait until the disk has it.
 
         Raises:
             BatchError: it cannot be written.
@@ -323,6 +374,8 @@ class ResultsFile:
             if os.write(self._descriptor, data) < len(data):
                 os.ftruncate(self._descriptor, length)
                 raise BatchError(f"{self._path} cannot be written: the disk is full")
+            with suppress(OSError):  # a pipe or a device has nothing to wait for
+                os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, length)
             raise BatchError(
@@ -358,6 +411,7 @@ def answer_all(
     progress: BatchProgress,
     *,
     n_at_once: int,
+    model: str = "",
     clock: Callable[[], float] = time.monotonic,
     observe: Callable[[Event], None] = lambda _: None,
 ) -> Iterator[BatchProgress]:
@@ -369,32 +423,31 @@ def answer_all(
         results: Where results go.
         progress: What is counted.
         n_at_once: Replies that are made at a time.
+        model: Name of the model, for the results.
         clock: Seconds.
         observe: Called with each event of each reply, such as `Metrics.observe`.
 
     Raises:
         BatchError: a result cannot be written.
-        WorkerError: the engine ended; what was done before is in the file.
+        WorkerError: the engine cannot be started again; what was done before is in the file.
     """
     began = clock()
     since: dict[int, float] = {}
-    asked = {each.number: each for each in requests}
 
-    def waiting() -> Iterator[tuple[int, GenerationRequest]]:
-        for number, each in asked.items():
-            since[number] = clock()
-            yield number, each.request
+    def asked() -> Iterator[BatchRequest]:
+        for each in requests:
+            since[each.number] = clock()
+            yield each
 
-    for told in engine.replies(waiting(), n_at_once=n_at_once):
-        one = asked[told.reply_id]
-        observe(told.event)
-        match told.event:
+    for one, event in _events(engine, asked(), n_at_once):
+        observe(event)
+        match event:
             case Failed(title, message):
                 progress.failed.append(BrokenLine(one.number, f"{title}: {message}"))
             case Finished(reason=FinishReason.CANCELLED):
                 pass
             case Finished() as finished:
-                results.append(result_of(one, finished, clock() - since[one.number]))
+                results.append(result_of(one, finished, clock() - since[one.number], model))
                 progress.n_done += 1
                 progress.n_tokens += finished.stats.n_emitted
             case _:
@@ -403,13 +456,61 @@ def answer_all(
         yield progress
 
 
-def result_of(one: BatchRequest, finished: Finished, latency_s: float) -> dict[str, object]:
+def _events(
+    engine: BlockingClient, requests: Iterator[BatchRequest], n_at_once: int
+) -> Iterator[tuple[BatchRequest, Event]]:
+    """The events of every reply.
+
+    A request during which the engine ends has failed; of several each is asked again alone.
+    """
+    suspects: list[BatchRequest] = []
+    while True:
+        source, n = (iter(suspects), 1) if suspects else (requests, n_at_once)
+        running: dict[int, BatchRequest] = {}
+        try:
+            yield from _follow(engine, source, n, running)
+        except EngineStoppedError as error:
+            if not running:
+                raise
+            unfinished = [*running.values()]
+            if len(unfinished) == 1:
+                yield unfinished.pop(), Failed(error.event.title, error.event.message)
+            suspects = [*unfinished, *source] if suspects else unfinished
+        else:
+            if not suspects:
+                return
+            suspects = []
+
+
+def _follow(
+    engine: BlockingClient,
+    source: Iterator[BatchRequest],
+    n_at_once: int,
+    running: dict[int, BatchRequest],
+) -> Iterator[tuple[BatchRequest, Event]]:
+    """The events of the replies to `source`; `running` has those that have not ended."""
+
+    def asked() -> Iterator[tuple[int, GenerationRequest]]:
+        for one in source:
+            running[one.number] = one
+            yield one.number, one.request
+
+    for told in engine.replies(asked(), n_at_once=n_at_once):
+        yield running[told.reply_id], told.event
+        if isinstance(told.event, Finished | Failed):
+            del running[told.reply_id]
+
+
+def result_of(
+    one: BatchRequest, finished: Finished, latency_s: float, model: str
+) -> dict[str, object]:
     """A result as its line has it; times in seconds."""
     stats = finished.stats
     return {
-        "id": one.name,
+        "id": one.id,
         "line": one.number,
         "request": one.digest,
+        "model": model,
         "text": finished.text,
         "token_ids": finished.token_ids,
         "finish_reason": finished.reason.value,
@@ -427,15 +528,15 @@ def result_of(one: BatchRequest, finished: Finished, latency_s: float) -> dict[s
     }
 
 
-def for_batch(configuration: Configuration, n_at_once: int, n_ctx: int | None) -> Configuration:
-    """A configuration whose context holds that many replies.
+def with_slots(request: ModelRequest, one: Configuration, n_at_once: int) -> ModelRequest:
+    """The request of a model that makes several replies at once.
 
     Args:
-        configuration: Of one reply.
+        request: For one reply; its `n_ctx` is the context of each reply.
+        one: Its configuration, whose context is shared out where the request has no `n_ctx`.
         n_at_once: Replies.
-        n_ctx: Tokens of each that were asked for; None shares out what the configuration has.
     """
-    if configuration.kv_unified:
-        return replace(configuration, n_slots=n_at_once)
-    each = max(configuration.n_ctx // n_at_once, 1) if n_ctx is None else n_ctx
-    return replace(configuration, n_slots=n_at_once, n_ctx=each * n_at_once)
+    shared = one.n_ctx if one.kv_unified else max(one.n_ctx // n_at_once, 1) * n_at_once
+    is_shared = request.n_ctx is None or one.kv_unified
+    n_ctx = shared if is_shared else (request.n_ctx or 0) * n_at_once
+    return replace(request, n_ctx=n_ctx, rules={**request.rules, "n_slots": n_at_once})

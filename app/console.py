@@ -1,5 +1,6 @@
 """Tables and notes that commands print through rich."""
 
+import io
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -14,6 +15,8 @@ from app.sanitize import behind_door, with_signs
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
 """What goes into a pipe is never cut to the width of a screen."""
+PAGE_WIDTH = 140
+"""Characters of a line in an HTML page."""
 
 
 class HarmlessConsole(Console):
@@ -49,6 +52,21 @@ def console(*, stderr: bool = False) -> Console:
         emoji=False,
         stderr=stderr,
     )
+
+
+def html_page(parts: Iterable[RenderableType]) -> str:
+    """What a command prints, as the text of one HTML file without links or scripts."""
+    page = HarmlessConsole(
+        file=io.StringIO(),
+        record=True,
+        width=PAGE_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    for part in parts:
+        page.print(part)
+    return page.export_html(inline_styles=True)
 
 
 def plain_table(

@@ -20,7 +20,7 @@ from engine.memory.units import MIB
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.presets.library import made_preset, named_preset, save_preset
+from engine.presets.library import find_preset, made_preset, named_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
 from engine.tuning.machine import TimingProcess
 from engine.tuning.settings import Scope
@@ -79,9 +79,8 @@ class Tuning:
         self._path = self._configuration.model_path
         folders = paths.model_folders(settings.models.folders)
         self._rules = choose_model(request.model, folders).rules
-        start = request.model.preset
-        self._name = request.preset or default_name(Path(start) if start else self._path)
-        _check_name(self._name)
+        self._name = request.preset or default_name(self._path, request.model)
+        _check_name(self._name, self._path)
         self._model = read_model(self._path)
         self._devices = usable_devices()
         self._problem = ""
@@ -227,26 +226,40 @@ def threads_beside(seen: Shares | None, n_cores: int) -> int:
     return min(max(int(seen.free(n_cores)), (n_cores + 1) // 2), n_cores)
 
 
-def _check_name(name: str) -> None:
-    """Make sure that a preset can be written by that name, before anything is measured.
+def _check_name(name: str, model: Path) -> None:
+    """Refuse a preset name that cannot be written, before anything is measured.
 
     Raises:
-        PresetError: it is no name, or that of a preset that this command did not write.
+        PresetError: it is not a valid name, or is that of a preset of the user or of another model.
     """
     made_preset({"name": name})
     entry = named_preset(name, paths.presets_dir())
-    if entry is not None and not entry.description.startswith(MARK):
+    if entry is None:
+        return
+    if not entry.description.startswith(MARK):
         raise PresetFileError(
             f"there is a preset {name!r} already that was not made by this command: name another "
             "with --write"
         )
+    tuned = find_preset(name, paths.presets_dir()).model
+    if tuned != str(model):
+        raise PresetFileError(
+            f"the preset {name!r} has the settings tuned for {tuned}: name another with --write"
+        )
 
 
-def default_name(path: Path) -> str:
-    """The name of the preset of a model or another preset: `tuned` and what its file is called."""
-    stem = path.stem if path.suffix in (".gguf", ".toml") else path.name
-    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in stem)
-    return f"tuned {kept.strip('._-')[:50] or 'model'}"
+def default_name(model: Path, request: ModelRequest) -> str:
+    """Name of the preset to write: `tuned`, the model, and the preset that it starts from."""
+    parts = [model.stem] if request.preset is None or request.model is not None else []
+    if request.preset is not None:
+        parts.append(Path(request.preset).stem if "/" in request.preset else request.preset)
+    length = 50 // len(parts)
+    return " ".join(["tuned", *(_clean(part)[:length] for part in parts)])
+
+
+def _clean(part: str) -> str:
+    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in part)
+    return kept.strip("._-") or "model"
 
 
 def as_json(tuned: Tuned) -> dict[str, object]:

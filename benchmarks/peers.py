@@ -1,7 +1,7 @@
 """Speculation in other programs beside kvchat's: same prompts, model, threads and llama.cpp.
 
     ../.venv/bin/python peers.py MODEL --server BINARY [--node FOLDER] [--transformers PYTHON]
-        [--draft MODEL] [--sets grounded,humaneval,chat] [--prompts 24] [--tokens 128] [--pairs 1]
+        [--draft MODEL] [--sets grounded,chat] [--prompts 24] [--tokens 128] [--pairs 1]
         [--out peers.jsonl]
     ../.venv/bin/python speed_page.py peers.jsonl
 
@@ -231,7 +231,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--node", type=Path, help="folder in which npm installed node-llama-cpp")
     parser.add_argument("--transformers", type=Path, help="Python of an environment with it")
     parser.add_argument("--kvchat", default="suffix:auto,lookup:fixed:3", help="its policies")
-    parser.add_argument("--sets", default="grounded,humaneval,chat", help="names or JSONL files")
+    parser.add_argument("--sets", default="grounded,chat", help="names or JSONL files")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--slow-prompts", type=int, default=6, help="for transformers, per set")
     parser.add_argument("--tokens", type=int, default=128)

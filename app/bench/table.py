@@ -28,7 +28,6 @@ from app.bench.verdict import (
     Recommendation,
     auto_against_best,
     best_fixed,
-    noise_warning,
     overall,
     overall_of,
     recommend,
@@ -38,10 +37,6 @@ from app.console import plain_table
 
 GOOD, BAD, MUTED = "green", "red", "dim"
 COLUMNS = ("policy", "of plain", "95 %", "worst prompt", "accepted", "per round", "same text")
-PAGE_COLUMNS = (
-    "policy", "of plain", "95 %", "with loops", "accepted", "by source", "per round", "same text",
-)  # fmt: skip
-"""Of the terminal, which is narrow, and of the page."""
 TEXTS = ("policy", "worst prompt", "same text", "tokens", "95 %")
 """Columns that are no numbers."""
 
@@ -60,8 +55,6 @@ def report(results: Results) -> Iterator[RenderableType]:
     yield from _curve(batch_curve(results.prompts))
     yield Text()
     yield recommendation_text(recommend(summaries, policies))
-    if (noise := noise_warning(summaries)) is not None:
-        yield Text(noise, style=BAD)
 
 
 def recommendation_text(advice: Recommendation) -> Text:

@@ -94,9 +94,16 @@ def overall(ratios: Iterable[float | None]) -> float | None:
     return geometric_mean(found) if len(found) == len(known) else None
 
 
+def timed(summaries: Iterable[SetSummary]) -> list[SetSummary]:
+    """The sets but those in which every reply ended in a loop or was too short to time."""
+    return [
+        one for one in summaries if not one.n_prompts or any(each.counted for each in one.policies)
+    ]
+
+
 def overall_of(summaries: Sequence[SetSummary], policy: str) -> float | None:
-    """The geometric mean of a policy over sets and temperatures."""
-    found = [summary.find(policy) for summary in summaries]
+    """The geometric mean of a policy over the sets and temperatures with a prompt that counts."""
+    found = [summary.find(policy) for summary in timed(summaries)]
     return overall(None if each is None else each.mean for each in found)
 
 
@@ -134,8 +141,10 @@ def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
 
 
 def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
-    """What to set on this machine for texts such as these, and how much it rests on."""
-    found = _recommended(summaries, policies)
+    """What to set on this machine for texts such as these; nothing on a noisy machine."""
+    if (noise := noise_warning(summaries)) is not None:
+        return Recommendation(None, f"{noise[0].lower()}{noise[1:-1]}", is_open=True)
+    found = _recommended(timed(summaries), policies)
     if found.is_open or any(each.interval for one in summaries for each in one.policies):
         return found
     return replace(found, reason=f"{found.reason}; one prompt per set is little evidence")
@@ -150,7 +159,9 @@ def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Re
     """
     scores = {name: score for name in policies if (score := _score_of(summaries, name)) is not None}
     if not scores:
-        return Recommendation(None, "no prompt was measured to its end", is_open=True)
+        return Recommendation(
+            None, "no prompt counts: each failed, ended in a loop or was too short", is_open=True
+        )
     if not any(each.has_drafts for summary in summaries for each in summary.policies):
         return Recommendation(
             None,

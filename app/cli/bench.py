@@ -34,8 +34,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
 bench_options = joined(
     opening_options,
     click.option("--set", "sets", multiple=True, metavar="NAME|FILE",
-                 help="grounded, chat, humaneval or a JSONL file; may be repeated. [grounded and "
-                 "chat]"),
+                 help="grounded, chat or a JSONL file; may be repeated. [grounded and chat]"),
     click.option("--prompts", "n_prompts", default=4, show_default=True, type=Count(0),
                  help="Prompts of a set; 0 is all."),
     click.option("--only", multiple=True, metavar="PROMPT",
@@ -61,7 +60,7 @@ bench_options = joined(
                  help="Measure exactly this, such as lookup:fixed:3 or combined:auto, instead of "
                  "the three lists; may be repeated."),
     click.option("--json", "json_path", type=FILE, help="Write every run here, after each prompt."),
-    click.option("--html", "html_path", type=FILE, help="Write a report with charts here."),
+    click.option("--html", "html_path", type=FILE, help="Write the report as an HTML page."),
     click.option("--resume", "resume_path", type=FILE, help="Continue the JSON of an earlier run."),
     click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
     click.option("--write", "preset_name", metavar="PRESET",
@@ -97,7 +96,7 @@ def command(
     kvchat bench                                    the usual model, for minutes
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    a pair of models
     kvchat bench --set mine.jsonl --prompts 0       all prompts of your own file
-    kvchat bench --json all.json --html all.html    keep runs and charts
+    kvchat bench --json all.json --html all.html    keep runs and the report
     kvchat bench --resume all.json                  continue where it was stopped
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the

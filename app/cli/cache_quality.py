@@ -90,7 +90,7 @@ quality_options = joined(
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
                  help="Leave out memory and speed; --resume adds them."),
     click.option("--json", type=FILE, help="Write the report here while it grows."),
-    click.option("--html", type=FILE, help="Write a page with charts here."),
+    click.option("--html", type=FILE, help="Write the report as an HTML page."),
     click.option("--resume", type=FILE, help="Go on with the JSON of an earlier run."),
     click.option("--due", "is_due", is_flag=True,
                  help="Measure again every model whose figures are older than probe_days."),
@@ -157,7 +157,7 @@ def _show(path: Path, page: Path | None, settings: "Settings") -> None:
     report = read_report(path)
     show(report, settings)
     if page is not None:
-        write_page(report, page)
+        write_page(report, settings, page)
 
 
 def _completed(

@@ -69,6 +69,7 @@ def command(
     from app.compare.side import read_side, speculative_side
     from app.config import load_settings
     from app.opening import open_here
+    from engine.errors import WorkerError
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
     opened = open_here(asked, load_settings().settings, "a comparison of drafts")
@@ -89,7 +90,11 @@ def command(
         print_json(as_values(comparison))
     else:
         _show(comparison, shows_text=shows_text)
-    return EXIT_INTERRUPTED if comparison.problem is not None else 0
+    if comparison.problem is None:
+        return 0
+    if comparison.was_stopped:
+        return EXIT_INTERRUPTED
+    raise WorkerError(comparison.problem)
 
 
 def for_both(configuration: "Configuration") -> "Configuration":
@@ -155,8 +160,6 @@ def _compare(
 
 def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
     """Take events until nothing runs; Ctrl+C ends it and keeps the whole pairs."""
-    from engine.errors import WorkerError
-
     said = None
     while comparison.is_running:
         now = (len(comparison.pairs), comparison.running_side)
@@ -167,8 +170,6 @@ def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
             comparison.take(next(engine.events()))
         except KeyboardInterrupt:
             comparison.stop()
-    if comparison.problem is not None and not comparison.was_stopped:
-        raise WorkerError(comparison.problem)
 
 
 def _say_pair(comparison: "Comparison") -> None:

@@ -50,25 +50,24 @@ class PlainChat:
         return finished
 
     def _printed(self, request: "GenerationRequest") -> "Finished":
-        from engine.events import Finished, TokensCommitted
+        from engine.events import TokensCommitted
 
         def pieces(events: "Iterable[Event]") -> Iterator[str]:
             for event in events:
                 self.observe(event)
                 if isinstance(event, TokensCommitted):
                     yield event.text
-                elif isinstance(event, Finished):
-                    ends.append(event)
 
-        ends: list[Finished] = []
         try:
             print_text(sentences(pieces(self.engine.reply(request))), nl=False)
         except KeyboardInterrupt:
             self.engine.client.stop()
             print_text(sentences(pieces(self.engine.rest_of_reply())), nl=False)
-        if not ends[-1].text.endswith("\n"):
+        finished = self.engine.finished
+        assert finished is not None, "a reply ends with `Finished`"
+        if not finished.text.endswith("\n"):
             say()
-        return ends[-1]
+        return finished
 
     def _end(self, finished: "Finished") -> str:
         from engine.events import FinishReason

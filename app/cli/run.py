@@ -264,6 +264,7 @@ def command(
     kvchat run --image picture.png "What is on it?"
     kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
+    from app.batch import with_slots
     from app.config import load_settings
     from app.opening import open_model
 
@@ -276,7 +277,8 @@ def command(
     prompt = question.read(is_asked_now=files is None and not is_plain)
     rules = {name: typed.pop(name) for name in RULES}
     rules = {name: value for name, value in rules.items() if value not in (None, ())}
-    opened = open_model(replace(asked, rules=rules), load_settings().settings)
+    asked, settings = replace(asked, rules=rules), load_settings().settings
+    opened = open_model(asked, settings)
     if opened.types_note is not None:
         note(opened.types_note)
     if outputs.written_path is not None and question.seed is None:
@@ -290,9 +292,21 @@ def command(
     request = question.request(prompt, opened)
     if files is not None:
         refuse_typed("--batch has prompts and results of its own", OF_ONE_REPLY.__contains__)
-        n_at_once = batch.parallel or PARALLEL
+        one = opened.configuration
+
+        def configure(n_at_once: int) -> "Configuration":
+            if one.server is not None:
+                return one
+            several = open_model(with_slots(asked, one, n_at_once), settings).configuration
+            return replace(several, speculation=one.speculation, sampling=one.sampling)
+
         return answer_batch(
-            *files, opened, request, outputs, n_at_once=n_at_once, n_ctx=asked.n_ctx
+            *files,
+            opened,
+            request,
+            outputs,
+            n_at_once=batch.parallel or PARALLEL,
+            configure=configure,
         )
     if is_plain:
         return _chat_plainly(opened, request, question, outputs)

@@ -1,7 +1,7 @@
 """What `kvchat run` does with an engine: replies that are printed, counted and written down."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -88,10 +88,12 @@ def answer(
     """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
     watch.prompt = None
     try:
-        return _follow(engine.reply(request), watch, shows_text=shows_text)
+        _follow(engine.reply(request), watch, shows_text=shows_text)
     except KeyboardInterrupt:
         engine.client.stop()
-        return _follow(engine.rest_of_reply(), watch, shows_text=shows_text)
+        _follow(engine.rest_of_reply(), watch, shows_text=shows_text)
+    assert engine.finished is not None, "a reply ends with `Finished`"
+    return engine.finished
 
 
 def exit_code(finished: "Finished") -> int:
@@ -199,7 +201,7 @@ def answer_batch(
     outputs: Outputs,
     *,
     n_at_once: int,
-    n_ctx: int | None,
+    configure: "Callable[[int], Configuration]",
 ) -> int:
     """Answer a file of prompts; 1 where a line could not be, 130 where it was stopped.
 
@@ -210,29 +212,37 @@ def answer_batch(
         base: What a line leaves out.
         outputs: Where counts and times are written.
         n_at_once: Replies that are made at a time.
-        n_ctx: Tokens of context of each; None shares out what there is.
+        configure: The configuration for so many replies at once.
     """
-    from app.batch import BatchProgress, ResultsFile, answer_all, for_batch, read_requests
+    from app.batch import BatchProgress, ResultsFile, answer_all, answering, read_requests
 
     if out.exists() and path.exists() and out.samefile(path):
         raise click.UsageError("--out names the file of the prompts: name another")
+    one = opened.configuration
     with SlowReading() as shown:
-        requests, broken = read_requests(path, base, opened.system_prompt, shown.prompts)
+        requests, broken = read_requests(
+            path, base, opened.system_prompt, shown.prompts, answered_by=answering(one)
+        )
     _tell_unanswered(broken)
     with ResultsFile(out) as results:
         done = results.done()
-        left = [one for one in requests if (one.name, one.digest) not in done]
+        left = [each for each in requests if each.key not in done]
         progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
         if progress.n_done:
             note(f"{progress} are in {out} already")
         if not left:
             return int(bool(broken))
         n_at_once = min(n_at_once, len(left))
-        configuration = for_batch(opened.configuration, n_at_once, n_ctx)
         try:
-            with SlowReading() as shown, watched(configuration, outputs) as (engine, watch):
+            with SlowReading() as shown, watched(configure(n_at_once), outputs) as (engine, watch):
                 for told in answer_all(
-                    engine, left, results, progress, n_at_once=n_at_once, observe=watch.observe
+                    engine,
+                    left,
+                    results,
+                    progress,
+                    n_at_once=n_at_once,
+                    model=one.model_path.name,
+                    observe=watch.observe,
                 ):
                     shown.answered(told.n_done, told.n_all, told.tps)
         except KeyboardInterrupt:
@@ -246,7 +256,7 @@ def answer_batch(
     return int(bool(broken or progress.failed))
 
 
-def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> "Finished":
+def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> None:
     from engine.events import Finished, SpeculationChanged, TokensCommitted, Waiting
 
     shown = ""
@@ -263,8 +273,6 @@ def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> "
             case Finished():
                 if shown and not shown.endswith("\n"):
                     say()
-                return event
-    raise AssertionError("a reply ends with `Finished`")
 
 
 def _tell_unanswered(lines: Sequence["BrokenLine"]) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text as Printed
 
 from app import paths
 from app.config import Settings
-from app.console import console
+from app.console import PAGE_WIDTH, console, html_page
 from app.format import counted
 from app.opening import ModelRequest, open_here
 from app.planning import due_plans, keep_report, verdict_of
@@ -123,7 +123,7 @@ def run_measurement(
     show(run.report, settings)
     _keep_plan(run.report, asked.configuration, settings)
     if files.html is not None:
-        write_page(run.report, files.html)
+        write_page(run.report, settings, files.html)
     if named is None and run.is_complete and run.path is not None:
         run.path.unlink(missing_ok=True)  # behind all that may fail: nothing is measured again
     return exit_code
@@ -261,24 +261,28 @@ def laboratory_request(options: Options, configuration: Configuration) -> Labora
 def show(report: Report, settings: Settings) -> None:
     """Print a report; its kinds as the user's gates judge them."""
     screen = console()
-    gates = settings.cache_policy
-    candidates = judge(report, gates) if has_verdict(report) else ()
-    for line in report_lines(report, candidates, screen.width):
-        text = Printed.assemble(*((run.text, STYLES.get(run.style, "")) for run in line))
-        text.rstrip()
+    for text in _texts_of(report, settings, screen.width):
         screen.print(text, soft_wrap=True)
 
 
-def write_page(report: Report, path: Path) -> None:
-    """Write a report as a page with charts.
+def _texts_of(report: Report, settings: Settings, width: int) -> Iterator[Printed]:
+    gates = settings.cache_policy
+    candidates = judge(report, gates) if has_verdict(report) else ()
+    for line in report_lines(report, candidates, width):
+        text = Printed.assemble(*((run.text, STYLES.get(run.style, "")) for run in line))
+        text.rstrip()
+        yield text
+
+
+def write_page(report: Report, settings: Settings, path: Path) -> None:
+    """Write a report as an HTML page.
 
     Raises:
         QualityError: it cannot be written.
     """
-    from app.quality.page import html_page
-
+    page = html_page(_texts_of(report, settings, PAGE_WIDTH))
     try:
-        replace_file(path.resolve(), [html_page(report).encode()], is_durable=False)
+        replace_file(path.resolve(), [page.encode()], is_durable=False)
     except OSError as error:
         raise QualityError(_UNWRITABLE.format(path=path, reason=error.strerror)) from error
 

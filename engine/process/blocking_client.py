@@ -72,6 +72,8 @@ class BlockingClient:
         self._pending: deque[Event] = deque()
         self._is_gone = False
         self._is_restarting = False
+        self.finished: Finished | None = None
+        """The end of the last reply; None while it is made."""
 
     @property
     def last_loaded(self) -> Loaded:
@@ -107,17 +109,20 @@ class BlockingClient:
             EngineStoppedError: the engine's process ended.
             EngineTimeoutError: it took longer than the limit.
         """
-        if self._is_gone and self._configuration is not None:
-            self.load(self._configuration)
-        elif self._is_restarting:
-            self._wait_until_loaded()
+        self._wait_for_a_model()
+        self.finished = None
         if speculation is not None:
             self.client.set_speculation(speculation)
         self.client.generate(request)
         return self.rest_of_reply()
 
     def rest_of_reply(self) -> Iterator[Event]:
-        """What is still to come of a reply whose iteration was interrupted; raises as `reply`."""
+        """Remaining events of a reply whose iteration was interrupted; raises as `reply`.
+
+        There are none where `finished` is set already.
+        """
+        if self.finished is not None:
+            return
         for event in self.events(self.limit_s):
             match event:
                 case Failed(fatal=fatal):
@@ -126,9 +131,11 @@ class BlockingClient:
                 case WorkerStopped(will_restart=will_restart):
                     self._is_gone, self._is_restarting = not will_restart, will_restart
                     raise EngineStoppedError(event)
-            yield event
             if isinstance(event, Finished):
+                self.finished = event
+                yield event
                 return
+            yield event
 
     def replies(
         self, requests: Iterable[tuple[int, GenerationRequest]], *, n_at_once: int
@@ -143,7 +150,8 @@ class BlockingClient:
             EngineStoppedError: the engine's process ended; the replies under way are lost.
             RequestFailedError: the engine failed as a whole.
         """
-        waiting, n_running = iter(requests), 0
+        self._wait_for_a_model()
+        waiting, events, n_running = iter(requests), self.events(), 0
         while True:
             while n_running < n_at_once and (following := next(waiting, None)) is not None:
                 reply_id, request = following
@@ -151,16 +159,16 @@ class BlockingClient:
                 n_running += 1
             if not n_running:
                 return
-            for event in self.client.poll(POLL_S):
-                match event:
-                    case OfReply(event=told):
-                        n_running -= isinstance(told, Finished | Failed)
-                        yield event
-                    case Failed(fatal=True):
-                        raise RequestFailedError(event)
-                    case WorkerStopped():
-                        self._is_gone = True
-                        raise EngineStoppedError(event)
+            match next(events):
+                case OfReply(event=told) as event:
+                    n_running -= isinstance(told, Finished | Failed)
+                    yield event
+                case Failed(fatal=True) as event:
+                    self._is_gone = True
+                    raise RequestFailedError(event)
+                case WorkerStopped(will_restart=will_restart) as event:
+                    self._is_gone, self._is_restarting = not will_restart, will_restart
+                    raise EngineStoppedError(event)
 
     def events(self, limit_s: float = math.inf) -> Iterator[Event]:
         """Every event as it comes, without an end of its own.
@@ -175,6 +183,13 @@ class BlockingClient:
             if time.monotonic() > deadline_s:
                 raise EngineTimeoutError(f"it did not finish within {limit_s:g} s")
             self._pending.extend(self.client.poll(POLL_S))
+
+    def _wait_for_a_model(self) -> None:
+        """Load the model again where the engine lost it."""
+        if self._is_gone and self._configuration is not None:
+            self.load(self._configuration)
+        elif self._is_restarting:
+            self._wait_until_loaded()
 
     def _wait_until_loaded(self) -> Loaded:
         self._is_restarting = False

@@ -12,16 +12,27 @@ from app.batch import (
     BatchProgress,
     ResultsFile,
     answer_all,
-    for_batch,
     read_requests,
     result_of,
+    with_slots,
 )
+from app.opening import ModelRequest
 from engine.configuration import Adapter, Configuration, SamplingSettings
-from engine.events import Event, Failed, Finished, FinishReason, GenerationStats, OfReply
+from engine.errors import WorkerError
+from engine.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    OfReply,
+    WorkerStopped,
+)
 from engine.metrics import FAILURES, REPLIES, Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest, Message
+from tests.fakes_client import CONFIGURATION, loaded
 
 BASE = GenerationRequest(
     sampling=SamplingSettings(temperature=0.5), max_tokens=9, seed=4, stop=("END",)
@@ -36,12 +47,20 @@ def written(folder: Path, *lines: object) -> Path:
 
 
 class EchoingClient:
-    """Answers with the prompt, the last asked first; a prompt `fail` is refused."""
+    """Answers with the prompt, the last asked first.
 
-    def __init__(self) -> None:
+    A prompt `fail` is refused, and the engine ends on a prompt `crash`.
+    """
+
+    def __init__(self, *, restarts: bool = True) -> None:
         self.asked: list[int] = []
+        self._restarts, self._is_gone = restarts, True
         self.most_at_once = 0
         self._running: list[tuple[int, GenerationRequest]] = []
+
+    def load(self, configuration: Configuration) -> None:
+        if not self._restarts and self.asked:
+            raise WorkerError("it cannot be started")
 
     def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         self.asked.append(reply_id)
@@ -49,6 +68,13 @@ class EchoingClient:
         self.most_at_once = max(self.most_at_once, len(self._running))
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
+        if self._is_gone:
+            self._is_gone = False
+            return [loaded(CONFIGURATION)]
+        if any(request.messages[-1].content == "crash" for _, request in self._running):
+            self._running.clear()
+            self._is_gone = True
+            return [WorkerStopped("Ended", "the process ended", None)]
         reply_id, request = self._running.pop()
         text = request.messages[-1].content
         if text == "fail":
@@ -60,13 +86,16 @@ def finished(text: str, reason: FinishReason = FinishReason.END) -> Finished:
     return Finished(reason, text, (1, 2), "v", 4, GenerationStats(n_prompt=3, n_emitted=3))
 
 
-def run(path: Path, out: Path, client: EchoingClient, n_at_once: int = 2) -> BatchProgress:
-    requests, _ = read_requests(path, BASE, "")
+def run(
+    path: Path, out: Path, client: EchoingClient, n_at_once: int = 2, answered_by: str = "m"
+) -> BatchProgress:
+    requests, _ = read_requests(path, BASE, "", answered_by=answered_by)
     with ResultsFile(out) as results:
         done = results.done()
-        left = [one for one in requests if (one.name, one.digest) not in done]
+        left = [one for one in requests if one.key not in done]
         progress = BatchProgress(len(requests), len(requests) - len(left))
         engine = BlockingClient(cast(EngineClient, client))
+        engine.load(CONFIGURATION)
         for _ in answer_all(engine, left, results, progress, n_at_once=n_at_once):
             pass
     return progress
@@ -86,7 +115,7 @@ def test_a_line_says_what_is_its_own_and_has_the_rest_of_the_command(tmp_path: P
     )
     [first, second, third, fourth], broken = read_requests(path, BASE, "Help.")
     assert broken == []
-    assert [first.name, second.name, third.name] == ["1", "b", "7"]
+    assert [first.id, second.id, third.id] == [None, "b", 7]
     assert first.request.messages == (Message("system", "Help."), Message("user", "one"))
     assert (first.request.max_tokens, first.request.seed, first.request.stop) == (9, 4, ("END",))
     assert second.request.sampling.temperature == 0
@@ -132,6 +161,7 @@ def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
     metrics = Metrics()
     with ResultsFile(tmp_path / "out.jsonl") as results:
         engine = BlockingClient(cast(EngineClient, EchoingClient()))
+        engine.load(CONFIGURATION)
         progress = BatchProgress(n_all=2)
         list(answer_all(engine, requests, results, progress, n_at_once=2, observe=metrics.observe))
     assert metrics.value(REPLIES, reason=FinishReason.END) == 1
@@ -150,7 +180,7 @@ def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "seed": "4"}, "seed"),
-        ({"id": "1", "prompt": "again"}, "is that of line 1"),
+        ({"id": "first", "prompt": "again"}, "is that of line 1"),
         ('{"prompt": "half \\ud800"}', "half of a character"),
         ("[" * 100_000, "nested"),
         ({"prompt": "a", "raw": True, "system": "b"}, "raw"),
@@ -159,7 +189,8 @@ def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
 def test_a_broken_line_is_told_by_its_number_and_the_others_run(
     tmp_path: Path, line: object, why: str
 ) -> None:
-    path = written(tmp_path, {"prompt": "one"}, "", line, {"id": "z", "prompt": "three"})
+    first, last = {"id": "first", "prompt": "one"}, {"id": "z", "prompt": "three"}
+    path = written(tmp_path, first, "", line, last)
     requests, [broken] = read_requests(path, BASE, "")
     assert [one.number for one in requests] == [1, 4]
     assert broken.number == 3
@@ -192,6 +223,42 @@ def test_what_is_in_the_results_already_is_not_done_again(tmp_path: Path) -> Non
     assert sorted(client.asked) == [2, 3]
     assert progress.n_done == 3
     assert [each["text"] for each in lines_of(out)][2:] in (["c", "changed"], ["changed", "c"])
+
+
+def test_an_id_is_not_the_number_of_another_line(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    path = written(tmp_path, {"id": 2, "prompt": "a"}, {"prompt": "b"}, {"id": "2", "prompt": "c"})
+    assert run(path, out, EchoingClient()).n_done == 3
+    assert sorted(str(each["id"]) for each in lines_of(out)) == ["2", "2", "None"]
+    client = EchoingClient()
+    assert run(path, out, client).n_done == 3
+    assert client.asked == []
+
+
+def test_results_of_another_model_do_not_count(tmp_path: Path) -> None:
+    out, path = tmp_path / "out.jsonl", written(tmp_path, {"prompt": "a"})
+    run(path, out, EchoingClient(), answered_by="one")
+    client = EchoingClient()
+    assert run(path, out, client, answered_by="other").n_done == 1
+    assert client.asked == [1]
+    assert len(lines_of(out)) == 2
+
+
+@pytest.mark.parametrize("n_at_once", [1, 2, 4])
+def test_a_prompt_that_ends_the_engine_fails_and_the_others_are_answered(
+    tmp_path: Path, n_at_once: int
+) -> None:
+    texts = ("a", "crash", "c", "d", "crash", "f")
+    path, out = written(tmp_path, *({"prompt": text} for text in texts)), tmp_path / "out.jsonl"
+    progress = run(path, out, EchoingClient(), n_at_once)
+    assert sorted(str(each["text"]) for each in lines_of(out)) == ["a", "c", "d", "f"]
+    assert sorted(each.number for each in progress.failed) == [2, 5]
+
+
+def test_a_batch_ends_where_the_engine_cannot_be_started_again(tmp_path: Path) -> None:
+    path = written(tmp_path, {"prompt": "crash"}, {"prompt": "b"})
+    with pytest.raises(WorkerError):
+        run(path, tmp_path / "out.jsonl", EchoingClient(restarts=False))
 
 
 def test_a_result_that_was_torn_is_made_anew_and_harms_no_other(tmp_path: Path) -> None:
@@ -238,15 +305,17 @@ def test_a_file_that_is_none_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 def test_a_result_has_its_latency_and_its_counts(tmp_path: Path) -> None:
     [one], _ = read_requests(written(tmp_path, {"id": "a", "prompt": "b"}), BASE, "")
-    values = result_of(one, finished("said"), 1.25)
+    values = result_of(one, finished("said"), 1.25, "m.gguf")
     assert (values["id"], values["line"], values["latency_s"]) == ("a", 1, 1.25)
+    assert values["model"] == "m.gguf"
     assert (values["text"], values["token_ids"], values["finish_reason"]) == ("said", (1, 2), "end")
     assert (values["n_prompt"], values["n_emitted"], values["seed"]) == (3, 3, 4)
 
 
 def test_each_reply_has_the_context_that_was_asked_for() -> None:
     one = Configuration(model_path=Path("m.gguf"), n_ctx=8192)
-    assert (for_batch(one, 8, None).n_ctx, for_batch(one, 8, None).n_slots) == (8192, 8)
-    assert for_batch(one, 8, 2048).n_ctx == 16384
+    shared = with_slots(ModelRequest("m"), one, 8)
+    assert (shared.n_ctx, shared.rules["n_slots"]) == (8192, 8)
+    assert with_slots(ModelRequest("m", n_ctx=2048), one, 8).n_ctx == 16384
     pool = Configuration(model_path=Path("m.gguf"), n_ctx=8192, kv_unified=True)
-    assert for_batch(pool, 8, None).n_ctx == 8192
+    assert with_slots(ModelRequest("m", n_ctx=8192), pool, 8).n_ctx == 8192

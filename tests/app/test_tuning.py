@@ -21,7 +21,7 @@ from engine.generation.processor_load import Shares
 from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.presets.library import find_preset
+from engine.presets.library import find_preset, made_preset
 from engine.tuning.tuner import Tuner, TuningProgress
 from tests.drafting_models import drafting_model
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
@@ -125,6 +125,20 @@ def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
     assert speed.preset == "tuned tiny"
+
+
+def test_a_preset_tuned_for_another_model_is_not_replaced(model: Path, tune: Tune) -> None:
+    for _ in range(2):  # the same model may be tuned again
+        assert tune(FakeMachine(quick_without_flash), "tiny", "--preset", "balanced")[0] == 0
+    other = drafting_model(model.with_name("other.gguf"), 2)
+    assert tune(FakeMachine(as_ever), "other", "--preset", "balanced")[0] == 0
+    presets = [
+        find_preset(f"tuned {name} balanced", paths.presets_dir()) for name in ("tiny", "other")
+    ]
+    assert [preset.model for preset in presets] == [str(model), str(other)]
+    bench = FakeMachine(as_ever)
+    assert tune(bench, "other", "--write", "tuned tiny balanced")[0] == 1
+    assert bench.n_runs == 0
 
 
 def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
@@ -283,11 +297,15 @@ def test_it_begins_with_as_many_threads_as_others_leave_cores() -> None:
 
 
 def test_names_of_presets_are_possible_whatever_the_file_is_called() -> None:
-    assert default_name(Path("Qwen 2.5 (1.5B)[Q4].gguf")) == "tuned Qwen-2.5--1.5B--Q4"
-    assert default_name(Path("\u4f60.gguf")) == "tuned \u4f60"
-    assert default_name(Path("...gguf")) == "tuned model"
-    assert default_name(Path("cpu 1.5")) == "tuned cpu-1.5"
-    assert len(default_name(Path(f"{'x' * 300}.gguf"))) <= 60
+    long = "x" * 300
+    for stem in ("Qwen 2.5 (1.5B)[Q4]", "\u4f60", "..", long):
+        for request in (
+            ModelRequest(),
+            ModelRequest("m", preset="cpu 1.5"),
+            ModelRequest("m", preset=long),
+        ):
+            name = default_name(Path(f"{stem}.gguf"), request)
+            assert made_preset({"name": name}).name == name
 
 
 def test_a_speed_is_of_this_machine_and_read_back_within_bounds(tmp_path: Path) -> None:

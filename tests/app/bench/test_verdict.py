@@ -21,7 +21,7 @@ ALL = [AUTO, SHORT, LONG]
 
 def summaries(*sets: dict[str, float], policies: list[str] = ALL) -> tuple[SetSummary, ...]:
     records = [
-        record({name: [value] for name, value in means.items()}, set_name=f"set{index}")
+        record({name: [value] * 2 for name, value in means.items()}, set_name=f"set{index}")
         for index, means in enumerate(sets)
     ]
     return summarise(records, policies)
@@ -48,7 +48,7 @@ def test_auto_is_set_beside_the_best_fixed_length_prompt_by_prompt() -> None:
 def test_a_recommendation_from_one_prompt_a_set_says_so() -> None:
     few = "one prompt per set is little evidence"
     assert few in recommend(summaries({AUTO: 2.0}, {AUTO: 1.5}), ALL).reason
-    more = summarise([record({AUTO: [1.8]}, prompt=name) for name in ("one", "two")], ALL)
+    more = summarise([record({AUTO: [1.8] * 2}, prompt=name) for name in ("one", "two")], ALL)
     assert few not in recommend(more, ALL).reason
 
 
@@ -79,6 +79,13 @@ def test_the_mean_over_sets_weighs_every_set_alike() -> None:
 def test_a_set_without_a_number_leaves_no_mean_over_sets() -> None:
     failed = PromptRecord("chat", "one", 0.0, failure="no")
     assert overall_of(summarise([record({AUTO: [2.0]}), failed], [AUTO]), AUTO) is None
+
+
+def test_a_set_in_which_every_reply_loops_does_not_count() -> None:
+    looped = record({AUTO: [0.5] * 2}, set_name="loops", is_loop=True)
+    made = summarise([record({AUTO: [1.7] * 2}), looped], [AUTO])
+    assert overall_of(made, AUTO) == pytest.approx(1.7)
+    assert recommend(made, [AUTO]).name == AUTO
 
 
 def recommended(*sets: dict[str, float]) -> str | None:
@@ -121,7 +128,7 @@ def test_without_results_nothing_is_recommended() -> None:
 
 def undrafted(ratios: dict[str, float], **what: str) -> PromptRecord:
     """Give a record in which no policy drafted a token: all of them decoded plainly."""
-    made = record({name: [value] for name, value in ratios.items()}, **what)  # type: ignore[arg-type]
+    made = record({name: [value] * 2 for name, value in ratios.items()}, **what)  # type: ignore[arg-type]
     runs = (replace(run, n_verified=0, n_accepted=0, n_rounds=64) for run in made.runs)
     return replace(made, runs=tuple(runs))
 
@@ -138,7 +145,7 @@ def test_where_nothing_was_drafted_nothing_is_recommended_or_blamed(ratio: float
 
 
 def test_a_set_on_which_a_policy_drafted_nothing_is_no_cost_and_no_gain_of_it() -> None:
-    drafted = record({AUTO: [1.3]}, set_name="one")
+    drafted = record({AUTO: [1.3] * 2}, set_name="one")
     made = summarise([drafted, undrafted({AUTO: 0.6}, set_name="two")], [AUTO])
     advice = recommend(made, [AUTO])
     assert advice.name == AUTO

@@ -13,7 +13,6 @@ from app import paths
 from app.cli.cache_quality import read_kinds
 from app.cli.main import run
 from app.quality import measure
-from app.quality.page import html_page
 from app.render.lines import plain
 from app.render.quality import INTERVALS, kind_lines, report_lines
 from app.store.chats import ChatStore
@@ -120,7 +119,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
     assert "97.50 %" in rows[0]
 
 
-def test_every_figure_has_its_interval_on_the_terminal_the_page_and_the_screen(
+def test_every_figure_has_its_interval_on_the_terminal_and_the_screen(
     report_path: Path,
 ) -> None:
     report = read_report(report_path)
@@ -128,11 +127,9 @@ def test_every_figure_has_its_interval_on_the_terminal_the_page_and_the_screen(
     titles, control, row = lines[lines.index(INTERVALS) + 1 :][:3]
     assert " ".join(titles.split()) == "K/V loss perplexity KL mean median p99 p99.9 same top"
     assert control.startswith("f16 control")
-    page = html_page(report)
     kind = [plain(line) for line in kind_lines(report, report.candidates[0], None, 100, "block")]
     for interval in ("+0.0031 to +0.0083", "0.00625 to 0.015", "0.25 to 0.5"):
         assert interval in row
-        assert interval in page
         assert any(interval in line for line in kind)
     lone = [
         replace(each, scores=replace(each.scores, kl_mean=Figure(each.scores.kl_mean.value)))
@@ -154,13 +151,17 @@ def test_too_little_text_is_said_and_no_kind_is_praised(
     assert "x smaller" not in shown
 
 
-def test_the_page_has_charts_and_escapes_what_comes_from_outside(report_path: Path) -> None:
-    report = read_report(report_path)
-    text = replace(report.texts[0], name="<script>x</script>")
-    page = html_page(replace(report, texts=(text,)))
-    assert "<script>" not in page
-    assert page.count('<svg class="chart"') == 4
-    assert "KL mean by position" in page
+def test_the_page_is_the_report_and_escapes_what_comes_from_outside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = made_report()
+    subject = replace(report.subject, model="<script>x</script>")
+    write_report(tmp_path / "r.json", replace(report, subject=subject))
+    page = tmp_path / "page.html"
+    assert run(["cache-quality", "--show", str(tmp_path / "r.json"), "--html", str(page)]) == 0
+    assert "<script>" in capsys.readouterr().out
+    assert "<script" not in page.read_text()
+    assert "KL mean by position" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -184,9 +185,9 @@ def test_a_table_of_costs_without_any_is_left_out(report_path: Path) -> None:
     report = read_report(report_path)
     rows = [replace(row, cost=None, needle=()) for row in report.measurements]
     bare = replace(report, measurements=tuple(rows))
-    for shown in (lambda each: "".join(map(plain, report_lines(each, (), 400))), html_page):
-        assert "What it takes" in shown(report)
-        assert "What it takes" not in shown(bare)
+    for each, has_table in ((report, True), (bare, False)):
+        text = "".join(map(plain, report_lines(each, (), 400)))
+        assert ("What it takes" in text) is has_table
 
 
 def test_an_earlier_report_is_not_overwritten(

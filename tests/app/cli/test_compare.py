@@ -1,11 +1,14 @@
 """`kvchat compare` as a user meets it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.requests import GenerationRequest
 from tests.app.cli.conftest import kvchat, spawned
+from tests.fakes_client import Script, ScriptedClient
 
 PROMPT = "Write this line three times: the quick brown fox jumps over the lazy dog"
 
@@ -68,3 +71,24 @@ def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> No
     done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1
     assert "there is no predictor 'lookop': there are off, lookup" in done.stderr
+
+
+def test_whole_pairs_are_printed_where_the_engine_ends(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ScriptedClient(Script(("one two three four five six",)))
+    monkeypatch.setattr("engine.process.client.WorkerClient", lambda **_: client)
+    generate = client.generate
+
+    def generate_four(request: GenerationRequest, reply_id: int = 0) -> None:
+        dies_after = 3 if len(client.requests) == 4 else None
+        client.script = replace(client.script, dies_after=dies_after)
+        generate(request, reply_id)
+
+    monkeypatch.setattr(client, "generate", generate_four)
+    done = kvchat(
+        "compare", str(starter_path), "Hello", "--second", "lookup", "--pairs", "5", "--json"
+    )
+    assert done.returncode == 1
+    assert len(json.loads(done.stdout)["pairs"]) == 2
+    assert "signal 9" in done.stderr

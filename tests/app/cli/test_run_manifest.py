@@ -9,7 +9,7 @@ import pytest
 
 from app.cli import main
 from app.manifests import difference, made_with
-from engine.events import Finished, FinishReason, GenerationStats
+from engine.events import Event, Finished, FinishReason, GenerationStats
 from engine.manifest import Manifest, RecordedReply, read_manifest, write_manifest
 from tests.app.cli.test_run import environment, run
 from tests.app.cli.test_run_request import client, model
@@ -157,18 +157,17 @@ def test_a_stopped_run_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import app.cli.run_reply
-    from engine.events import FinishReason
+    poll = client.poll
 
-    follow = app.cli.run_reply._follow
+    def interrupted(timeout_s: float = 0.0) -> list[Event]:
+        if client.is_busy and not client.n_stops:
+            raise KeyboardInterrupt
+        return poll(timeout_s)
 
-    def stopped(*given: object, **options: bool) -> Finished:
-        end = follow(*given, **options)  # type: ignore[arg-type]  # as they came
-        return replace(end, reason=FinishReason.CANCELLED)
-
-    monkeypatch.setattr(app.cli.run_reply, "_follow", stopped)
+    monkeypatch.setattr(client, "poll", interrupted)
     path = tmp_path / "run.toml"
     assert told(model, path) == 130
+    assert client.n_stops == 1
     assert not path.exists()
     assert "was stopped" in capsys.readouterr().err
 

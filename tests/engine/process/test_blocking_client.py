@@ -50,6 +50,14 @@ def test_a_crash_while_loading_that_is_tried_again_is_told_and_waited_for() -> N
     assert crashes == [HUNG]
 
 
+def test_nothing_is_waited_for_after_the_end_of_a_reply() -> None:
+    engine = BlockingClient(ScriptedClient())
+    engine.load(CONFIGURATION)
+    *_, end = engine.reply(REQUEST)
+    assert engine.finished is end
+    assert [*engine.rest_of_reply()] == []
+
+
 @pytest.mark.parametrize(
     ("event", "error"),
     [(Failed("No model", "it is broken"), RequestFailedError), (DIED, EngineStoppedError)],
