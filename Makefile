@@ -6,7 +6,7 @@ KILLS ?= 200
 STEPS ?= 2000
 N ?= 500
 
-.PHONY: chat test test-all check docs package torture walk sessions setup setup-dev starter test-models llama bench clean
+.PHONY: chat test test-all check package torture walk sessions setup setup-dev starter test-models llama bench clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
@@ -24,10 +24,7 @@ check: setup-dev ## the gate: format, lint, types, import contracts, pages
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/pages.py --check
-
-docs: setup-dev ## write the pages that the commands themselves say
-	@$(BIN)/python scripts/pages.py
+	$(BIN)/python scripts/pages.py
 
 package: setup-dev ## build wheel and sdist, and try them in an empty environment
 	@$(BIN)/python scripts/try_package.py $(addprefix --wheels ,$(wildcard .cache/wheels/*))

@@ -1,8 +1,6 @@
-"""Writes the pages that the commands themselves say, and finds what is wrong in the others.
+"""Finds dead links in the pages, and commands and options that do not exist; 1 if there are any.
 
-    python scripts/pages.py           write docs/commands.md and the man page docs/kvchat.1
-    python scripts/pages.py --check   exit status 1 where these are old, a link leads nowhere, or a
-                                     page names a command or option that is none
+    python scripts/pages.py
 
 Links to the web are not followed.
 """
@@ -10,15 +8,13 @@ Links to the web are not followed.
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from man_page import every_command
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS_PAGE = Path("docs/commands.md")
-MAN_PAGE = Path("docs/kvchat.1")
-WIDTH = 80
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,134 +24,12 @@ _END = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "#"})
 
 
 def main() -> int:
-    """Write the pages, or check all of them."""
-    pages = {COMMANDS_PAGE: commands_page(), MAN_PAGE: man_page()}
-    if "--check" not in sys.argv[1:]:
-        for path, text in pages.items():
-            (ROOT / path).write_text(text)
-        return 0
-    faults = [*old_pages(pages, ROOT), *wrong_pages(ROOT)]
+    """Check all pages."""
+    faults = [*wrong_pages(ROOT)]
     for fault in faults:
         print(fault)
-    print(f"{len(faults)} faults" if faults else "the pages are as the commands say")
+    print(f"{len(faults)} faults" if faults else "links and commands of the pages are right")
     return 1 if faults else 0
-
-
-# --- what the commands say ---
-
-
-def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Every command with the words that call it and a context of a fixed width."""
-    from app.cli.main import cli
-
-    context = click.Context(
-        cli, info_name="kvchat", terminal_width=WIDTH, help_option_names=["--help", "-h"]
-    )
-    yield "kvchat", cli, context
-    yield from _below(cli, context)
-
-
-def _below(
-    group: click.Group, context: click.Context
-) -> Iterator[tuple[str, click.Command, click.Context]]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        inner = click.Context(command, info_name=name, parent=context, terminal_width=WIDTH)
-        yield inner.command_path, command, inner
-        if isinstance(command, click.Group):
-            yield from _below(command, inner)
-
-
-def commands_page() -> str:
-    """Every command's help, as Markdown."""
-    parts = [
-        "# Every command\n",
-        "What `--help` says, written by `python scripts/pages.py`; `kvchat completion SHELL` makes "
-        "a\nshell complete it, and `man kvchat` is the same in short.\n",
-    ]
-    for words, command, context in every_command():
-        parts.append(f"## {words}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
-    return "\n".join(parts)
-
-
-def man_page() -> str:
-    """The manual in the format of man(7)."""
-    from app import __version__
-    from app.cli.main import chat
-    from app.cli.where import files_and_folders
-
-    lines = [
-        f'.TH KVCHAT 1 "" "kvchat {__version__}" "User Commands"',
-        ".SH NAME",
-        r"kvchat \- a terminal cockpit for local language models",
-        ".SH SYNOPSIS",
-        r".B kvchat",
-        r"[\fIMODEL\fR] [\fIOPTIONS\fR]",
-        ".br",
-        r".B kvchat",
-        r"\fICOMMAND\fR [\fIARGUMENTS\fR]",
-    ]
-    for words, command, context in every_command():
-        if words != "kvchat":
-            lines += [f'.SS "{_roff(words)}"', *_usage(command, context)]
-            lines += [*_meaning(command), *_options(command.get_params(context), context)]
-            continue
-        lines += [".SH DESCRIPTION", *_meaning(command), ".SH OPTIONS"]
-        lines += [*_options((*chat.params, *command.get_params(context)), context), ".SH COMMANDS"]
-    kept = ", ".join(files_and_folders())
-    lines += [".SH FILES", f"Where kvchat keeps its {kept} says", '.BR "kvchat where" .']
-    lines += [".SH ENVIRONMENT", *_entries(ENVIRONMENT)]
-    return "\n".join(lines) + "\n"
-
-
-ENVIRONMENT = (
-    ("KVCHAT_MODELS", "Folders that are searched for models before all others, separated by :."),
-    ("NO_COLOR", "Where it is set, nothing is coloured, on the screen and in what commands print."),
-    ("TEXTUAL_ANIMATIONS", "full, basic or none: how much moves on the screen."),
-    ("XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME, XDG_CACHE_HOME", "Where files are kept."),
-)
-
-
-def _usage(command: click.Command, context: click.Context) -> Iterator[str]:
-    pieces = " ".join(piece.strip() for piece in command.collect_usage_pieces(context))
-    yield from (rf"\fB{_roff(context.command_path)}\fR {_roff(pieces)}", ".PP")
-
-
-def _meaning(command: click.Command) -> Iterator[str]:
-    for paragraph in (command.help or "").split("\n\n"):
-        is_example = paragraph.lstrip().startswith("\b")
-        text = "\n".join(line.strip() for line in paragraph.replace("\b", "").strip().splitlines())
-        yield from (".nf", _roff(text), ".fi", ".PP") if is_example else (_roff(text), ".PP")
-
-
-def _options(params: Iterable[click.Parameter], context: click.Context) -> Iterator[str]:
-    records = (param.get_help_record(context) for param in params)
-    return _entries(record for record in records if record is not None and record[1])
-
-
-def _entries(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for name, meaning in entries:
-        yield from (".TP", rf"\fB{_roff(name)}\fR", _roff(meaning))
-
-
-def _roff(text: str) -> str:
-    """A text as troff takes it: no line of it is a request."""
-    escaped = text.replace("\\", r"\e").replace("-", r"\-")
-    return "\n".join(
-        rf"\&{line}" if line[:1] in (".", "'") else line for line in escaped.split("\n")
-    )
-
-
-# --- what is wrong ---
-
-
-def old_pages(pages: dict[Path, str], root: Path) -> Iterator[str]:
-    """The written pages that the commands no longer say."""
-    for path, text in pages.items():
-        there = root / path
-        if not there.is_file() or there.read_text() != text:
-            yield f"{path} is not what the commands say: run python scripts/pages.py"
 
 
 def wrong_pages(root: Path) -> Iterator[str]:
@@ -177,9 +51,8 @@ def wrong_pages(root: Path) -> Iterator[str]:
         text = page.read_text()
         name = page.relative_to(root)
         yield from (f"{name}: {fault}" for fault in _dead_links(page, text))
-        if name != COMMANDS_PAGE:
-            yield from (f"{name}: {fault}" for fault in wrong_commands(text, options))
-            yield from (f"{name}: {fault}" for fault in _wrong_targets(text, targets))
+        yield from (f"{name}: {fault}" for fault in wrong_commands(text, options))
+        yield from (f"{name}: {fault}" for fault in _wrong_targets(text, targets))
 
 
 def unlisted_pages(root: Path) -> Iterator[str]:
