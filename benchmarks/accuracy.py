@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from accuracy_cases import Case, cpu_cases, gpu_cases
-from accuracy_fit_params import FitParams
 from accuracy_formula import command_of, formula_of, kind_of
-from accuracy_llama_cpp import Answer, Truth, key_of, known_answers, known_fit_params
+from accuracy_llama_cpp import Answer, Truth, key_of, known_answers
 from accuracy_models import write_header
 from accuracy_report import write_report, write_worst
 
@@ -39,15 +38,10 @@ def main() -> None:
     stand_in = built_stand_in(options.llama_cpp, options.out) if options.llama_cpp else None
     fresh = options.out.with_suffix(".new")
     truth = Truth(stand_in, known_answers(options.out) | known_answers(fresh))
-    fit_params = None
-    if options.fit_params:
-        fit_params = FitParams(options.fit_params, stand_in, known_fit_params(options.out))
     rows = []
     with fresh.open("w", encoding="utf-8") as file:
         for path in _models(options.models or [written_headers(options.out)]):
             for row in rows_of(path, truth, [*cpu_cases(), *(gpu_cases() if stand_in else ())]):
-                if fit_params and "truth" in row and (printed := fit_params.ask(row)):
-                    row["fit_params"] = printed
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
     fresh.replace(options.out)
@@ -56,7 +50,7 @@ def main() -> None:
     if options.worst:
         write_worst(rows, options.worst)
     if options.docs:
-        write_report(rows, options.docs, options.peers)
+        write_report(rows, options.docs)
 
 
 def rows_of(path: Path, truth: Truth, cases: Iterable[Case]) -> Iterator[Answer]:
@@ -165,13 +159,9 @@ def _options() -> argparse.Namespace:
         "--out", type=Path, default=SCRATCH / "rows.jsonl", help="rows; reused by the next run"
     )
     parser.add_argument("--docs", type=Path, help="write the report here")
-    parser.add_argument("--peers", type=Path, help="what memory_peers.py wrote, for the report")
     parser.add_argument("--worst", type=Path, help="write the 60 worst rows here")
     parser.add_argument(
         "--llama-cpp", type=Path, help="source of the same llama.cpp: placements on stand-in GPUs"
-    )
-    parser.add_argument(
-        "--fit-params", type=Path, help="llama-fit-params of the same llama.cpp: weights by device"
     )
     return parser.parse_args()
 

@@ -100,11 +100,3 @@ def known_answers(rows: Path) -> dict[str, Answer]:
         return {}
     found = map(json.loads, rows.read_text(encoding="utf-8").splitlines())
     return {_key(json.loads(row["key"])): row["truth"] for row in found if "truth" in row}
-
-
-def known_fit_params(rows: Path) -> dict[str, dict[str, int]]:
-    """Read what an earlier run was told by llama-fit-params."""
-    if not rows.exists():
-        return {}
-    found = map(json.loads, rows.read_text(encoding="utf-8").splitlines())
-    return {_key(json.loads(row["key"])): row["fit_params"] for row in found if "fit_params" in row}

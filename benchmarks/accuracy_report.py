@@ -20,8 +20,6 @@ from accuracy_comparison import (
     refusal,
     refusals,
 )
-from accuracy_fit_params import agreement
-from accuracy_peers import peer_section
 
 Goal = tuple[str, bool, str]
 INTRODUCTION = """\
@@ -45,21 +43,18 @@ within 1 MiB, for rows are padded there. `low` leaves out devices that miss 64 M
 OWN_MACHINE = """\
 ## On your own machine
 
-`kvchat plan MODEL --dry-run` puts llama.cpp's figures in the place of the formulas. With
-`--log FILE` it sets the plan beside the log of a real llama-server (`-lv 4` or `--log-jsonl`), and
-`--calibrate` keeps what the log of an ended server says about the card: what the driver holds
-beyond buffers, and how far the graph was off.
+`kvchat plan MODEL --dry-run` puts llama.cpp's figures in the place of the formulas.
 """
 
 
-def write_report(rows: list[Row], path: Path, peers: Path | None = None) -> None:
-    """Write the page; `peers` is what `memory_peers.py` wrote."""
+def write_report(rows: list[Row], path: Path) -> None:
+    """Write the page."""
     found, placed = comparisons(rows), device_comparisons(rows)
-    lines = [INTRODUCTION, *_environment(rows, found), *_goals(rows, found), *_table(found)]
+    lines = [INTRODUCTION, *_environment(rows, found), *_goals(found), *_table(found)]
     if placed:
         lines += [GPU_SECTION, *_placement_goals(placed), *_placement_table(placed)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines += [*peer_section(rows, peers), *_left_out(rows), "", OWN_MACHINE.rstrip()]
+    lines += [*_left_out(rows), "", OWN_MACHINE.rstrip()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -85,13 +80,7 @@ def _elapsed(row: Row) -> object:
     return formula.get("elapsed_s") if isinstance(formula, dict) else None
 
 
-def _goals(rows: list[Row], found: list[Comparison]) -> list[str]:
-    n_met, n_all, _ = agreement(rows)
-    printed = (
-        "weights within 1 MiB of what llama-fit-params prints",
-        n_met == n_all,
-        f"{n_met} of {n_all} devices",
-    )
+def _goals(found: list[Comparison]) -> list[str]:
     plain = [c for c in found if not c.is_marked]
     marked = sorted({c.architecture for c in found if c.is_marked})
     return goal_table(
@@ -100,7 +89,6 @@ def _goals(rows: list[Row], found: list[Comparison]) -> list[str]:
             ("recurrent state exact to the byte", *_all(plain, lambda c: c.meets("state"))),
             ("at most 3 architectures marked", len(marked) <= 3, ", ".join(marked) or "none"),
             ("weights within 1 MiB", *_all(found, lambda c: c.meets("weights"))),
-            *([printed] if n_all else []),
             *_compute_goals(found),
             *_total_goals(found),
         ]
@@ -233,7 +221,6 @@ def _left_out(rows: list[Row]) -> list[str]:
         "  shows as overhead, is from there and from reports.",
     ]
     lines += [f"- left out: {text}" for text in left]
-    lines += [f"- weights differ: {text}" for text in agreement(rows)[2]]
     return [*lines, *(f"- {refusal(row)}" for row in odd)]
 
 

@@ -16,34 +16,21 @@ machine gives the same table. `--busy` shakes and stalls that clock as other pro
 import argparse
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from zlib import crc32
 
 from common import ask, load
-from draft_lengths import (
-    COLD,
-    FIXED,
-    MARKS,
-    OFF,
-    PLAIN,
-    WARM,
-    Speeds,
-    replace_part,
-    settings,
-    speeds_at,
-    table,
-)
 from speed_peers.asked import Question
 from speed_peers.own import make_questions
 
-from app.bench.policies import parse_policy
+from app.bench.policies import Policy, parse_policy
 from app.bench.prompt_sets import choose, read_set
 from engine.backends.base import common_prefix
-from engine.configuration import MAX_DRAFT, SamplingSettings, SpeculationSettings
+from engine.configuration import MAX_DRAFT, PredictorName, SamplingSettings, SpeculationSettings
 from engine.requests import GenerationRequest, Message
 from engine.speculation.auto import AutoController
 from engine.speculation.costs import Costs
@@ -53,6 +40,14 @@ from engine.speculation.predictors.base import DraftToken
 from tests import speculation_simulator as sim
 from tests.rounds import a_round
 
+MARKS = (64, 128, 512)
+"""Lengths of replies, in tokens."""
+FIXED = (1, 2, 3, 4, 6, 8)
+PLAIN, COLD, WARM = "plain", "cold", "warm"
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+
+Speeds = Mapping[str, Mapping[int, float]]
+"""Of one prompt: by rule and length of the reply, in any unit that all rules share."""
 CURVES = {"two_cores": sim.TWO_CORES, "q4_k": sim.Q4_K, "gpu": sim.GPU, "kink": sim.KINK}
 ASKING = {"two_cores": sim.LOOKUP}
 """What a predictor takes, in plain steps; beside a larger model a tenth of it."""
@@ -244,6 +239,70 @@ def replies_of(path: Path) -> dict[str, tuple[int, ...]]:
         return {}
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return {row["name"]: tuple(row["tokens"]) for row in rows}
+
+
+def speeds_at(rounds: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Tokens in a unit of time when a reply had each of `MARKS` tokens, as far as it got.
+
+    A reply that ended earlier counts for the lengths that it has and for the next one.
+    """
+    n_tokens, elapsed, found, marks = 0, 0.0, {}, list(MARKS)
+    for n_emitted, taken in rounds:
+        n_tokens, elapsed = n_tokens + n_emitted, elapsed + taken
+        while marks and n_tokens >= marks[0] - 1:
+            found[marks.pop(0)] = n_tokens / elapsed
+    if marks and n_tokens > max([0, *found]):
+        found[marks[0]] = n_tokens / elapsed
+    return found
+
+
+def table(title: str, sets: Iterator[tuple[str, list[Speeds]]]) -> Iterator[str]:
+    """The lines of a table, as its sets are measured."""
+    fixed = " | ".join(map(str, FIXED))
+    yield f"| {title} | tokens | {fixed} | best | cold | warm | cold / best | warm / best |"
+    yield f"|---|--:|{'--:|' * (len(FIXED) + 5)}"
+    for name, prompts in sets:
+        for mark in MARKS:
+            having = [each for each in prompts if all(mark in speeds for speeds in each.values())]
+            if having:
+                cells = " | ".join(row(having, mark))
+                yield f"| {name}, {len(having)} prompts | {mark} | {cells} |"
+    yield ""
+
+
+def row(prompts: Sequence[Speeds], mark: int) -> Iterator[str]:
+    """Gains of the fixed lengths and of `auto` over plain, and of `auto` over the best length."""
+    gains = {
+        str(length): median(gain(each, str(length), PLAIN, mark) for each in prompts)
+        for length in FIXED
+    }
+    yield from (f"{each:.2f}" for each in gains.values())
+    best = max(gains, key=lambda name: gains[name])
+    best = best if gains[best] > 1.0 else PLAIN
+    yield best
+    yield from (
+        f"{median(gain(each, name, PLAIN, mark) for each in prompts):.2f}" for name in (COLD, WARM)
+    )
+    yield from (
+        f"{median(gain(each, name, best, mark) for each in prompts):.3f}" for name in (COLD, WARM)
+    )
+
+
+def gain(speeds: Speeds, name: str, over: str, mark: int) -> float:
+    return speeds[name][mark] / speeds[over][mark]
+
+
+def settings(policy: Policy) -> SpeculationSettings:
+    return policy.settings(replace(OFF, predictor=policy.predictor))
+
+
+def replace_part(page: Path, name: str, lines: Sequence[str]) -> None:
+    """Write tables into a page, between the marks of their model."""
+    start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
+    page.write_text(before + start + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
 def parsed() -> argparse.Namespace:
