@@ -221,8 +221,8 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
     if chosen.server is not None:
         raise PresetError(
             f"{what} needs the model on this machine: {shown_origin(chosen.server)} draws its "
-            f"tokens itself, with the drafts and the cache that it was started with. `kvchat load "
-            f"{chosen.server}` measures what it gives; or name a model's file"
+            "tokens itself, with the drafts and the cache that it was started with: name a model's "
+            "file"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
     return open_model(blind, settings, servers=False)

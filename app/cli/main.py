@@ -55,7 +55,6 @@ COMMANDS = {
     "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
     "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
     "serve": ("app.cli.serve", "Start a preset as a llama-server, watch it, chat on it."),
-    "load": ("app.cli.load", "Measure what a server gives to several users at once."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
     "settings": ("app.cli.settings", "List, explain and change settings."),

@@ -125,7 +125,6 @@ CASES: dict[str, Sequence[str]] = {
     "settings": ("", "--json", "prompts.HOSTILE HOSTILE", "chat.system_prompt HOSTILE"),
     "completion": ("bash",),
     "serve": ("PRESET --model MODEL", "PRESET --model NAMED --no-chat", "WRONG"),
-    "load": ("SERVER --turns 1 --users 1", "PRESET", "WRONG", "HOSTILE"),
     "web": ("MODEL", "MODEL --theme HOSTILE"),
     "where": ("", "--json"),
 }  # fmt: skip

@@ -1,6 +1,5 @@
-"""Commands at a server: what it is, one answer, several users."""
+"""Commands at a server: what it is, one answer."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from engine.backends.server import many_users
 from engine.servers import KEY_VARIABLE
 from tests.hostile_language_server import LanguageServer, serving
 from tests.waiting import wait_until
@@ -71,25 +69,6 @@ def test_what_would_do_nothing_at_a_server_is_refused_by_its_own_name(
     assert typed[0] in capsys.readouterr().err
 
 
-def test_a_load_that_is_stopped_shows_what_was_measured(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped_at_two(session: object, n_users: int, *rest: object) -> object:
-        if n_users == 2:
-            raise KeyboardInterrupt
-        return run_load(session, n_users, *rest)  # type: ignore[arg-type]  handed on
-
-    run_load = many_users.run_load
-    monkeypatch.setattr(many_users, "run_load", stopped_at_two)
-    with serving("llama-server") as server:
-        command = ["load", server.url, "--users", "1,2", "--turns", "1"]
-        assert run([*command, "--json"]) == 130
-        found = json.loads(capsys.readouterr().out)
-        assert [each["users"] for each in found["results"]] == [1]
-        assert run(command) == 130
-    assert "stopped" in capsys.readouterr().err
-
-
 def test_a_server_that_listens_for_all_is_started_with_a_warning(
     starter_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -105,14 +84,6 @@ def test_a_server_that_listens_for_all_is_started_with_a_warning(
     said = " ".join(capsys.readouterr().err.split())
     assert "listens at [::1]:4999" in said
     assert "without a key" not in said
-
-
-def test_load_counts_every_reply_of_every_user(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving("llama-server") as server:
-        run(["load", server.url, "--users", "1,3", "--turns", "2", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert [len(each["turns"]) for each in found["results"]] == [2, 6]
-    assert all(not turn["fault"] for each in found["results"] for turn in each["turns"])
 
 
 @pytest.fixture
@@ -131,7 +102,6 @@ def test_what_needs_the_model_here_says_so_for_a_server(
     assert run([*command, "--preset", str(served_preset)]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "needs the model on this machine" in said
-    assert "kvchat load http://127.0.0.1:9" in said
 
 
 def test_a_plan_of_a_server_preset_asks_for_a_file(
@@ -154,12 +124,11 @@ def test_no_key_is_in_anything_that_commands_write(
             ["doctor", "--server", server.url],
             ["run", "--server", server.url, "--json", "Hello"],
             ["run", "--preset", str(preset), "Hello"],
-            ["load", server.url, "--users", "2", "--turns", "1", "--json"],
         )  # fmt: skip
         for sent in (key, wrong):
             monkeypatch.setenv(KEY_VARIABLE, sent)
             codes = [run(command) for command in commands]
-            assert codes == [0] * 4 if sent == key else all(codes)
+            assert codes == [0] * 3 if sent == key else all(codes)
         monkeypatch.setenv(KEY_VARIABLE, key)
         server.elsewhere, server.misdeed = thief.url, "elsewhere"
         assert all(run(command) for command in commands)
