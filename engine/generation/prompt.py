@@ -99,9 +99,10 @@ def may_think(request: GenerationRequest) -> bool:
 def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) -> tuple[int, ...]:
     """The ids of what the reply goes on behind; what the template writes of it is the prompt's."""
     if not request.continues_text:
-        return request.continues
+        return checked_tokens(request.continues, vocabulary)
     text = request.continues_text.removeprefix(opens)
-    kept, rest = _leading_ids(Piece(text, request.continues), vocabulary)
+    ids = ids_within(request.continues, vocabulary.n_tokens)
+    kept, rest = _leading_ids(Piece(text, ids), vocabulary)
     return (*kept, *_tokenize(rest, vocabulary, is_start=False))
 
 
@@ -149,7 +150,7 @@ def chat_prompt(
     Raises:
         TemplateError: from the template.
     """
-    messages = [_with_marks(message) for message in messages]
+    messages = [_with_marks(_with_usable_ids(message, vocabulary)) for message in messages]
     if reasoning is not None and reasoning.has_field:
         messages = [_with_thought(message, vocabulary) for message in messages]
 
@@ -224,6 +225,12 @@ def checked_tokens(
     return tuple(tokens)
 
 
+def ids_within(ids: Sequence[int], n_vocab: int | None) -> tuple[int, ...]:
+    """The ids; none if one is outside the vocabulary, as in a chat file made by another program."""
+    is_known = not ids or (min(ids) >= 0 and (n_vocab is None or max(ids) < n_vocab))
+    return tuple(ids) if is_known else ()
+
+
 def text_of_tokens(
     token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False
 ) -> str:
@@ -236,6 +243,12 @@ def text_of_tokens(
     """
     pieces = (vocabulary.piece(token, special=special) for token in token_ids)
     return b"".join(pieces).decode("utf-8", "replace")
+
+
+def _with_usable_ids(message: Message, vocabulary: Vocabulary) -> Message:
+    ids = message.token_ids or ()
+    is_own = message.vocabulary_id == vocabulary.identifier
+    return replace(message, token_ids=ids_within(ids, vocabulary.n_tokens) if is_own else ())
 
 
 def _with_thought(message: Message, vocabulary: Vocabulary) -> Message:
