@@ -69,7 +69,7 @@ def command(
     counts = _counts(users)
     url = _address(where)
     plan = LoadPlan(turns, max_tokens, seconds)
-    session = ServerSession(Configuration.at_server(url, model), tell=note_waiting)
+    session = ServerSession(Configuration.at_server(url, model, is_trusted=True), tell=note_waiting)
     foretold = foretold_by(session.facts, url)
     results: list[LoadResult] = []
     was_stopped = False
