@@ -207,6 +207,16 @@ def test_blocks_of_a_line_that_was_given_up_are_found_again(
     plain.session.close()
 
 
+def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None:
+    loaded = load_session(settings(llama, n_ctx=512, kv_cache="paged", n_slots=2, kv_unified=True))
+    shared = f"{ALIKE}{ALIKE}"
+    for owner in ("chat:1", "chat:2", "chat:1", "chat:2"):
+        reply = said(loaded.session, shared + owner, owner=owner)
+        assert 256 < reply.stats.n_prompt
+        assert reply.stats.n_emitted
+    loaded.session.close()
+
+
 def test_blocks_that_are_kept_give_way_to_lines_that_need_them(llama: Path) -> None:
     loaded = load_session(settings(llama, n_ctx=400, kv_cache="paged"))
     for number in range(4):
@@ -229,8 +239,11 @@ def test_sequences_of_one_pool_are_no_longer_than_it_is_together(
     assert list(second.tokens) == LINE[:70]
     third = backend.open()
     third.copy(first, 20)
-    with pytest.raises(ContextFullError, match="38 of 256 cells are free"):
-        second.prefill(LINE[:39])
+    third.prefill(LINE[:64])
+    with pytest.raises(ContextFullError):
+        for start in range(70, 250, 60):
+            second.prefill(LINE[start % 60 : start % 60 + 60])
+    second.crop(70)
     assert list(second.tokens) == LINE[:70]
     third.close()
     alone = first.decode(7).logits.copy()
