@@ -254,6 +254,7 @@ class TorchBackend(BaseBackend):
             self._trace.close()
         self._model = self.fixed = self.prefixes = None
         self._caches, self._tables = [], []
+        self.vocabulary.close()
         self._text.release()
         self._text = None
 
