@@ -117,7 +117,7 @@ def forget_on_disk(owner: str) -> "list[StoredState]":
 
     if not paths.snapshots_dir().is_dir():
         return []
-    with SnapshotStore(paths.snapshots_dir()) as store:
+    with SnapshotStore(paths.snapshots_dir(), may_lock=True) as store:
         return store.forget(owner)
 
 

@@ -82,7 +82,7 @@ class ChosenModel:
         if self.server is None:
             return None
         name = self.request.model or (self.rules.model if self.rules else None)
-        return Configuration.at_server(self.server, name, self.sampling(settings))
+        return Configuration.at_server(self.server, name, self.sampling(settings), is_trusted=True)
 
     def sampling(self, settings: Settings) -> SamplingSettings:
         """How tokens are drawn: as the preset says, else the settings."""

@@ -418,6 +418,9 @@ class Configuration(EngineSettings):
     n_ctx: int
     server: str | None = None
     """Address of the server that makes the replies; None makes them here."""
+    is_server_trusted: bool = False
+    """Whether the user typed the address, or saved it in a preset or setting: only such a server
+    gets the key of the environment, and none whose address came with a chat."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""
     type_v: KVTypeName = "f16"
@@ -436,13 +439,19 @@ class Configuration(EngineSettings):
 
     @classmethod
     def at_server(
-        cls, url: str, model: str | None = None, sampling: SamplingSettings | None = None
+        cls,
+        url: str,
+        model: str | None = None,
+        sampling: SamplingSettings | None = None,
+        *,
+        is_trusted: bool = False,
     ) -> "Configuration":
         """Replies of a server, which was started with settings of its own."""
         return cls(
             model_path=Path(model or ""),
             n_ctx=0,
             server=url,
+            is_server_trusted=is_trusted,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
             sampling=sampling or SamplingSettings(),
         )

@@ -72,15 +72,20 @@ def goes_unencrypted(url: str) -> bool:
     return scheme == "http" and host not in LOOPBACK
 
 
-def key_of(url: str) -> str | None:
-    """The key of a server: of the environment, else of the keyring where there is one, else none.
+def key_of(url: str, *, is_trusted: bool = False) -> str | None:
+    """The key of a server: of the environment if the user named the address, else of the keyring.
 
-    It is never written anywhere by kvchat.
+    A key in the keyring belongs to one origin; that of the environment is for any. It is never
+    written anywhere by kvchat.
+
+    Args:
+        url: Address of the server.
+        is_trusted: As `Configuration.is_server_trusted`.
 
     Raises:
         ServerError: it has characters that no request can carry.
     """
-    key = os.environ.get(KEY_VARIABLE, "").strip()
+    key = os.environ.get(KEY_VARIABLE, "").strip() if is_trusted else ""
     source = KEY_VARIABLE
     if not key:
         key, source = _of_keyring(url), "the keyring"

@@ -62,6 +62,7 @@ class FakeVocabulary:
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
+        assert 0 <= token < self.n_tokens, "llama.cpp would end the process"
         if token >= self.n_plain:
             return SPECIALS[token - self.n_plain].encode() if special else b""
         return bytes([token + self.first_byte])

@@ -116,7 +116,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
     with _store() as store:
         if limit is None:
             limit = 0 if older is not None else budget_bytes
-        used = sum(entry.nbytes for entry in store.states())
+        used = store.nbytes
         used_before = math.inf if older is None else now - older
         gone = store.prune(max(used - limit, 0), now=now, used_before=used_before)
         left = used - sum(entry.nbytes for entry in gone)
@@ -138,7 +138,7 @@ def budget(disk: int | None, warm: int | None) -> None:
             save_setting("cache", key, spelled_bytes(size))
     settings = require_settings().cache
     with _store() as store:
-        used = sum(entry.nbytes for entry in store.states())
+        used = store.nbytes
     for line in _budget_lines(settings, used):
         say(line)
     if (disk, warm) != (None, None):
@@ -198,7 +198,7 @@ def drop(keys: tuple[str, ...]) -> None:
             for each in with_continuations(of[entry.namespace], entry)
         }
         store.delete(list(gone))
-        left = sum(entry.nbytes for entry in store.states())
+        left = store.nbytes
     tell(_removed_text(list(gone.values()), left))
 
 
@@ -260,7 +260,7 @@ def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
 def _store() -> SnapshotStore:
     from engine.cache.snapshot_store import SnapshotStore
 
-    return SnapshotStore(paths.snapshots_dir())
+    return SnapshotStore(paths.snapshots_dir(), may_lock=True)
 
 
 def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[StoredState]:

@@ -154,7 +154,7 @@ def _show(server: "ServerProcess") -> None:
     from engine.configuration import Configuration
     from engine.errors import ServerError
 
-    session = ServerSession(Configuration.at_server(server.url), tell=note_waiting)
+    session = ServerSession(Configuration.at_server(server.url, is_trusted=True), tell=note_waiting)
     note("Ctrl+C ends it")
     shown = ""
     try:

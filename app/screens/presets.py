@@ -215,7 +215,9 @@ class PresetsScreen(Screen[Configuration | None]):
             return
         self.system_prompt = preset.system_prompt
         sampling = preset.sampling.settings()
-        self.dismiss(Configuration.at_server(preset.server, preset.model, sampling))
+        self.dismiss(
+            Configuration.at_server(preset.server, preset.model, sampling, is_trusted=True)
+        )
 
     def _load(self, plan: Plan) -> None:
         configuration = plan.setup.configuration

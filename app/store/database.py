@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from app.store.errors import StoreError, is_damage, store_error
+from app.store.errors import StoreError, file_error, is_damage, store_error
 from app.store.records import TEXT
 from app.store.schema import STEPS, check_version, upgrade, version_of
 from engine import files
@@ -95,10 +95,8 @@ def hold_database(path: Path) -> int:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         holder = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StoreError(
-            f"{path.parent} cannot be written ({error.strerror}): give yourself the right to "
-            "write it, or set XDG_DATA_HOME to another folder"
-        ) from error
+        remedy = "give yourself the right to write it, or set XDG_DATA_HOME to another folder"
+        raise file_error(error, path.parent, remedy) from error
     fcntl.flock(holder, fcntl.LOCK_SH)
     return holder
 
@@ -239,9 +237,7 @@ def _create_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be made ({error.strerror}): give yourself the right to write its folder"
-        ) from error
+        raise file_error(error, path, "give yourself the right to write its folder") from error
 
 
 def _move_aside(path: Path, holder: int) -> Path:

@@ -1,5 +1,6 @@
 """Errors of the chat database, in words for the user."""
 
+import errno
 import sqlite3
 from pathlib import Path
 
@@ -56,6 +57,13 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
             return StoreError(f"the disk failed on {path} ({error}): check its space and health")
         case _:
             return StoreError(f"{path}: {error}")
+
+
+def file_error(error: OSError, path: Path, remedy: str) -> StoreError:
+    """The StoreError for a file or folder that cannot be made: too little space, or `remedy`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(f"no space is left for {path}: free some")
+    return StoreError(f"{path} cannot be written ({error.strerror}): {remedy}")
 
 
 def busy_error(path: Path) -> StoreError:

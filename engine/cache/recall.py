@@ -21,7 +21,7 @@ from engine.configuration import Adapter
 from engine.errors import ContextFullError, StateError
 
 MIN_GAIN = 16
-"""Tokens that a kept state must bring beyond what the context holds; fewer are computed sooner."""
+"""Fewest tokens that restoring or copying a state must save; fewer are computed sooner."""
 
 
 class TokenRate:
@@ -93,6 +93,7 @@ class Recall:
         """Slots whose replies are over, and were not looked at for what to keep since."""
         self.rate = TokenRate()
         self.restoring = TokenRate()
+        self._copying = TokenRate()
 
     def attach(
         self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
@@ -208,7 +209,8 @@ class Recall:
     def end(self, slot: Slot) -> None:
         """Take that a slot's reply is over: others may have the slot."""
         slot.is_busy, slot.n_wanted = False, 0
-        self._ended.append(slot)
+        if slot not in self._ended:
+            self._ended.append(slot)
 
     def go_back(self, slot: Slot, n_tokens: int) -> None:
         """Hold the first `n_tokens` of a reply at most; none where the cache cannot be cut there.
@@ -232,9 +234,13 @@ class Recall:
         return True
 
     def keep_ended(self) -> None:
-        """Keep what the replies computed that ended since the last call."""
+        """Save what ended replies computed since the last call, as soon as there are tiers."""
+        if self._tiers is None:
+            return
         while self._ended:
-            self.keep(self._ended.pop())
+            slot = self._ended.pop()
+            if not slot.is_busy:  # the reply that uses it ends later
+                self.keep(slot)
 
     def _save(self, tiers: PrefixCache, slot: Slot, start: int) -> None:
         tokens = slot.sequence.tokens
@@ -305,10 +311,31 @@ class Recall:
         else:
             if match is not None:
                 match.release()
-            slot = self._hot.claim(best, n_hot, owner)
+            slot = self._hot.slot_for(best, n_hot, owner)
+            if slot is not best and self._is_copy_faster(best, n_hot):
+                self._copy(best, slot, n_hot)
         n_held = self._rewound(slot, tokens, adapters)
         n_copied = n_held if slot is not best else 0
         return Recalled(slot, n_hot=n_held, n_copied=n_copied, n_uncut=n_uncut, n_branch=n_branch)
+
+    def _is_copy_faster(self, source: Slot, n_common: int) -> bool:
+        """Whether copying another slot's state is faster than computing the common start.
+
+        The whole state is copied and then cut. Before both were timed, half of it must be of use.
+        """
+        if n_common < MIN_GAIN or self._backend.shares_cells:
+            return n_common >= MIN_GAIN
+        copy_s = self._copying.seconds_of(source.n_tokens)
+        compute_s = self.rate.seconds_of(n_common)
+        if copy_s is None or compute_s is None:
+            return 2 * n_common >= source.n_tokens
+        return copy_s < compute_s
+
+    def _copy(self, source: Slot, slot: Slot, n_common: int) -> None:
+        watch, n_tokens = Stopwatch(), source.n_tokens
+        self._hot.copy(source, slot, n_common)
+        if slot.n_tokens:
+            self._copying.add(n_tokens, watch.total())
 
     def _extended(
         self, tokens: Tokens[int], owner: str, match: Match | None, n_hot: int

@@ -101,13 +101,6 @@ class HotTier:
         is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
         return best if is_own and not best.is_busy else self.victim()
 
-    def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
-        """As `slot_for`; another slot gets a copy of the common part where that is possible."""
-        slot = self.slot_for(best, n_common, owner)
-        if slot is not best and n_common:
-            self._copy(best, slot, n_common)
-        return slot
-
     def victim(self) -> Slot:
         """The slot whose line is given up for another: an unopened one, else the oldest.
 
@@ -189,7 +182,8 @@ class HotTier:
             n_cells += max(slot.n_tokens - n_shared, 0)
         return n_cells
 
-    def _copy(self, source: Slot, slot: Slot, length: int) -> None:
+    def copy(self, source: Slot, slot: Slot, length: int) -> None:
+        """Hold the first tokens of another slot, where the backend can copy or share them."""
         if not source.is_pure:
             return
         empty(slot)

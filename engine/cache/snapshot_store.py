@@ -12,6 +12,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Collection, Iterable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -24,7 +25,9 @@ from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from engine.cache.state_table import (
     NAMES,
+    NAMES_WITHOUT_TOKENS,
     SHAPE,
+    SUFFIX,
     StateTable,
     enter_namespace,
     enter_state,
@@ -37,7 +40,6 @@ from engine.cache.state_table import (
 from engine.errors import CacheStoreError, StateError
 from engine.files import DRAFT_SUFFIX, drafted_file, drafting_process, open_file
 
-SUFFIX = ".kv"
 DIGEST_BYTES = 32
 EARLIER_FOLDER = re.compile("[0-9a-f]{32}")
 BY_KEY = "DELETE FROM states WHERE key = ?"
@@ -49,11 +51,15 @@ class SnapshotStore:
     A table that is damaged, or of another kvchat, is begun anew, and all states are computed
     again. A folder that cannot be written is read all the same.
 
+    Args:
+        path: The folder.
+        may_lock: As of `StateTable`.
+
     Raises:
         CacheStoreError: the folder is not there and cannot be made, or cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_lock: bool = False) -> None:
         self.path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,7 +67,7 @@ class SnapshotStore:
             notes = self._remove_earlier_format()
         except OSError as error:
             raise store_error(error, path) from error
-        self._table = StateTable(path)
+        self._table = StateTable(path, may_lock=may_lock)
         self._table.notes += notes
         with contextlib.suppress(CacheStoreError, OSError):  # what is left over only takes room
             self._remove_strays()
@@ -111,8 +117,8 @@ class SnapshotStore:
             lambda rows: list(map(namespace_of_row, rows.execute("SELECT * FROM namespaces")))
         )
 
-    def states(self, namespace: str | None = None) -> list[StoredState]:
-        """The states of a namespace, or of all, in any order.
+    def states(self, namespace: str | None = None, *, has_tokens: bool = True) -> list[StoredState]:
+        """The states of a namespace, or of all, in any order; without their tokens in less time.
 
         They may overlap, and their parents may be missing: the caller sorts that out.
 
@@ -121,8 +127,10 @@ class SnapshotStore:
         """
         those = "" if namespace is None else " WHERE namespace = ?"
         asked = () if namespace is None else (namespace,)
-        choice = f"SELECT {NAMES} FROM states{those}"
-        return self._table.ask(lambda rows: list(map(state_of_row, rows.execute(choice, asked))))
+        names = NAMES if has_tokens else NAMES_WITHOUT_TOKENS
+        choice = f"SELECT {names} FROM states{those}"
+        read = partial(state_of_row, has_tokens=has_tokens)
+        return self._table.ask(lambda rows: list(map(read, rows.execute(choice, asked))))
 
     def write(self, namespace: Namespace, state: StoredState, payload: bytes | memoryview) -> None:
         """Put a state on disk, whole or not at all; one of the same key is replaced.
@@ -190,6 +198,8 @@ class SnapshotStore:
     ) -> list[StoredState]:
         """Delete states of least worth until so many bytes are free; gives those that went.
 
+        These have no tokens.
+
         Args:
             nbytes: Bytes to free.
             now: Seconds since the epoch.
@@ -210,7 +220,8 @@ class SnapshotStore:
         def is_useless(state: StoredState) -> bool:
             return state.namespace in orphaned or state.key in superseded
 
-        order = eviction_order(self.states(), may_go=may_go, is_useless=is_useless, now=now)
+        known = self.states(has_tokens=False)
+        order = eviction_order(known, may_go=may_go, is_useless=is_useless, now=now)
         gone: list[StoredState] = []
         n_left = nbytes
         for state in order:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -16,7 +17,9 @@ from engine.cache.radix import TOKEN_BYTES, StoredState, state_key
 from engine.errors import CacheStoreError
 
 TABLE = "states.db"
-SHAPE = 3
+SUFFIX = ".kv"
+"""Of the files that hold the states."""
+SHAPE = 4
 """Rises with every change of the tables or of the files: those of another shape are not used."""
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another kvchat that is writing."""
@@ -25,11 +28,13 @@ PAGE_BYTES = 16384
 KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 COLUMNS = {
     "key": str, "namespace": str, "parent": str, "line": str, "start": int, "end": int,
-    "packed": bytes, "nbytes": int, "recompute_s": float, "owners": str, "is_pinned": int,
-    "n_uses": int, "used_at": float, "origin": str,
+    "nbytes": int, "recompute_s": float, "owners": str, "is_pinned": int, "n_uses": int,
+    "used_at": float, "origin": str, "packed": bytes,
 }  # fmt: skip
-"""Those of a state's row: its fields, owners as lines of text."""
+"""Those of a state's row: its fields, owners as lines of text. The tokens are last, so that the
+rest of a row is read without them."""
 NAMES = ", ".join(COLUMNS)
+NAMES_WITHOUT_TOKENS = NAMES.replace("packed", "x'' AS packed")
 MARKS = ", ".join("?" * len(COLUMNS))
 TABLES = f"""
 CREATE TABLE namespaces (key TEXT PRIMARY KEY, model TEXT NOT NULL, fields TEXT NOT NULL);
@@ -38,10 +43,13 @@ CREATE TABLE states ({", ".join(f"{name} {KINDS[kind]} NOT NULL" for name, kind 
 CREATE INDEX states_by_namespace ON states (namespace);
 CREATE INDEX states_by_size ON states (nbytes);
 """
+STATEMENTS = {statement.strip() for statement in TABLES.split(";") if statement.strip()}
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 """What a table says that is damaged, or has other tables and columns than it should."""
 OTHERS_FAULT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 """What it would say again if it was opened again."""
+NO_SHARED_MEMORY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+"""What it says where the file of the memory that processes share cannot be made: a full disk."""
 NO_WRITING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 
 TABLE_FAULTS = (sqlite3.Error, UnicodeDecodeError)
@@ -57,12 +65,18 @@ class StateTable:
     A table that is damaged, or of another version, is begun anew; a folder that cannot be written
     is read. Whoever else has the table open finds the new one by its file's number.
 
+    Args:
+        folder: Of the table.
+        may_lock: Whether the table is locked for this process alone where a full disk has no room
+            for the memory that processes share: for short commands, which make room.
+
     Raises:
         CacheStoreError: the table cannot be opened or made.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, may_lock: bool = False) -> None:
         self._path = folder / TABLE
+        self._may_lock = may_lock
         self._lock = threading.RLock()
         self.notes: list[str] = []
         """What the user should know."""
@@ -116,7 +130,9 @@ class StateTable:
             return _connected(self._path)
         except TABLE_FAULTS as error:
             if primary_code(error) in NO_WRITING:
-                return _bare(f"file:{quote(str(self._path))}?immutable=1")
+                return _bare(f"{_uri(self._path)}?immutable=1")
+            if self._may_lock and primary_code(error) in NO_SHARED_MEMORY:
+                return _connected(self._path, is_locked=True)
             if not _is_damage(error):
                 raise
             return self._begun_anew()
@@ -124,6 +140,9 @@ class StateTable:
     def _begun_anew(self) -> sqlite3.Connection:
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(TABLE + suffix).unlink(missing_ok=True)
+        for state in self._path.parent.glob(f"*{SUFFIX}"):
+            with contextlib.suppress(OSError):
+                state.unlink(missing_ok=True)
         self.notes.append(
             f"{self._path} was damaged, or of another version of kvchat: all states on disk are "
             "computed again"
@@ -131,8 +150,16 @@ class StateTable:
         return _connected(self._path)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _uri(path: Path) -> str:
+    return f"file:{quote(os.fsencode(path))}"
+
+
+def _connected(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
     """A connection to the table, which is made where there is none.
+
+    Args:
+        path: Of the table.
+        is_locked: Whether no other process may use it meanwhile, so that no memory is shared.
 
     Raises:
         sqlite3.Error: it cannot be opened, is damaged, or has another shape.
@@ -140,8 +167,10 @@ def _connected(path: Path) -> sqlite3.Connection:
     # Files beside it take their mode from it.
     with contextlib.suppress(FileExistsError, PermissionError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    rows = _bare(f"file:{quote(str(path))}")
+    rows = _bare(_uri(path))
     try:
+        if is_locked:
+            rows.execute("PRAGMA locking_mode = EXCLUSIVE")
         rows.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         rows.execute("PRAGMA journal_mode = WAL")
         rows.execute("PRAGMA synchronous = NORMAL")
@@ -149,7 +178,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         rows.execute("PRAGMA secure_delete = ON")
         if _shape(rows) == 0:
             in_transaction(rows, _make_tables)
-        if _shape(rows) != SHAPE:
+        if _shape(rows) != SHAPE or _statements(rows) != STATEMENTS:
             raise sqlite3.DatabaseError(f"{path} has the shape {_shape(rows)}")
     except TABLE_FAULTS:
         rows.close()
@@ -176,10 +205,16 @@ def _shape(rows: sqlite3.Connection) -> int:
     return found
 
 
+def _statements(rows: sqlite3.Connection) -> set[str]:
+    """What the table was made by; a view or trigger in it could run without end."""
+    found = rows.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {str(statement) for (statement,) in found}
+
+
 def _make_tables(rows: sqlite3.Connection) -> None:
     if _shape(rows) == 0:  # another process may have been first
         for statement in TABLES.split(";"):
-            rows.execute(statement)
+            rows.execute(statement.strip())
         rows.execute(f"PRAGMA user_version = {SHAPE}")
 
 
@@ -236,8 +271,8 @@ def enter_state(rows: sqlite3.Connection, state: StoredState) -> None:
     rows.execute(f"INSERT OR REPLACE INTO states ({NAMES}) VALUES ({MARKS})", row)
 
 
-def state_of_row(row: Row) -> StoredState:
-    """The state of a row, which a damaged table may have made up."""
+def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
+    """The state of a row of `NAMES`, which a damaged table may have made up."""
     if tuple(map(type, row)) != tuple(COLUMNS.values()):
         raise sqlite3.DatabaseError("a row is no state: its types are others")
     about = dict(zip(COLUMNS, row, strict=True))
@@ -245,8 +280,11 @@ def state_of_row(row: Row) -> StoredState:
     about["is_pinned"] = bool(about["is_pinned"])
     state = StoredState(**about)  # type: ignore[arg-type]  # their types were compared
     is_named = state.key == state_key(state.namespace, state.start, state.line)
-    is_whole = len(state.packed) == (state.end - state.start) * TOKEN_BYTES > 0
-    if not (is_named and is_whole and min(state.start, state.nbytes, state.n_uses) >= 0):
+    n_tokens = state.end - state.start
+    is_whole = n_tokens > 0 and (not has_tokens or len(state.packed) == n_tokens * TOKEN_BYTES)
+    is_finite = math.isfinite(state.recompute_s) and math.isfinite(state.used_at)
+    is_whole = is_whole and is_finite and min(state.start, state.nbytes, state.n_uses) >= 0
+    if not (is_named and is_whole):
         raise sqlite3.DatabaseError(f"a row is no state: {state.key!r} says what cannot be")
     return state
 
@@ -272,7 +310,8 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
     """The error that says what to do about `error` on a file or folder of the cache."""
     code = primary_code(error)
     number = error.errno if isinstance(error, OSError) else None
-    if code == sqlite3.SQLITE_FULL or number in NO_SPACE:
+    is_full = code == sqlite3.SQLITE_FULL or number in NO_SPACE
+    if is_full or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return CacheStoreError(
             f"no space is left for {path}: free some, make room with `kvchat cache prune`, "
             f"{TURN_OFF}"

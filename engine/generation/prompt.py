@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from engine.backends.base import ReadsImages, Vocabulary, common_prefix
 from engine.errors import ContextFullError, TokenError
-from engine.images import ImageError, images_in, parts_of
+from engine.images import Image, ImageError, images_in, parts_of
 from engine.model.chat_template import ChatTemplate
 from engine.model.reasoning import Reasoning, Thought
 from engine.requests import GenerationRequest, Message
@@ -17,8 +18,8 @@ UNLIKE_QUESTIONS = ("a", "7", "- Z")
 """What they have in common at their start is not theirs."""
 
 _MARK = "\ue0f0{}\ue0f1"
-_IMAGE = "\ue0f2", "\ue0f3"
-"""Stand before and behind an image in a rendered text."""
+_IMAGE_MARK = "\ue0f2{}:"
+"""Before an image in a rendered text, with a number that makes a mark no message contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,10 @@ def may_think(request: GenerationRequest) -> bool:
 def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) -> tuple[int, ...]:
     """The ids of what the reply goes on behind; what the template writes of it is the prompt's."""
     if not request.continues_text:
-        return request.continues
+        return checked_tokens(request.continues, vocabulary)
     text = request.continues_text.removeprefix(opens)
-    kept, rest = _leading_ids(Piece(text, request.continues), vocabulary)
+    ids = ids_within(request.continues, vocabulary.n_tokens)
+    kept, rest = _leading_ids(Piece(text, ids), vocabulary)
     return (*kept, *_tokenize(rest, vocabulary, is_start=False))
 
 
@@ -149,7 +151,8 @@ def chat_prompt(
     Raises:
         TemplateError: from the template.
     """
-    messages = [_with_marks(message) for message in messages]
+    mark = _unused_mark(messages)
+    messages = [_with_marks(_with_usable_ids(message, vocabulary), mark) for message in messages]
     if reasoning is not None and reasoning.has_field:
         messages = [_with_thought(message, vocabulary) for message in messages]
 
@@ -171,8 +174,9 @@ def chat_prompt(
     )
     if pieces is None:
         note = "the chat template rewrites earlier replies: they were tokenised again"
-        return Prompt(tuple(_tokenize(rendered, vocabulary, is_start=True)), note, opens=opens)
-    return replace(_join(pieces, vocabulary), opens=opens)
+        tokens = _tokenize(rendered, vocabulary, is_start=True, mark=mark)
+        return Prompt(tuple(tokens), note, opens=opens)
+    return replace(_join(pieces, vocabulary, mark), opens=opens)
 
 
 def lasting_prompt(
@@ -224,6 +228,12 @@ def checked_tokens(
     return tuple(tokens)
 
 
+def ids_within(ids: Sequence[int], n_vocab: int | None) -> tuple[int, ...]:
+    """The ids; none if one is outside the vocabulary, as in a chat file made by another program."""
+    is_known = not ids or (min(ids) >= 0 and (n_vocab is None or max(ids) < n_vocab))
+    return tuple(ids) if is_known else ()
+
+
 def text_of_tokens(
     token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False
 ) -> str:
@@ -236,6 +246,12 @@ def text_of_tokens(
     """
     pieces = (vocabulary.piece(token, special=special) for token in token_ids)
     return b"".join(pieces).decode("utf-8", "replace")
+
+
+def _with_usable_ids(message: Message, vocabulary: Vocabulary) -> Message:
+    ids = message.token_ids or ()
+    is_own = message.vocabulary_id == vocabulary.identifier
+    return replace(message, token_ids=ids_within(ids, vocabulary.n_tokens) if is_own else ())
 
 
 def _with_thought(message: Message, vocabulary: Vocabulary) -> Message:
@@ -338,20 +354,20 @@ def _text(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def _join(pieces: Sequence[Piece], vocabulary: Vocabulary) -> Prompt:
+def _join(pieces: Sequence[Piece], vocabulary: Vocabulary, mark: str) -> Prompt:
     tokens: list[int] = []
     pending = ""
     note = None
     for piece in pieces:
         kept, rest = _kept_ids(piece, vocabulary)
         if kept:
-            tokens += _tokenize(pending, vocabulary, is_start=not tokens)
+            tokens += _tokenize(pending, vocabulary, is_start=not tokens, mark=mark)
             tokens += kept
             pending = ""
         if piece.token_ids and rest:
             note = "a reply no longer reads as it was generated: its end was tokenised again"
         pending += rest
-    tokens += _tokenize(pending, vocabulary, is_start=not tokens)
+    tokens += _tokenize(pending, vocabulary, is_start=not tokens, mark=mark)
     return Prompt(tuple(tokens), note)
 
 
@@ -392,42 +408,56 @@ def text_tokens(text: str, vocabulary: Vocabulary) -> list[int]:
     Raises:
         ImageError: it names an image, and there is no projector or that refuses it.
     """
-    return _tokenize(_with_marks(Message("user", text)).content, vocabulary, is_start=False)
+    question = Message("user", text)
+    mark = _unused_mark([question])
+    marked = _with_marks(question, mark).content
+    return _tokenize(marked, vocabulary, is_start=False, mark=mark)
 
 
-def _with_marks(message: Message) -> Message:
+def _unused_mark(messages: Sequence[Message]) -> str:
+    marks = (_IMAGE_MARK.format(number) for number in count())
+    return next(mark for mark in marks if not any(mark in each.content for each in messages))
+
+
+def _with_marks(message: Message, mark: str) -> Message:
     """A question with marks around the images that it names; what a reply names is text."""
     if message.role != "user" or not images_in(message.content):
         return message
     parts = (
-        part if isinstance(part, str) else f"{_IMAGE[0]}{part.reference}{_IMAGE[1]}"
+        part if isinstance(part, str) else mark + part.reference
         for part in parts_of(message.content)
     )
     return replace(message, content="".join(parts))
 
 
-def _tokenize(text: str, vocabulary: Vocabulary, *, is_start: bool) -> list[int]:
+def _tokenize(
+    text: str, vocabulary: Vocabulary, *, is_start: bool, mark: str | None = None
+) -> list[int]:
     """The tokens of a rendered text; images stand where their marks are."""
+    first, *marked = [text] if mark is None else text.split(mark)
     tokens: list[int] = []
-    while True:
-        before, found, behind = text.partition(_IMAGE[0])
-        spelling, is_marked, behind = behind.partition(_IMAGE[1])
-        images = images_in(spelling) if found and is_marked else []
-        stretch = before if images else text
-        if is_start:
-            tokens += _tokenize_start(stretch, vocabulary)
-        elif stretch:
-            tokens += vocabulary.tokenize(stretch, add_special=False, parse_special=True)
-        if not images:
-            return tokens
-        text, is_start = behind, False
-        for image in images:
-            if not isinstance(vocabulary, ReadsImages):
-                raise ImageError(
-                    f"{image.name} is an image, which this backend does not read: use llama.cpp "
-                    "with the projector of the model"
-                )
-            tokens += vocabulary.image_tokens(image)
+    if is_start:
+        tokens += _tokenize_start(first, vocabulary)
+    elif first:
+        tokens += vocabulary.tokenize(first, add_special=False, parse_special=True)
+    for stretch in marked:
+        image = next(parts_of(stretch), "")
+        behind = stretch
+        if isinstance(image, Image):  # a template may have changed it
+            tokens += _tokens_of_image(image, vocabulary)
+            behind = stretch.removeprefix(image.reference)
+        if behind:
+            tokens += vocabulary.tokenize(behind, add_special=False, parse_special=True)
+    return tokens
+
+
+def _tokens_of_image(image: Image, vocabulary: Vocabulary) -> tuple[int, ...]:
+    if not isinstance(vocabulary, ReadsImages):
+        raise ImageError(
+            f"{image.name} is an image, which this backend does not read: use llama.cpp with the "
+            "projector of the model"
+        )
+    return vocabulary.image_tokens(image)
 
 
 def _tokenize_start(text: str, vocabulary: Vocabulary) -> list[int]:

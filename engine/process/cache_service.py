@@ -43,8 +43,12 @@ class CacheKeeper:
     for the one that made the states.
     """
 
-    def __init__(self, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, tell: Callable[[Event], None], opened: Callable[[], None] = lambda: None
+    ) -> None:
         self._tell = tell
+        self._opened = opened
+        """Called from the cache's thread once the tiers are attached."""
         self._made_at = time.time()
         self._errands: list[Errand] = []
         self._asked = threading.Condition()
@@ -162,6 +166,7 @@ class CacheKeeper:
         )
         others = None if store is None else OtherTypes(store, namespace, backend)
         loaded.session.attach_cache(tiers, settings, others)
+        self._opened()
         if problem is not None:
             tiers.note(problem, is_problem=True)
 

@@ -99,10 +99,9 @@ class _Process:
 class WorkerClient:
     """An `EngineClient` whose engine is a process.
 
-    `silence_limit_s` is how long the process may leave a ping unanswered, and how long one call of
-    a predictor may take; pings are answered from a thread of its own, so only a hung process is
-    silent that long. `cache` is what the engine keeps of computed tokens; a process that is ended
-    has `SAVE_LIMIT_S` to write it down.
+    `silence_limit_s` is how long the process may leave a ping unanswered; pings are answered from
+    a thread of its own, so only a hung process is silent that long. `cache` is what the engine
+    keeps of computed tokens; a process that is ended has `SAVE_LIMIT_S` to write it down.
     """
 
     def __init__(

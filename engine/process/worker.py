@@ -73,6 +73,13 @@ SERVER_KEEPS = "the server keeps what it computes, by rules of its own"
 SENT_AT_ONCE = (PromptProgress, PromptReady, Finished, TiersChanged)
 
 
+class _SaveEnded:
+    """The tiers are open: save what replies computed before."""
+
+
+_Task = Load | tuple[Generate, Cancellation] | _SaveEnded | Close
+
+
 @dataclass(slots=True)
 class _Told:
     """A reply under way, and what it has told that is not sent yet."""
@@ -101,12 +108,14 @@ class Worker:
     def __init__(self, connection: "Connection[Answer, Command]") -> None:
         self._connection = connection
         self._send_lock = threading.Lock()
-        self._tasks: SimpleQueue[Load | tuple[Generate, Cancellation] | Close] = SimpleQueue()
+        self._tasks: SimpleQueue[_Task] = SimpleQueue()
         self._cancellations: list[tuple[int, Cancellation]] = []
         self._replies: list[_Told] = []
         self._session: Session | ServerSession | None = None
         self._costs: KeptCosts | None = None
-        self._cache = CacheKeeper(lambda event: self._send((event,)))
+        self._cache = CacheKeeper(
+            lambda event: self._send((event,)), lambda: self._tasks.put(_SaveEnded())
+        )
 
     def run(self) -> None:
         """Serve until the pipe closes."""
@@ -118,14 +127,14 @@ class Worker:
                 self._try(self._tasks.get())
             self._go_on()
 
-    def _try(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
+    def _try(self, task: _Task) -> None:
         try:
             self._do(task)
         except EngineError as error:
             reply_id = task[0].reply_id if isinstance(task, tuple) else 0
             self._tell(reply_id, [Failed(error.title, str(error), fatal=isinstance(task, Load))])
 
-    def _do(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
+    def _do(self, task: _Task) -> None:
         match task:
             case Load():
                 if task.configuration.server is None:
@@ -139,6 +148,8 @@ class Worker:
                     self._cancellations.remove((reply_id, cancellation))
                     raise
                 self._replies.append(_Told(reply_id, generation))
+            case _SaveEnded():
+                self._keep_what_was_computed()
             case Close():
                 while self._replies:
                     self._go_on()

@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 
 from engine.backends.base import Forward, Logits, Step, check_steps
-from engine.backends.defaults import BaseBackend, free_number
+from engine.backends.defaults import BaseBackend, check_cells, free_number
 from engine.backends.llama_cpp.batch import LogitsRows, TokenBatch
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
@@ -25,9 +25,9 @@ from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.configuration import Adapter, Configuration, KVTypes
-from engine.errors import ContextFullError, DecodeAborted, DecodeError, ModelLoadError
+from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 from engine.events import BufferSize
-from engine.images import ImageError
+from engine.images import ImageError, behind_images
 from engine.memory.hardware import thread_counts
 
 Role = Literal["target", "draft"]
@@ -111,7 +111,7 @@ class LlamaCppBackend(BaseBackend):
             self._adapters = Adapters(self._model, self.native, log)
             self._usual_adapters = configuration.adapters
             self._adapters.use(self._usual_adapters)
-        except ModelLoadError:
+        except EngineError:
             if self.native is not None:
                 llama_cpp.llama_free(self.native)
             self._weights.release()
@@ -188,6 +188,7 @@ class LlamaCppBackend(BaseBackend):
     @property
     def chat_template(self) -> str | None:
         """The Jinja text of the file's default chat template."""
+        self.check_open()
         text = llama_cpp.llama_model_chat_template(self._model, None)
         return text.decode("utf-8", "replace") if text else None
 
@@ -208,6 +209,7 @@ class LlamaCppBackend(BaseBackend):
         Raises:
             ContextFullError: all are open.
         """
+        self.check_open()
         number = free_number(self.opened, self.n_sequences)
         if number is not None:
             sequence = self.opened[number] = LlamaCppSequence(self, number)
@@ -229,13 +231,20 @@ class LlamaCppBackend(BaseBackend):
         sequence.decode(token)
         sequence.close()
 
+    def check_open(self) -> None:
+        """Raise `DecodeError` after `close`: native code must not be handed freed memory."""
+        if self.native is None:
+            raise DecodeError("the model is closed: load it again")
+
     def set_threads(self, n_threads: int) -> None:
+        self.check_open()
         llama_cpp.llama_set_n_threads(self.native, n_threads, n_threads)
 
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
+        self.check_open()
+        n_rows = self._check(steps)
         if self.projector is not None:
             steps = [self._after_images(step) for step in steps]
-        n_rows = check_steps(steps, n_rows=self.n_rows, n_batch=self.n_batch)
         pairs = [(step, self._own(step)) for step in steps]
         by_id = {sequence.id: (step, sequence) for step, sequence in pairs}
         fillers = self._fillers(by_id)
@@ -260,7 +269,19 @@ class LlamaCppBackend(BaseBackend):
             start = end
         return [forwards[sequence.id] for _, sequence in pairs]
 
+    def _check(self, steps: Sequence[Step]) -> int:
+        """The rows of logits that steps ask for, where all of the steps can be decoded.
+
+        What goes before the last image of a step is decoded in batches of its own.
+        """
+        last = [replace(step, unread=step.unread[behind_images(step.unread) :]) for step in steps]
+        n_rows = check_steps(last, n_rows=self.n_rows, n_batch=self.n_batch)
+        for step in steps:
+            check_cells(step.n_tokens, len(step.sequence.tokens), self.n_ctx)
+        return n_rows
+
     def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
+        self.check_open()
         self._adapters.use(self._usual_adapters if adapters is None else adapters)
 
     def abort(self) -> None:
@@ -276,9 +297,10 @@ class LlamaCppBackend(BaseBackend):
             sequence.close()
         if self.projector is not None:
             self.projector.close()
+        self.vocabulary.close()
         llama_cpp.llama_free(self.native)
         self._weights.release()
-        self.native = self._model = None
+        self.native = self._model = self.memory = None
 
     def _own(self, step: Step) -> LlamaCppSequence:
         sequence = step.sequence
@@ -415,6 +437,7 @@ class LlamaCppBackend(BaseBackend):
             self.warm_up()
 
     def _metadata(self, key: str) -> str | None:
+        self.check_open()
         buffer = ctypes.create_string_buffer(512)
         n = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else None

@@ -12,7 +12,7 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.parameters import ModelParameters
 from engine.backends.llama_cpp.projector import Projector
 from engine.configuration import Adapter, Configuration
-from engine.errors import AdapterError, ModelLoadError
+from engine.errors import AdapterError, EngineError, ModelLoadError
 from engine.images import Image, ImageError, starts_image
 from engine.model.gguf import read_gguf
 from engine.model.identity import not_a_file
@@ -61,14 +61,10 @@ class LoadedModel:
 
 
 class LlamaCppVocabulary:
-    """The vocabulary of one loaded model; it lives as long as the model.
-
-    `model` is kept so that the pointer of its vocabulary stays valid.
-    """
+    """The vocabulary of one loaded model, to be closed before the model is freed."""
 
     def __init__(self, model: object) -> None:
-        self._vocab = llama_cpp.llama_model_get_vocab(model)
-        self._model = model
+        self._open_vocab: object = llama_cpp.llama_model_get_vocab(model)
         self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.kind = KINDS.get(llama_cpp.llama_vocab_type(self._vocab), "unknown")
         self.bos = _token_or_none(llama_cpp.llama_vocab_bos(self._vocab))
@@ -82,6 +78,16 @@ class LlamaCppVocabulary:
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()
+
+    def close(self) -> None:
+        """Answer no more questions; closing twice is harmless."""
+        self._open_vocab = None
+
+    @property
+    def _vocab(self) -> object:
+        if self._open_vocab is None:
+            raise EngineError("the model is closed: load it again")
+        return self._open_vocab
 
     def is_end(self, token: int) -> bool:
         end = self._ends.get(token)

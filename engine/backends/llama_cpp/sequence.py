@@ -108,6 +108,7 @@ class LlamaCppSequence(BaseSequence):
         return state
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
+        self._backend.check_open()
         check_cells(len(tokens), 0, self._backend.n_ctx)
         self.crop(0)
         self.learn_states()

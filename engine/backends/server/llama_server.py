@@ -18,7 +18,7 @@ from engine.backends.server.served_reply import (
 )
 from engine.errors import ServerError
 from engine.events import Event, FinishReason, TokenKind
-from engine.generation.prompt import Piece, pieces_of, trim_variants
+from engine.generation.prompt import Piece, ids_within, pieces_of, trim_variants
 from engine.grammar.source import GrammarError, grammar_of, is_lark
 from engine.images import Image, images_in, parts_of
 from engine.requests import Cancellation, GenerationRequest, Message
@@ -53,7 +53,8 @@ class LlamaServer:
             ServerError: it fails.
             ContextFullError: the prompt is longer than a slot's context.
         """
-        request = reply.request
+        request = reply.request = self._with_known_ids(reply.request)
+        reply.has_nameless |= bool(request.continues_text)
         body = {
             "prompt": self._prompt(request),
             "stream": True,
@@ -91,15 +92,30 @@ class LlamaServer:
 
     # --- what is asked ---
 
+    def _with_known_ids(self, request: GenerationRequest) -> GenerationRequest:
+        """A request whose ids are of the server's vocabulary; `continues` or its text is empty."""
+        n_vocab, start = self._facts.n_vocab, request.continues_text
+        messages = tuple(
+            replace(message, token_ids=ids_within(message.token_ids or (), n_vocab))
+            for message in request.messages
+        )
+        ids = ids_within(request.continues, n_vocab)
+        if start and ids and self.spelling(ids) == start:
+            start = ""
+        ids = () if start else ids
+        return replace(request, messages=messages, continues=ids, continues_text=start)
+
     def _prompt(self, request: GenerationRequest) -> MixedPrompt | dict[str, object]:
+        text = request.continues_text
+        start: MixedPrompt = [text] if text else list(request.continues)
         if request.prompt_tokens is not None:
-            return [*request.prompt_tokens, *request.continues]
+            return [*request.prompt_tokens, *start]
         if request.raw_prompt is not None:
-            return [request.raw_prompt, *request.continues]
+            return [request.raw_prompt, *start]
         marker = self._facts.media_marker
         marked = [_with_markers(message, marker) for message in request.messages]
         if images := [image for _, found in marked for image in found]:
-            text = self._render([message for message, _ in marked])
+            text = self._render([message for message, _ in marked]) + text
             text += self.spelling(request.continues) if request.continues else ""
             data = [base64.b64encode(image.portable()).decode() for image in images]
             return {"prompt_string": text, "multimodal_data": data}
@@ -119,7 +135,7 @@ class LlamaServer:
                 text = ""
             else:
                 text += piece.text
-        return [*prompt, *([text] if text else []), *request.continues]
+        return [*prompt, *([text] if text else []), *start]
 
     def _render(self, messages: Sequence[Message]) -> str:
         """The prompt of messages by the server's own template."""

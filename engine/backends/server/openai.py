@@ -102,7 +102,7 @@ class OpenAI:
         return body
 
     def _prompt(self, request: GenerationRequest) -> Mapping[str, object]:
-        if request.continues:
+        if request.continues or request.continues_text:
             raise EngineError(
                 f"{self._http.name} cannot go on with a reply that was cut: answer once more"
             )

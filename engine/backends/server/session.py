@@ -106,8 +106,12 @@ class ServerSession:
         watch = Stopwatch()
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._tell = tell or (lambda _: None)
+        is_trusted = configuration.is_server_trusted
         self._http = Http(
-            configuration.server, limits or TimeLimits(), lambda text: self._tell(Waiting(text))
+            configuration.server,
+            limits or TimeLimits(),
+            lambda text: self._tell(Waiting(text)),
+            is_trusted=is_trusted,
         )
         try:
             self._facts = ask_facts(self._http, self._wanted)
@@ -115,7 +119,9 @@ class ServerSession:
             self._http.close()
             raise
         self._program = self._program_of(self._facts)
-        self._counters = Counters(Http(configuration.server, LOOK_LIMITS), self._facts)
+        self._counters = Counters(
+            Http(configuration.server, LOOK_LIMITS, is_trusted=is_trusted), self._facts
+        )
         self._is_asked = threading.Event()
         """A reply was asked for since counters were looked at."""
         self._is_closed = False
@@ -367,7 +373,10 @@ class ServerSession:
     def _loaded(self, configuration: Configuration, watch: Stopwatch) -> Loaded:
         facts = self._facts
         named = Configuration.at_server(
-            configuration.server or "", facts.model, configuration.sampling
+            configuration.server or "",
+            facts.model,
+            configuration.sampling,
+            is_trusted=configuration.is_server_trusted,
         )
         return Loaded(
             model_name=facts.model,

@@ -173,9 +173,6 @@ class TorchBackend(BaseBackend):
         sequences = [_own(step) for step in steps]
         for step, sequence in zip(steps, sequences, strict=True):
             check_cells(step.n_tokens, len(sequence.tokens), self.n_ctx)
-        if self.shares_cells:
-            n_held = sum(len(one.tokens) for one in self.opened.values())
-            check_cells(sum(step.n_tokens for step in steps), n_held, self.n_ctx)
         lines = [
             NewTokens(one.caches, step.n_tokens, len(step.tokens))
             for step, one in zip(steps, sequences, strict=True)
@@ -257,6 +254,7 @@ class TorchBackend(BaseBackend):
             self._trace.close()
         self._model = self.fixed = self.prefixes = None
         self._caches, self._tables = [], []
+        self.vocabulary.close()
         self._text.release()
         self._text = None
 

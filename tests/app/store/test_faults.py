@@ -1,5 +1,6 @@
 """What goes wrong with files and disks, and what the user is told."""
 
+import errno
 import os
 import queue
 import sqlite3
@@ -365,3 +366,17 @@ def test_a_chat_with_a_time_that_no_calendar_has_is_listed(store: ChatStore, whe
     seconds = shown.updated_at
     assert when_text(seconds, datetime.now()) == local_time(seconds) == NO_VALUE
     assert store.chat(chat.id).title == chat.title
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_a_matter_of_space_and_not_of_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: object, *_: object) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(StoreError, match="no space") as caught:
+            ChatStore(tmp_path / "chats.db")
+    assert "right" not in str(caught.value)

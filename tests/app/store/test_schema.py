@@ -190,7 +190,7 @@ def test_chats_that_cannot_be_copied_are_not_changed(
     database_of(path, STEPS[:3]).close()
     path.with_name(f"{path.name}.version-3").mkdir()
     monkeypatch.setattr("app.store.database._free_name", lambda *_: path.parent / "no" / "copy")
-    with pytest.raises(StoreError, match=r"cannot be made|make room"), ChatStore(path):
+    with pytest.raises(StoreError, match=r"cannot be written|make room"), ChatStore(path):
         pass
     database = sqlite3.connect(path)
     assert version_of(database) == 3

@@ -3,7 +3,7 @@
 import gc
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import pytest
 from engine.backends.base import Step
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog, read_buffers
-from engine.configuration import Configuration
-from engine.errors import CropUnsupportedError, ModelLoadError
+from engine.backends.llama_cpp.model import LoadedModel
+from engine.configuration import Adapter, Configuration
+from engine.errors import CropUnsupportedError, EngineError, ModelLoadError
 from tests.contracts.backend import BackendContract, BatchContract
 from tests.filled_models import filled_model
 
@@ -247,3 +248,50 @@ def test_buffer_lines_are_read_with_device_kind_and_size() -> None:
         ("CUDA0", "compute", "draft"),
     ]
     assert read_buffers(lines, "target")[1].nbytes == 180 * 1024 * 1024
+
+
+def test_a_closed_backend_refuses_everything_in_words(tmp_path: Path, log: NativeLog) -> None:
+    backend = LlamaCppBackend(settings(filled_model(tmp_path / "m.gguf", "llama")), log)
+    sequence = backend.open()
+    sequence.verify((1, 2))
+    state = bytes(sequence.save())
+    backend.close()
+    backend.close()
+    asked: tuple[Callable[[], object], ...] = (
+        backend.open,
+        backend.warm_up,
+        lambda: sequence.decode(1),
+        lambda: sequence.prefill((1,)),
+        lambda: backend.verify_batch([Step(sequence, (1,))]),
+        sequence.save,
+        lambda: sequence.load((1, 2), [state]),
+        lambda: backend.set_threads(1),
+        lambda: backend.use_adapters(None),
+        lambda: backend.model_name,
+        lambda: backend.file_type,
+        lambda: backend.chat_template,
+        lambda: backend.vocabulary.tokenize("a", add_special=True, parse_special=True),
+        lambda: backend.vocabulary.piece(3),
+        lambda: backend.vocabulary.text(3),
+        lambda: backend.vocabulary.is_end(3),
+    )
+    for ask in asked:
+        with pytest.raises(EngineError):
+            ask()
+    sequence.crop(0)
+    sequence.close()
+    backend.abort()
+    backend.clear_abort()
+    assert list(sequence.tokens) == []
+
+
+def test_an_adapter_that_the_reader_refuses_leaves_no_weights_loaded(
+    tmp_path: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled_model(tmp_path / "m.gguf", "llama")
+    weights = LoadedModel(settings(path), log)
+    broken = tmp_path / "adapter.gguf"
+    broken.write_bytes(b"GGUF")
+    with pytest.raises(EngineError):
+        LlamaCppBackend(settings(path, adapters=(Adapter(broken),)), log, model=weights)
+    assert weights.native is None

@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from engine.backends.base import rewind
+from engine.backends.base import Step, rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.slot_file import write_slot_file
@@ -23,7 +23,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
-from engine.errors import DecodeAborted, StateError
+from engine.errors import ContextFullError, DecodeAborted, StateError
 from engine.events import Finished, PromptReady
 from engine.generation.prompt import text_tokens
 from engine.generation.session import Session
@@ -156,6 +156,22 @@ def test_a_stretch_is_held_whole_or_not_at_all(backend: LlamaCppBackend, picture
     parted = [*tokens[: start + 2], tokens[start + 2] - 2, *tokens[start + 3 :]]
     assert rewind(sequence, parted) in (start, 0)
     assert np.array_equal(logits_of(backend, tokens), whole)
+
+
+def test_a_step_that_cannot_be_decoded_decodes_none_of_its_images(
+    backend: LlamaCppBackend, picture: Image
+) -> None:
+    tokens = backend.vocabulary.image_tokens(picture)
+    sequence = backend.open()
+    sequence.prefill((1, 2))
+    for too_many in (
+        Step(sequence, (1,) * (backend.n_rows + 1), unread=(3, *tokens)),
+        Step(sequence, (1, 2), unread=(*tokens, *(1,) * backend.n_batch)),
+        Step(sequence, (1,), unread=(*tokens, *(1,) * backend.n_ctx)),
+    ):
+        with pytest.raises(ContextFullError):
+            backend.verify_batch([too_many])
+        assert list(sequence.tokens) == [1, 2]
 
 
 def test_a_kept_state_of_an_image_goes_on_without_its_file(

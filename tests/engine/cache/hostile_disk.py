@@ -4,6 +4,7 @@ It ends with 0 where nothing is lost and every error says what to do, in a proce
 limits and users are a process'.
 """
 
+import contextlib
 import os
 import resource
 import sys
@@ -52,6 +53,29 @@ def fill_limited(path: Path) -> None:
     fill(path)
 
 
+def brim(path: Path) -> None:
+    """On a disk without a free byte list what is there, and make room; one at a time may."""
+    states = [state_of([n], nbytes=200_000) for n in range(3)]
+    with SnapshotStore(path) as store:
+        for state in states:
+            store.write(NAMESPACE, state, payload_of(state))
+    filler = path / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+    with pytest.raises(CacheStoreError, match="no space is left"):
+        SnapshotStore(path)
+    with SnapshotStore(path, may_lock=True) as store:
+        assert len(store.states()) == len(states)
+        store.delete([states[0].key])
+        store.prune(1, now=1.0)
+        assert len(store.states()) == 1
+    filler.unlink()
+    with SnapshotStore(path) as store:
+        assert len(store.states()) == 1
+        assert store.take_notes() == ()
+
+
 def read_only(path: Path) -> None:
     """Read and list in a folder that cannot be written, with an index and without."""
     with SnapshotStore(path) as store:
@@ -78,4 +102,6 @@ def read_only(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"full": fill, "limited": fill_limited, "read-only": read_only}[sys.argv[1]](Path(sys.argv[2]))
+    {"full": fill, "brim": brim, "limited": fill_limited, "read-only": read_only}[sys.argv[1]](
+        Path(sys.argv[2])
+    )

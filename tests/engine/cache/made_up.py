@@ -52,7 +52,7 @@ class MemoryDisk(SnapshotStore):
     def namespaces(self) -> list[Namespace]:
         return [NAMESPACE]
 
-    def states(self, namespace: str | None = None) -> list[StoredState]:
+    def states(self, namespace: str | None = None, *, has_tokens: bool = True) -> list[StoredState]:
         if self.is_unreadable:
             raise CacheStoreError("The folder cannot be read.")
         return [state for state, _ in list(self.files.values())]

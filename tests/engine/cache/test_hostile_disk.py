@@ -34,12 +34,15 @@ def test_a_file_that_finds_no_room_leaves_the_others_whole(path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_full_disk_leaves_what_was_written_before_whole(path: Path) -> None:
+@pytest.mark.parametrize("how", ["full", "brim"])
+def test_a_full_disk_leaves_what_was_written_before_whole_and_can_be_pruned(
+    path: Path, how: str
+) -> None:
     path.mkdir()
     mount = f'mount -t tmpfs -o size=3m tmpfs "{path}"'
     if run("unshare", "-rm", "sh", "-c", mount).returncode != 0:
         pytest.skip("this machine mounts no file system for tests")
-    command = f'{mount} && exec "{sys.executable}" -m {MODULE} full "{path}"'
+    command = f'{mount} && exec "{sys.executable}" -m {MODULE} {how} "{path}"'
     ended = run("unshare", "-rm", "sh", "-c", command)
     assert ended.returncode == 0, ended.stderr
 

@@ -262,6 +262,19 @@ def test_a_reply_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
     assert last(events).token_ids == whole.token_ids
 
 
+def test_what_was_computed_before_the_tiers_were_open_is_saved_when_they_are() -> None:
+    backend = FakeBackend(LETTERS)
+    session = session_of(backend, None)
+    first = last(answer(session, asked("abcde" * 10)))
+    session.attach_cache(tiers_of(backend), SETTINGS)
+    answer(session, asked("zyxwv" * 10, "chat:2"))
+
+    again = last(answer(session, asked("abcde" * 10)))
+
+    assert again.text == first.text
+    assert again.stats.n_reused >= 50
+
+
 def test_dropped_turns_are_moved_over_where_that_is_allowed() -> None:
     backend = FakeBackend()
     recall = recall_of(backend)

@@ -30,27 +30,8 @@ def test_a_chat_goes_on_in_its_own_sequence_even_where_it_was_edited() -> None:
     hot = HotTier(FakeBackend(n_sequences=2))
     first = filled(hot.slots[0], LINE, "chat:1", hot)
 
-    assert hot.claim(first, 40, "chat:1") is first
-    assert hot.claim(first, len(LINE), "chat:2") is first  # nothing of it would be cut
-
-
-def test_another_chat_gets_a_sequence_of_its_own_and_the_common_part_with_it() -> None:
-    for shares_cells in (False, True):
-        hot = HotTier(FakeBackend(n_sequences=2, shares_cells=shares_cells))
-        first = filled(hot.slots[0], LINE, "chat:1", hot)
-
-        slot = hot.claim(first, 40, "chat:2")
-
-        assert slot is not first
-        assert list(slot.sequence.tokens) == LINE[:40]
-        assert list(first.sequence.tokens) == LINE
-
-
-def test_a_state_that_cannot_be_cut_is_not_copied_in_part() -> None:
-    hot = HotTier(FakeBackend(n_sequences=2, can_crop=False))
-    first = filled(hot.slots[0], LINE, "chat:1", hot)
-
-    assert not hot.claim(first, 40, "chat:2").sequence.tokens
+    assert hot.slot_for(first, 40, "chat:1") is first
+    assert hot.slot_for(first, len(LINE), "chat:2") is first  # nothing of it would be cut
 
 
 def test_the_line_that_was_used_longest_ago_is_given_up() -> None:

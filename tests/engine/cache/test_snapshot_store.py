@@ -179,8 +179,7 @@ def test_a_table_that_is_damaged_while_it_is_used_is_begun_anew(
     with sqlite3.connect(path / "states.db") as connection:
         connection.execute("DROP TABLE states")
     connection.close()
-    assert listed(store) == set()
-    assert store.read(STATES[1]) == payload_of(STATES[1])
+    assert listed(store) == files(path) == set()
     put(store, STATES[0])
     assert listed(store) == keys(STATES[0])
     with SnapshotStore(path) as other:
@@ -196,6 +195,8 @@ def test_a_table_that_is_damaged_while_it_is_used_is_begun_anew(
         "n_uses = -4",
         "packed = x'00'",
         "nbytes = -1",
+        "recompute_s = 9e999",
+        "used_at = -9e999",
     ],
 )
 def test_a_row_that_says_what_cannot_be_is_never_used(
@@ -205,8 +206,44 @@ def test_a_row_that_says_what_cannot_be_is_never_used(
     with sqlite3.connect(path / "states.db") as connection:
         connection.execute(f"UPDATE states SET {change}")
     connection.close()
-    assert store.states() == []
+    assert store.states() == store.prune(1, now=1.0) == []
     assert "was damaged" in store.take_notes()[0]
+    assert not files(path)
+
+
+ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "ALTER TABLE states RENAME TO hidden; CREATE VIEW states AS "
+        f"{ENDLESS} SELECT hidden.* FROM hidden, r",
+        f"CREATE TRIGGER t AFTER INSERT ON states BEGIN INSERT INTO namespaces {ENDLESS} "
+        "SELECT n, n, n FROM r; END",
+        "CREATE TRIGGER t BEFORE DELETE ON states BEGIN SELECT RAISE(IGNORE); END",
+        "ALTER TABLE states ADD COLUMN more TEXT",
+        "CREATE TABLE more (name TEXT)",
+    ],
+)
+def test_a_table_with_a_view_a_trigger_or_more_is_begun_anew(path: Path, statements: str) -> None:
+    with SnapshotStore(path) as store:
+        put(store, *STATES)
+    with sqlite3.connect(path / "states.db") as connection:
+        connection.executescript(statements)
+    connection.close()
+    with SnapshotStore(path) as store:
+        assert store.states() == []
+        put(store, STATES[0])
+        assert listed(store) == files(path) == keys(STATES[0])
+
+
+def test_a_folder_whose_path_is_no_text_keeps_states(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/na\xff?#%")) / "states"
+    with SnapshotStore(path) as store:
+        put(store, *STATES)
+    with SnapshotStore(path) as store:
+        assert listed(store) == files(path) == keys(*STATES)
 
 
 def test_a_row_that_names_another_file_deletes_none(path: Path) -> None:

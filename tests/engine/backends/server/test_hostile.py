@@ -69,7 +69,7 @@ def server() -> Iterator[LanguageServer]:
 
 
 def opened(server: LanguageServer, model: str | None = None) -> ServerSession:
-    return ServerSession(Configuration.at_server(server.url, model), QUICK)
+    return ServerSession(Configuration.at_server(server.url, model, is_trusted=True), QUICK)
 
 
 def ended(session: ServerSession, cancellation: Cancellation | None = None) -> ServedGeneration:
@@ -481,6 +481,18 @@ def test_the_key_goes_with_every_request(
     assert all(headers["authorization"] == f"Bearer {KEY}" for _, headers, _ in server.asked)
 
 
+def test_an_address_that_the_user_did_not_name_gets_no_key_of_the_environment(
+    server: LanguageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    session = ServerSession(Configuration.at_server(server.url), QUICK)
+    assert not session.loaded.configuration.is_server_trusted
+    assert text_of(events_of(ended(session))) == WHOLE
+    session.close()
+    assert server.asked
+    assert KEY not in repr(server.asked)
+
+
 @pytest.mark.parametrize("sent", [None, "sk-wrong"])
 def test_a_wrong_key_is_told_with_where_to_put_the_right_one(
     server: LanguageServer, monkeypatch: pytest.MonkeyPatch, sent: str | None
@@ -558,7 +570,8 @@ def test_the_keyring_has_the_key_of_one_address(monkeypatch: pytest.MonkeyPatch)
     assert key_of("https://Cellar/v1") == "k"
     assert key_of("https://cellar:8443") is None
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    assert key_of("https://cellar") == KEY
+    assert key_of("https://cellar") == "k"
+    assert key_of("https://cellar", is_trusted=True) == KEY
 
 
 def test_addresses_with_secrets_are_refused() -> None:

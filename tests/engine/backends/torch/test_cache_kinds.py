@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 pytest.importorskip("gguf")
 
+from engine.backends.base import Sequence
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.base import held_bytes
@@ -207,12 +208,26 @@ def test_blocks_of_a_line_that_was_given_up_are_found_again(
     plain.session.close()
 
 
+def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None:
+    loaded = load_session(settings(llama, n_ctx=512, kv_cache="paged", n_slots=2, kv_unified=True))
+    for owner in ("chat:1", "chat:2", "chat:1", "chat:2"):
+        reply = said(loaded.session, ALIKE + owner, owner=owner)
+        assert reply.stats.n_prompt > 256
+        assert reply.stats.n_emitted
+    loaded.session.close()
+
+
 def test_blocks_that_are_kept_give_way_to_lines_that_need_them(llama: Path) -> None:
     loaded = load_session(settings(llama, n_ctx=400, kv_cache="paged"))
     for number in range(4):
         reply = said(loaded.session, f"{number} {ALIKE}")
         assert reply.stats.n_prompt > 300
     loaded.session.close()
+
+
+def fill(sequence: Sequence) -> None:
+    while True:
+        sequence.prefill(LINE[:16])
 
 
 def test_sequences_of_one_pool_are_no_longer_than_it_is_together(
@@ -229,8 +244,10 @@ def test_sequences_of_one_pool_are_no_longer_than_it_is_together(
     assert list(second.tokens) == LINE[:70]
     third = backend.open()
     third.copy(first, 20)
-    with pytest.raises(ContextFullError, match="38 of 256 cells are free"):
-        second.prefill(LINE[:39])
+    with pytest.raises(ContextFullError):
+        fill(third)
+    assert 20 < len(third.tokens) < 200, "the rest is held by the first"
+    third.crop(20)
     assert list(second.tokens) == LINE[:70]
     third.close()
     alone = first.decode(7).logits.copy()
