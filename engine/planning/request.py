@@ -68,11 +68,9 @@ def setup_of(
     model_path = take_model(_model_name(rules, request, preset), planner, progress)
     draft_name = request.draft or (rules.draft.model if rules.draft else None)
     draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
-    machine = request.machine
-    if rules.vram_gib is not None and machine.has_gpu and not machine.n_named_gpus:
-        machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
-    target: Target = "llama-server" if machine.workers else request.target
-    model, devices = planner.model(model_path), planner.devices(machine)
+    target: Target = "llama-server" if request.machine.workers else request.target
+    machine = planner.machine_of(request.machine, rules.vram_gib, target)
+    model, devices = planner.model(model_path), planner.devices(machine, target)
     draft = None if draft_path is None else planner.model(draft_path)
     known = planner.known(model_path, machine)
     configuration = _resolved(rules, model, devices, target, draft, known)
