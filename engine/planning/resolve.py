@@ -35,7 +35,7 @@ from engine.model.library import projector_beside
 from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import kinds_for, open_types, pairs_for, with_budget
 from engine.planning.goals import Goal, Offload, SearchLimits
-from engine.planning.placements import fastest_fitting, placements, room_of
+from engine.planning.placements import fastest_fitting, filling, placements, room_of
 from engine.planning.search import SearchResult, search
 from engine.planning.space import last_within, with_pair
 from engine.planning.verdict import does_not_fit
@@ -149,12 +149,17 @@ class _Question:
             ladder = tuple(
                 replace(each, n_cpu_moe=now.n_cpu_moe) for each in ladder if each.n_cpu_moe <= 0
             )
-        for n_ctx in (self.usual_n_ctx, min(self.usual_n_ctx, LEAST_N_CTX)):
+        contexts = [self.usual_n_ctx]
+        if not isinstance(self.rules.n_ctx, int):
+            contexts.append(min(self.usual_n_ctx, LEAST_N_CTX))
+        for n_ctx in contexts:
             asked = with_n_ctx(now, n_ctx)
             found = fastest_fitting(asked, ladder, self.cost, self.margin_bytes)
             if found is not None:
-                return replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
-        return replace(now, n_gpu_layers=0)
+                break
+        else:  # so that the shortage is what has to be added, not what a GPU could hold
+            found = filling(with_n_ctx(now, contexts[-1]), ladder, self.cost, self.margin_bytes)
+        return replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
 
     def _with_context(self, now: Configuration, budget_bytes: int | None) -> Configuration:
         if isinstance(self.rules.n_ctx, int):
@@ -189,7 +194,7 @@ class _Question:
             chosen = self._searched(start, goal, draft, None).configuration
         except DoesNotFitError:
             if isinstance(rules.n_ctx, int):
-                return with_n_ctx(start, rules.n_ctx)
+                return self.settle(start)
             chosen = self._searched(start, goal, draft, LEAST_N_CTX).configuration
         if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
             chosen = with_n_ctx(chosen, rules.n_ctx)

@@ -297,3 +297,49 @@ def test_settings_that_do_not_go_together_are_not_called_a_preset(
     assert "These settings cannot be used" in capsys.readouterr().err
     assert run(["plan", str(starter_path), "--preset", "nope"]) == 1
     assert "The preset cannot be used" in capsys.readouterr().err
+
+
+SHORT = [
+    ("llama-3.3-70b", "RTX 4070", "21GiB"),
+    ("qwen3-32b", "RTX 4070", "7GiB"),
+    ("qwen3-30b-a3b", "RTX 2060", "4GiB"),
+    ("llama-3.1-8b:F16", "RTX 3050", "2GiB"),
+]
+
+
+@pytest.mark.parametrize(("model", "card", "ram"), SHORT)
+@pytest.mark.parametrize("goal", [None, "speed"])
+def test_where_nothing_fits_the_ram_that_is_lacking_is_enough(
+    model: str, card: str, ram: str, goal: str | None, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    machine = ["--card", card, "--ram"]
+    if goal is not None:
+        (tmp_path / "goal.toml").write_text(f'name = "goal"\ngoal = "{goal}"\nn_ctx = 512\n')
+        machine = ["--preset", str(tmp_path / "goal.toml"), *machine]
+    found = plan(capsys, model, *machine, ram)
+    gpu, cpu = found["devices"]  # type: ignore[misc]
+    assert (found["verdict"], gpu["verdict"], cpu["verdict"]) == ("no", "fits", "no")
+    assert gpu["left_bytes"] < 0.2 * gpu["free_memory_bytes"]
+    needed = cpu["free_memory_bytes"] - cpu["left_bytes"] + found["margin_bytes"]
+    assert plan(capsys, model, *machine, f"{needed}B")["fits"]
+
+
+def test_a_context_that_fits_nowhere_leaves_no_card_overfull(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "balanced"\n')
+    words = ("llama-3.1-8b", "--preset", tmp_path / "goal.toml", "--vram", "8GiB", "--ram", "4GiB")
+    for n_ctx in (500_000, 1_000_000):
+        gpu, cpu = plan(capsys, *words, "--ctx", n_ctx)["devices"]  # type: ignore[misc]
+        assert (gpu["verdict"], cpu["verdict"]) == ("fits", "no"), n_ctx
+
+
+def test_a_model_on_the_cards_alone_is_judged_by_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of(capsys, "qwen2.5-0.5b", "--card", "RTX 3090", "--card", "RTX 3090",
+                   "--ram", "21GiB")  # fmt: skip
+    verdict = next(line for line in text.splitlines() if "✓ fits" in line)
+    assert "RTX 3090" in verdict
+    assert "CPU" not in verdict
