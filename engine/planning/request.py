@@ -142,12 +142,13 @@ def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> s
 def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
     """A preset with what was asked for put over it.
 
-    A batch that was asked for takes the micro-batch along, and a draft model is there to draft.
+    A smaller batch lowers the ubatch of the preset, and a named draft model drafts.
     """
     changed = dict(request.rules)
     n_batch = changed.get("n_batch")
-    if isinstance(n_batch, int) and "n_ubatch" not in changed:
-        changed["n_ubatch"] = min(preset.n_ubatch, n_batch)
+    is_named = "n_ubatch" in preset.model_fields_set and "n_ubatch" not in changed
+    if is_named and isinstance(n_batch, int) and n_batch < preset.n_ubatch:
+        changed["n_ubatch"] = n_batch
     if request.margin_bytes is not None:
         changed["margin_gib"] = request.margin_bytes / GIB
     if request.draft is not None:

@@ -269,7 +269,7 @@ def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configur
 
 
 def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
-    if rules.n_ubatch > rules.n_batch:
+    if rules.n_ubatch > rules.n_batch and "n_ubatch" in rules.model_fields_set:
         raise PresetError(
             f"n_ubatch is {rules.n_ubatch} and n_batch {rules.n_batch}: the first is at most the "
             "second"
@@ -281,7 +281,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
     start = Configuration(
         model_path=path,
         n_ctx=LEAST_N_CTX,
-        **rules.shared_fields(),
+        **(rules.shared_fields() | {"n_ubatch": min(rules.n_ubatch, rules.n_batch)}),
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=_projector_path(rules),
         adapters=tuple(map(Adapter.read, rules.lora)),
@@ -364,8 +364,12 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
     pairs: tuple[KVTypes, ...] | None = None
     if wanted is not None:
         pairs = pairs_for(wanted, known)
-    elif said & {"type_k", "type_v"}:
+    elif {"type_k", "type_v"} <= said:
         pairs = (_pair(rules),)
+    elif said & {"type_k", "type_v"}:
+        pair = _pair(rules)
+        wish = Wish(PAD, None, *(pair.k, None) if "type_k" in said else (None, pair.v))
+        pairs = pairs_for(wish, known)
     return SearchLimits(
         min_n_ctx=least,
         max_n_ctx=most,

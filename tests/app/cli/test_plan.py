@@ -343,3 +343,36 @@ def test_a_model_on_the_cards_alone_is_judged_by_them(
     verdict = next(line for line in text.splitlines() if "✓ fits" in line)
     assert "RTX 3090" in verdict
     assert "CPU" not in verdict
+
+
+def test_an_option_that_names_a_default_changes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "context"\n')
+    words = ("llama-3.1-8b", "--preset", tmp_path / "goal.toml", "--vram", "6656MiB")
+    without = plan(capsys, *words, "--ram", "32GiB")
+    assert plan(capsys, *words, "--ram", "32GiB", "--batch", 2048) == without
+    small = arguments_of(plan(capsys, *words, "--ram", "32GiB", "--batch", 256))
+    assert small["--batch-size"] == "256"
+    assert int(small["--ubatch-size"]) <= 256
+
+
+@pytest.mark.parametrize("side", ["--type-k", "--type-v"])
+def test_a_goal_chooses_the_type_that_is_not_given(
+    side: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "context"\n')
+    machine = ("--vram", "6656MiB", "--ram", "32GiB")
+    found = plan(capsys, "llama-3.1-8b", "--preset", tmp_path / "goal.toml", *machine, side, "q8_0")
+    given = arguments_of(found)
+    assert (given["--cache-type-k"], given["--cache-type-v"]) == ("q8_0", "q8_0")
+    warnings = found["warnings"]
+    assert isinstance(warnings, list)
+    assert not any("slow path" in warning for warning in warnings)
+
+
+def arguments_of(found: dict[str, object]) -> dict[str, str]:
+    """The arguments of a plan by their flags."""
+    words = found["args"]
+    assert isinstance(words, list)
+    return dict(zip(words[::2], words[1::2], strict=False))
