@@ -107,9 +107,8 @@ class Plan:
     @property
     def is_limited_by_training(self) -> bool:
         """Whether more context would fit than the model was trained on."""
-        return self.max_n_ctx is not None and self.max_n_ctx + 256 > n_ctx_limit(
-            self.model, self.setup
-        )
+        limit = n_ctx_limit(self.model, self.setup)
+        return self.max_n_ctx is not None and self.max_n_ctx >= limit
 
     @property
     def arguments(self) -> list[str]:

@@ -170,11 +170,12 @@ class _Question:
 
         def left(steps: int) -> int:
             try:
-                return room_of(cost(with_n_ctx(now, steps * PAD)), self.margin_bytes).least
+                asked = with_n_ctx(now, min(steps * PAD, limit))
+                return room_of(cost(asked), self.margin_bytes).least
             except BudgetError:
                 return -1
 
-        steps = last_within(left, 1, max(1, limit // PAD))
+        steps = last_within(left, 1, max(1, -(-limit // PAD)))
         if steps is None:
             least = self.cost(with_n_ctx(now, LEAST_N_CTX))
             raise DoesNotFitError(does_not_fit(least, self.margin_bytes, CHANGES))

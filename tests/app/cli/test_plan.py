@@ -13,6 +13,7 @@ from engine.memory.hardware import devices
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
+from tests.made_models import made_model
 
 TERMS = tuple(f"{kind}_bytes" for kind in TermKind)
 
@@ -355,6 +356,23 @@ def test_an_option_that_names_a_default_changes_nothing(
     small = arguments_of(plan(capsys, *words, "--ram", "32GiB", "--batch", 256))
     assert small["--batch-size"] == "256"
     assert int(small["--ubatch-size"]) <= 256
+
+
+@pytest.mark.parametrize("n_trained", [200, 1000, 1024])
+def test_the_longest_context_is_that_of_training(
+    n_trained: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = {
+        "block_count": 2, "context_length": n_trained, "embedding_length": 64,
+        "feed_forward_length": 128, "attention.head_count": 2,
+    }  # fmt: skip
+    made_model(tmp_path / "model.gguf", "llama", keys)
+    for name, rules in {"max": 'n_ctx = "max"', "auto": "", "goal": 'goal = "context"'}.items():
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\n{rules}\n')
+        words = (tmp_path / "model.gguf", "--preset", tmp_path / f"{name}.toml", "--ram", "8GiB")
+        found = plan(capsys, *words)
+        assert arguments_of(found)["--ctx-size"] == str(n_trained), name
+        assert found["max_n_ctx"] == n_trained
 
 
 @pytest.mark.parametrize("side", ["--type-k", "--type-v"])
