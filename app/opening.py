@@ -284,20 +284,20 @@ def configure(
         EngineError: If the model or the preset cannot be read, or they do not go together.
     """
     from app.planning import with_settings
-    from engine.memory.hardware import devices, usable_devices
-    from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.planning.cache_types import open_types
+    from engine.planning.machine import PlannedMachine
+    from engine.planning.planner import Planner
     from engine.planning.resolve import resolve
     from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:
         check_is_no_head(draft)
     draft_model = read_model(draft) if draft else None
-    found = usable_devices()
-    if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
-        found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
     chosen = _with_request(with_settings(rules, settings), request or ModelRequest())
+    planner = Planner()
+    machine = planner.machine_of(PlannedMachine(), chosen.vram_gib, "kvchat")
+    found = planner.devices(machine, "kvchat")
     known = _known(path, settings) if open_types(chosen) or chosen.goal else None
     model = read_model(path)
     configuration = resolve(chosen, model, found, draft=draft_model, known=known)

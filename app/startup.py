@@ -227,15 +227,11 @@ def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
     """
     if configuration.server is not None:
         return None
-    from engine.memory.estimate import estimate
-    from engine.memory.hardware import usable_devices
+    from app.planning import user_planner
     from engine.memory.terms import TermKind
-    from engine.model.architecture import read_model
+    from engine.planning.planner import Setup
 
-    draft = read_model(configuration.draft.model_path) if configuration.draft else None
-    planned = estimate(
-        read_model(configuration.model_path), configuration, usable_devices(), draft=draft
-    )
+    planned = user_planner().estimator(Setup(configuration))(configuration)
     total = sum(device.total_bytes for device in planned.devices)
     beside = [TermKind.OVERHEAD]
     if configuration.backend == "torch":  # whose buffers are the tensors that stay

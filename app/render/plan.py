@@ -16,7 +16,7 @@ from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, warnings_of
 from engine.planning.speed import SpeedBound
-from engine.planning.verdict import FitVerdict
+from engine.planning.verdict import FitVerdict, fullest_device
 from engine.planning.workers import seconds_of, traffic
 from engine.policy.choice import Basis
 from engine.policy.known import Standing
@@ -196,9 +196,9 @@ def verdict_line(plan: Plan) -> Line:
     """Whether it fits, and by how much."""
     verdict = plan.verdict
     if verdict is FitVerdict.FITS:
-        least = min(plan.used_devices, key=lambda device: device.left_bytes)
-        where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
-        left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
+        fullest = fullest_device(plan.estimate, plan.setup.margin_bytes)
+        where = f" on {fullest.device.name}" if len(plan.used_devices) > 1 else ""
+        left = f" · {fmt.nbytes(fullest.left_bytes)} stay free{where}"
         return (Run("✓ fits", "strong good"), Run(left, "muted"))
     text = f" · {', '.join(plan.shortages)}"
     if verdict is FitVerdict.TIGHT:

@@ -308,22 +308,23 @@ def estimator(
 def max_n_ctx(
     configuration: Configuration, cost: Estimator, *, n_ctx_limit: int, margin_bytes: int = 0
 ) -> int | None:
-    """The largest context up to a limit that fits, in steps of 256; None where none does.
+    """The largest context that fits, in steps of 256 up to a limit; None where none does.
 
     The cost never falls when the context grows, so the steps are bisected.
     """
+    limit = n_ctx_limit or PAD
 
     def fits(steps: int) -> bool:
-        return cost(with_n_ctx(configuration, steps * PAD)).fits(margin_bytes)
+        return cost(with_n_ctx(configuration, min(steps * PAD, limit))).fits(margin_bytes)
 
-    low, high = 0, max(1, n_ctx_limit // PAD)
+    low, high = 0, -(-limit // PAD)
     while low < high:
         middle = (low + high + 1) // 2
         if fits(middle):
             low = middle
         else:
             high = middle - 1
-    return low * PAD or None
+    return min(low * PAD, limit) or None
 
 
 def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:

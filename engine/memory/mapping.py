@@ -7,7 +7,6 @@ first tensor that is used in place and behind the last (0c1e57098, `get_mapping_
 them, until the system wants them for something else.
 """
 
-import re
 from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
@@ -24,13 +23,9 @@ from engine.memory.weights import (
 )
 from engine.model.architecture import layer_counts
 from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
+from engine.model.tensor_table import LOOKED_UP
 
 Spans = tuple[tuple[int, int, Device], ...]
-LOOKED_UP = re.compile(
-    r"^(token_embd|per_layer_token_embd|position_embd|token_types|d2t)\b"
-    r"|\.(attn_rel_b|embed_tokens)\b"
-)
-"""Tensors whose rows are looked up (`GGML_OP_GET_ROWS` in `src/llama-arch.cpp`): never repacked."""
 
 
 @dataclass(frozen=True, slots=True)

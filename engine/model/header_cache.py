@@ -11,7 +11,7 @@ from engine.model.identity import ModelKind, identity_of, kind_of
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
 
-VERSION = 5
+VERSION = 6
 """Rises when `StampedFacts` changes; a file of another version is not used."""
 MOST_MODELS = 50_000
 

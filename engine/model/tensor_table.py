@@ -15,6 +15,11 @@ MIXTURES = 5
 BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm", "attn_norm_2")
 """Names of the norm between attention and a block."""
 LAYER = re.compile(r"^blk\.(\d+)\.")
+LOOKED_UP = re.compile(
+    r"^(token_embd|per_layer_token_embd|position_embd|token_types|d2t)\b"
+    r"|\.(attn_rel_b|embed_tokens)\b"
+)
+"""Tensors of which a token reads a row (`GGML_OP_GET_ROWS` in llama.cpp's `src/llama-arch.cpp`)."""
 EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 """Tensors of which a token reads its own experts' part (llama.cpp 0c1e57098, common/common.h)."""
 
@@ -131,6 +136,8 @@ def read_tensors(file: GgufFile) -> Iterator[TensorInfo]:
             continue
         if tensor.name == EMBEDDINGS:
             embeddings = tensor
+            continue
+        if LOOKED_UP.search(tensor.name):
             continue
         has_output = has_output or tensor.name == "output.weight"
         yield tensor

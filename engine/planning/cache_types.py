@@ -63,8 +63,9 @@ def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
                 f"no measured cache kind with {given} keeps the gates: write auto for both types"
             )
         return allowed
+    fast = tuple(filter(wanted.allows, FAST_PAIRS))
     open_pairs = (KVTypes(wanted.type_k or each.k, wanted.type_v or each.v) for each in FAST_PAIRS)
-    return tuple(dict.fromkeys(open_pairs))
+    return fast or tuple(dict.fromkeys(open_pairs))
 
 
 def kinds_for(

@@ -25,7 +25,7 @@ from engine.planning.exporting import export_request
 from engine.planning.fit import search_setup
 from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.knobs import KNOBS, with_draft
-from engine.planning.placements import OffloadLevel, fastest_fitting, laid, placements
+from engine.planning.placements import fastest_fitting, filling, placements
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.planning.search import SearchResult
 from engine.planning.what_if import recommendation
@@ -294,8 +294,7 @@ class KVCachePlanner:
         model = self._planner.model(now.model_path)
         ladder = placements(model, self._planner.devices_of(setup), offload)
         found = fastest_fitting(now, ladder, cost, setup.margin_bytes)
-        none_fits = ladder[0] if len(ladder) == 1 else OffloadLevel(0)
-        return setup.with_configuration(found or laid(now, none_fits))
+        return setup.with_configuration(found or filling(now, ladder, cost, setup.margin_bytes))
 
     def _changed(self, settings: Mapping[str, object]) -> tuple[Setup, Offload | None]:
         """The setup with other settings, by the rules of presets, and how layers are placed.

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from engine.configuration import Target
 from engine.errors import HardwareError
+from engine.memory import hardware
 from engine.memory.cards import find_card, planned_devices
 from engine.memory.device_list import TypedGpu, parse_devices
 from engine.memory.hardware import Device, Instructions
@@ -63,17 +65,21 @@ class PlannedMachine:
         """The card that is a whole machine, whose GPU shares the main memory."""
         return next((card for card in self.cards if find_card(card).is_unified), None)
 
-    def devices(self) -> tuple[Device, ...]:
-        """Its devices: those of workers come first, as llama.cpp counts them.
+    def devices(self, target: Target) -> tuple[Device, ...]:
+        """The devices that a program can use; those of workers come first, as in llama.cpp.
+
+        kvchat uses a GPU of this machine only if llama-cpp-python was built for one. What another
+        program was built for is unknown, so it gets every GPU.
 
         Raises:
             HardwareError: a card is not known, or the parts make no machine.
         """
+        is_unusable = target == "kvchat" and self.has_own_gpus and not hardware.has_gpu_backend()
         own = planned_devices(
             vram_bytes=self.vram_bytes,
             cards=self.cards,
             ram_bytes=self.ram_bytes,
-            has_gpu=self.has_gpu,
+            has_gpu=self.has_gpu and not is_unusable,
             instructions=self.cpu,
         )
         return (*(device for worker in self.workers for device in worker.devices()), *own)

@@ -21,7 +21,7 @@ from engine.planning.placements import fastest_fitting, placements
 from engine.planning.planner import Planner, Setup, n_ctx_limit
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
-from engine.planning.verdict import FitVerdict, verdict_of
+from engine.planning.verdict import FitVerdict, fullest_device, verdict_of
 
 LEAST_TPS = 5.0
 """Tokens per second below which a reply is slower than a person reads it."""
@@ -38,7 +38,7 @@ class ModelOption:
     facts: tuple[str, ...]
     verdict: FitVerdict | None = None
     needed_bytes: int = 0
-    """Memory that it takes where that is scarcest, all layers on the GPUs."""
+    """Memory that it takes of the fullest device, all layers on the GPUs."""
     free_bytes: int = 0
     spills: bool = False
     """Whether it goes with main memory though not into the GPUs alone."""
@@ -216,7 +216,7 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
     now = _alone(model, context.setup)
     found = cost(now)
     verdict = verdict_of(found, margin)
-    scarce = min((each for each in found.devices if each.total_bytes), key=lambda d: d.left_bytes)
+    scarce = fullest_device(found, margin)
     placed: Estimate | None = found
     if verdict is FitVerdict.NO:  # as a plan places it
         ladder = placements(model, devices, Offload.PARTIAL)

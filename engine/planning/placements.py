@@ -130,6 +130,27 @@ def fastest_fitting(
     return None if index is None else found[index]
 
 
+def filling(
+    configuration: Configuration,
+    ladder: Sequence[OffloadLevel],
+    cost: Estimator,
+    margin_bytes: int,
+) -> Configuration:
+    """The first of some placements that every GPU can hold, though RAM cannot; else the last.
+
+    Raises:
+        PresetError: llama.cpp would refuse the configuration.
+    """
+
+    def gpus_alone(now: Configuration) -> Estimate:
+        estimate = cost(now)
+        gpus = (each for each in estimate.devices if each.device.kind == "gpu")
+        return replace(estimate, devices=tuple(gpus))
+
+    found = fastest_fitting(configuration, ladder, gpus_alone, margin_bytes)
+    return found or laid(configuration, ladder[-1])
+
+
 def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The first number from low on where something holds that stays true; at most high."""
     while low < high:

@@ -13,8 +13,8 @@ from engine.memory.calibration import Calibrations, apply_calibrations
 from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
-from engine.memory.terms import DeviceEstimate, Target
-from engine.memory.units import MIB
+from engine.memory.terms import TARGETS, DeviceEstimate, Target
+from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, check_adapter, kind_of
@@ -67,6 +67,8 @@ class Plan:
     """How fast the model runs in kvchat on this machine, with the settings it was measured with."""
     bound: SpeedBound | None = None
     """The most that memory lets it run; None where a bandwidth is not known."""
+    unused_gpus: tuple[str, ...] = ()
+    """GPUs of this machine that kvchat's build of llama.cpp cannot use."""
 
     @property
     def types(self) -> KVTypes:
@@ -105,9 +107,8 @@ class Plan:
     @property
     def is_limited_by_training(self) -> bool:
         """Whether more context would fit than the model was trained on."""
-        return self.max_n_ctx is not None and self.max_n_ctx + 256 > n_ctx_limit(
-            self.model, self.setup
-        )
+        limit = n_ctx_limit(self.model, self.setup)
+        return self.max_n_ctx is not None and self.max_n_ctx >= limit
 
     @property
     def arguments(self) -> list[str]:
@@ -169,7 +170,9 @@ class Planner:
         self._loaded = loaded
         self._models: dict[Path, Model] = {}
         self._files: dict[Path, GgufFile] = {}
-        self._devices = {} if here is None else {PlannedMachine(): here}
+        self._devices: dict[tuple[PlannedMachine, Target], tuple[Device, ...]] = {}
+        if here is not None:
+            self._devices = {(PlannedMachine(), target): here for target in TARGETS}
         self._calibrations = lru_cache(maxsize=1)(calibrations)
         self._quality = quality
         self._bandwidths = bandwidths
@@ -194,7 +197,8 @@ class Planner:
         speed = self._speed_of(path) if is_here else None
         bound = speed_bound(model, found, self.bandwidths(machine), speed)
         known = self.known(path, machine)
-        return Plan(setup, model, found, largest, draft, known, speed, bound)
+        unused = self._unused_gpus(setup)
+        return Plan(setup, model, found, largest, draft, known, speed, bound, unused)
 
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
         """How fast the memory of a machine's devices is read.
@@ -244,7 +248,7 @@ class Planner:
         found = estimate(
             self.model(now.model_path),
             now,
-            self.devices(machine),
+            self.devices(machine, target),
             target=target,
             companions=self._companions(now),
         )
@@ -301,16 +305,42 @@ class Planner:
         Raises:
             HardwareError: a card is not known, or the parts make no machine.
         """
-        return self.devices(setup.machine)
+        return self.devices(setup.machine, setup.target)
 
-    def devices(self, machine: PlannedMachine) -> tuple[Device, ...]:
-        """The devices of a machine; raises as `devices_of` does."""
-        if machine not in self._devices:
-            found = with_unique_names(machine.devices())
+    def devices(
+        self, machine: PlannedMachine, target: Target = "llama-server"
+    ) -> tuple[Device, ...]:
+        """The devices of a machine that a program can use; raises as `devices_of` does."""
+        key = machine, target
+        if key not in self._devices:
+            found = with_unique_names(machine.devices(target))
             own = {"gpu"} if machine.has_own_gpus else set()
             own |= {"cpu"} if machine.ram_bytes is None else set()
-            self._devices[machine] = with_loaded_freed(found, self._loaded, own)
-        return self._devices[machine]
+            self._devices[key] = with_loaded_freed(found, self._loaded, own)
+        return self._devices[key]
+
+    def machine_of(
+        self, machine: PlannedMachine, vram_gib: float | None, target: Target
+    ) -> PlannedMachine:
+        """The machine with the GPU memory of a preset, unless its GPUs are typed or it has none.
+
+        Raises:
+            HardwareError: a card is not known, or the parts make no machine.
+        """
+        if vram_gib is None or not machine.has_gpu or machine.n_named_gpus:
+            return machine
+        found = self.devices(machine, target)
+        if target == "kvchat" and all(device.kind == "cpu" for device in found):
+            return machine
+        return replace(machine, vram_bytes=(round(vram_gib * GIB),))
+
+    def _unused_gpus(self, setup: Setup) -> tuple[str, ...]:
+        """The GPUs of this machine that kvchat's build of llama.cpp cannot use."""
+        if setup.target != "kvchat" or not setup.machine.has_own_gpus:
+            return ()
+        usable = self.devices(setup.machine, "kvchat")
+        found = self.devices(setup.machine, "llama-server")
+        return tuple(each.name for each in found if each.kind == "gpu" and each not in usable)
 
 
 def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:
@@ -374,6 +404,11 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 def _absences(plan: Plan) -> Iterator[str]:
     """Which files and workers the commands of a plan name that were not looked into."""
     file, now = plan.model.file, plan.setup.configuration
+    if plan.unused_gpus:
+        yield (
+            f"{', '.join(plan.unused_gpus)} is not used: llama-cpp-python is a build for the CPU; "
+            "install a build for this GPU, or plan with --target llama-server"
+        )
     if now.rpc_workers and not plan.setup.machine.workers:
         yield (
             f"what the workers {', '.join(now.rpc_workers)} hold is not planned: say their GPUs, "

@@ -68,11 +68,9 @@ def setup_of(
     model_path = take_model(_model_name(rules, request, preset), planner, progress)
     draft_name = request.draft or (rules.draft.model if rules.draft else None)
     draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
-    machine = request.machine
-    if rules.vram_gib is not None and machine.has_gpu and not machine.n_named_gpus:
-        machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
-    target: Target = "llama-server" if machine.workers else request.target
-    model, devices = planner.model(model_path), planner.devices(machine)
+    target: Target = "llama-server" if request.machine.workers else request.target
+    machine = planner.machine_of(request.machine, rules.vram_gib, target)
+    model, devices = planner.model(model_path), planner.devices(machine, target)
     draft = None if draft_path is None else planner.model(draft_path)
     known = planner.known(model_path, machine)
     configuration = _resolved(rules, model, devices, target, draft, known)
@@ -144,12 +142,13 @@ def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> s
 def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
     """A preset with what was asked for put over it.
 
-    A batch that was asked for takes the micro-batch along, and a draft model is there to draft.
+    A smaller batch lowers the ubatch of the preset, and a named draft model drafts.
     """
     changed = dict(request.rules)
     n_batch = changed.get("n_batch")
-    if isinstance(n_batch, int) and "n_ubatch" not in changed:
-        changed["n_ubatch"] = min(preset.n_ubatch, n_batch)
+    is_named = "n_ubatch" in preset.model_fields_set and "n_ubatch" not in changed
+    if is_named and isinstance(n_batch, int) and n_batch < preset.n_ubatch:
+        changed["n_ubatch"] = n_batch
     if request.margin_bytes is not None:
         changed["margin_gib"] = request.margin_bytes / GIB
     if request.draft is not None:

@@ -35,7 +35,7 @@ from engine.model.library import projector_beside
 from engine.model.vocabulary import check_headers
 from engine.planning.cache_types import kinds_for, open_types, pairs_for, with_budget
 from engine.planning.goals import Goal, Offload, SearchLimits
-from engine.planning.placements import fastest_fitting, placements, room_of
+from engine.planning.placements import fastest_fitting, filling, placements, room_of
 from engine.planning.search import SearchResult, search
 from engine.planning.space import last_within, with_pair
 from engine.planning.verdict import does_not_fit
@@ -149,12 +149,17 @@ class _Question:
             ladder = tuple(
                 replace(each, n_cpu_moe=now.n_cpu_moe) for each in ladder if each.n_cpu_moe <= 0
             )
-        for n_ctx in (self.usual_n_ctx, min(self.usual_n_ctx, LEAST_N_CTX)):
+        contexts = [self.usual_n_ctx]
+        if not isinstance(self.rules.n_ctx, int):
+            contexts.append(min(self.usual_n_ctx, LEAST_N_CTX))
+        for n_ctx in contexts:
             asked = with_n_ctx(now, n_ctx)
             found = fastest_fitting(asked, ladder, self.cost, self.margin_bytes)
             if found is not None:
-                return replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
-        return replace(now, n_gpu_layers=0)
+                break
+        else:  # so that the shortage is what has to be added, not what a GPU could hold
+            found = filling(with_n_ctx(now, contexts[-1]), ladder, self.cost, self.margin_bytes)
+        return replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
 
     def _with_context(self, now: Configuration, budget_bytes: int | None) -> Configuration:
         if isinstance(self.rules.n_ctx, int):
@@ -165,11 +170,12 @@ class _Question:
 
         def left(steps: int) -> int:
             try:
-                return room_of(cost(with_n_ctx(now, steps * PAD)), self.margin_bytes).least
+                asked = with_n_ctx(now, min(steps * PAD, limit))
+                return room_of(cost(asked), self.margin_bytes).least
             except BudgetError:
                 return -1
 
-        steps = last_within(left, 1, max(1, limit // PAD))
+        steps = last_within(left, 1, max(1, -(-limit // PAD)))
         if steps is None:
             least = self.cost(with_n_ctx(now, LEAST_N_CTX))
             raise DoesNotFitError(does_not_fit(least, self.margin_bytes, CHANGES))
@@ -189,7 +195,7 @@ class _Question:
             chosen = self._searched(start, goal, draft, None).configuration
         except DoesNotFitError:
             if isinstance(rules.n_ctx, int):
-                return with_n_ctx(start, rules.n_ctx)
+                return self.settle(start)
             chosen = self._searched(start, goal, draft, LEAST_N_CTX).configuration
         if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
             chosen = with_n_ctx(chosen, rules.n_ctx)
@@ -264,7 +270,7 @@ def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configur
 
 
 def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
-    if rules.n_ubatch > rules.n_batch:
+    if rules.n_ubatch > rules.n_batch and "n_ubatch" in rules.model_fields_set:
         raise PresetError(
             f"n_ubatch is {rules.n_ubatch} and n_batch {rules.n_batch}: the first is at most the "
             "second"
@@ -276,7 +282,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
     start = Configuration(
         model_path=path,
         n_ctx=LEAST_N_CTX,
-        **rules.shared_fields(),
+        **(rules.shared_fields() | {"n_ubatch": min(rules.n_ubatch, rules.n_batch)}),
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=_projector_path(rules),
         adapters=tuple(map(Adapter.read, rules.lora)),
@@ -359,8 +365,12 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
     pairs: tuple[KVTypes, ...] | None = None
     if wanted is not None:
         pairs = pairs_for(wanted, known)
-    elif said & {"type_k", "type_v"}:
+    elif {"type_k", "type_v"} <= said:
         pairs = (_pair(rules),)
+    elif said & {"type_k", "type_v"}:
+        pair = _pair(rules)
+        wish = Wish(PAD, None, *(pair.k, None) if "type_k" in said else (None, pair.v))
+        pairs = pairs_for(wish, known)
     return SearchLimits(
         min_n_ctx=least,
         max_n_ctx=most,

@@ -27,7 +27,7 @@ from engine.planning.goals import (
     Offload,
     SearchLimits,
 )
-from engine.planning.placements import placements
+from engine.planning.placements import filling, placements
 from engine.planning.solve import best_shared
 from engine.planning.space import Space
 from engine.planning.verdict import does_not_fit
@@ -179,7 +179,9 @@ def nothing_fits(space: Space, limits: SearchLimits) -> PresetError:
     refusal: PresetError | None = None
     for knobs in reversed(space.choices()):  # the smallest come last
         try:
-            found = space.estimate(replace(knobs, placement=space.last), space.least)
+            smallest = space.configuration(knobs, space.least)
+            now = filling(smallest, space.placements, space.cost, space.margin_bytes)
+            found = space.cost(now)
         except PresetError as error:
             refusal = refusal or error
         else:

@@ -16,7 +16,14 @@ from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.placement import device_named, place
 from engine.memory.terms import TermKind
-from engine.memory.weights import layer_of, overridden, override_rules, weights_of
+from engine.memory.weights import (
+    OUTPUT_PREFIXES,
+    layer_of,
+    overridden,
+    override_rules,
+    tied_embeddings,
+    weights_of,
+)
 from engine.model.architecture import Model
 from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import EXPERT, expert_share, read_tensors
@@ -152,11 +159,15 @@ def _placed(model: Model, now: Configuration, cost: Estimate) -> Iterator[tuple[
     weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
     where = place(weights, now, gpus, cpu)
     rules = override_rules(now.tensor_overrides, now.n_cpu_moe)
-    n_blocks = len(weights.layer_bytes)
+    n_blocks, tied = len(weights.layer_bytes), tied_embeddings(model.file)
     for tensor in read_tensors(model.file):
         index, named = layer_of(tensor.name, n_blocks), overridden(tensor.name, rules)
         if named is not None:
             device = device_named(named, gpus, cpu)
+        elif index is not None:
+            device = where.layer_devices[index]
+        elif tensor.name.startswith(OUTPUT_PREFIXES) or tensor is tied:
+            device = where.output_device
         else:
-            device = where.output_device if index is None else where.layer_devices[index]
+            device = cpu
         yield device, tensor.nbytes, bool(EXPERT.search(tensor.name))

@@ -33,6 +33,17 @@ def verdict_of(estimate: Estimate, margin_bytes: int) -> FitVerdict:
     return max(found, key=list(FitVerdict).index)
 
 
+def fullest_device(estimate: Estimate, margin_bytes: int) -> DeviceEstimate:
+    """The device of the worst verdict; of several the one with the largest share in use."""
+
+    def fullness(device: DeviceEstimate) -> tuple[int, float]:
+        used = device.total_bytes + device.shared_bytes
+        verdict = list(FitVerdict).index(device_verdict(device, margin_bytes))
+        return verdict, used / max(device.device.free_bytes, 1)
+
+    return max((each for each in estimate.devices if each.total_bytes), key=fullness)
+
+
 def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
     """What each device lacks that makes the verdict, in words; empty where all of it fits."""
     verdict = verdict_of(estimate, margin_bytes)

@@ -11,11 +11,13 @@ from app.cli import main
 from app.config import Settings, load_settings
 from app.opening import ModelRequest, choose_model, open_model
 from app.planning import with_settings
+from app.startup import prepare
 from engine.configuration import Configuration
 from engine.memory import hardware
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.planning.cache_types import type_rules
+from engine.planning.models import library_options
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import find_preset, made_preset, save_preset
@@ -84,6 +86,48 @@ def test_one_preset_is_one_configuration_wherever_it_is_asked_for(
     assert printed(capsys, "plan", model, "--preset", name)["args"] == arguments(opened)
     exported = printed(capsys, "export", model, "--preset", name)["args"]
     assert exported == arguments(opened)
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+@pytest.mark.parametrize("name", ["nothing", "another card", "a goal", "an adapter"])
+def test_what_is_planned_is_what_opens(
+    name: str,
+    model: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    has_gpu: bool,
+) -> None:
+    monkeypatch.setattr(hardware, "has_gpu_backend", lambda: has_gpu)
+    monkeypatch.setenv("KVCHAT_MODELS", str(Path(model).parent))
+    parts = prepare(ModelRequest(model, preset=name))
+    parts.close()
+    opened = parts.services.configure(Path(model))
+    plan = printed(capsys, "plan", model, "--preset", name)
+    assert plan["args"] == arguments(opened)
+    sizes = {device["kind"]: device["total_bytes"] for device in plan["devices"]}  # type: ignore[attr-defined]
+    assert ("gpu" in sizes) is has_gpu
+    panel = parts.services.planned_bytes(opened)
+    assert panel is not None
+    assert panel.buffers + panel.overhead == sum(sizes.values())
+    context = parts.services.fit_context()
+    assert context is not None
+    [listed] = library_options(parts.services.scan(), [()], context)
+    assert listed.spills is has_gpu, "larger than the card, smaller than RAM"
+
+
+def test_a_plan_names_the_card_that_kvchat_cannot_use(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "has_gpu_backend", lambda: False)
+    for target, is_used in (("kvchat", False), ("llama-server", True)):
+        plan = printed(capsys, "plan", model, "--target", target)
+        warnings = plan["warnings"]
+        assert isinstance(warnings, list)
+        assert any(CARD.name in warning for warning in warnings) is not is_used
+        devices = plan["devices"]
+        assert isinstance(devices, list)
+        assert any(device["kind"] == "gpu" for device in devices) is is_used
 
 
 def test_the_settings_count_in_a_plan_as_in_a_chat(model: str) -> None:

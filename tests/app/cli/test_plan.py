@@ -13,6 +13,7 @@ from engine.memory.hardware import devices
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
+from tests.made_models import made_model
 
 TERMS = tuple(f"{kind}_bytes" for kind in TermKind)
 
@@ -297,3 +298,99 @@ def test_settings_that_do_not_go_together_are_not_called_a_preset(
     assert "These settings cannot be used" in capsys.readouterr().err
     assert run(["plan", str(starter_path), "--preset", "nope"]) == 1
     assert "The preset cannot be used" in capsys.readouterr().err
+
+
+SHORT = [
+    ("llama-3.3-70b", "RTX 4070", "21GiB"),
+    ("qwen3-32b", "RTX 4070", "7GiB"),
+    ("qwen3-30b-a3b", "RTX 2060", "4GiB"),
+    ("llama-3.1-8b:F16", "RTX 3050", "2GiB"),
+]
+
+
+@pytest.mark.parametrize(("model", "card", "ram"), SHORT)
+@pytest.mark.parametrize("goal", [None, "speed"])
+def test_where_nothing_fits_the_ram_that_is_lacking_is_enough(
+    model: str, card: str, ram: str, goal: str | None, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    machine = ["--card", card, "--ram"]
+    if goal is not None:
+        (tmp_path / "goal.toml").write_text(f'name = "goal"\ngoal = "{goal}"\nn_ctx = 512\n')
+        machine = ["--preset", str(tmp_path / "goal.toml"), *machine]
+    found = plan(capsys, model, *machine, ram)
+    gpu, cpu = found["devices"]  # type: ignore[misc]
+    assert (found["verdict"], gpu["verdict"], cpu["verdict"]) == ("no", "fits", "no")
+    assert gpu["left_bytes"] < 0.2 * gpu["free_memory_bytes"]
+    needed = cpu["free_memory_bytes"] - cpu["left_bytes"] + found["margin_bytes"]
+    assert plan(capsys, model, *machine, f"{needed}B")["fits"]
+
+
+def test_a_context_that_fits_nowhere_leaves_no_card_overfull(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "balanced"\n')
+    words = ("llama-3.1-8b", "--preset", tmp_path / "goal.toml", "--vram", "8GiB", "--ram", "4GiB")
+    for n_ctx in (500_000, 1_000_000):
+        gpu, cpu = plan(capsys, *words, "--ctx", n_ctx)["devices"]  # type: ignore[misc]
+        assert (gpu["verdict"], cpu["verdict"]) == ("fits", "no"), n_ctx
+
+
+def test_a_model_on_the_cards_alone_is_judged_by_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of(capsys, "qwen2.5-0.5b", "--card", "RTX 3090", "--card", "RTX 3090",
+                   "--ram", "21GiB")  # fmt: skip
+    verdict = next(line for line in text.splitlines() if "✓ fits" in line)
+    assert "RTX 3090" in verdict
+    assert "CPU" not in verdict
+
+
+def test_an_option_that_names_a_default_changes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "context"\n')
+    words = ("llama-3.1-8b", "--preset", tmp_path / "goal.toml", "--vram", "6656MiB")
+    without = plan(capsys, *words, "--ram", "32GiB")
+    assert plan(capsys, *words, "--ram", "32GiB", "--batch", 2048) == without
+    small = arguments_of(plan(capsys, *words, "--ram", "32GiB", "--batch", 256))
+    assert small["--batch-size"] == "256"
+    assert int(small["--ubatch-size"]) <= 256
+
+
+@pytest.mark.parametrize("n_trained", [200, 1000, 1024])
+def test_the_longest_context_is_that_of_training(
+    n_trained: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = {
+        "block_count": 2, "context_length": n_trained, "embedding_length": 64,
+        "feed_forward_length": 128, "attention.head_count": 2,
+    }  # fmt: skip
+    made_model(tmp_path / "model.gguf", "llama", keys)
+    for name, rules in {"max": 'n_ctx = "max"', "auto": "", "goal": 'goal = "context"'}.items():
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\n{rules}\n')
+        words = (tmp_path / "model.gguf", "--preset", tmp_path / f"{name}.toml", "--ram", "8GiB")
+        found = plan(capsys, *words)
+        assert arguments_of(found)["--ctx-size"] == str(n_trained), name
+        assert found["max_n_ctx"] == n_trained
+
+
+@pytest.mark.parametrize("side", ["--type-k", "--type-v"])
+def test_a_goal_chooses_the_type_that_is_not_given(
+    side: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "context"\n')
+    machine = ("--vram", "6656MiB", "--ram", "32GiB")
+    found = plan(capsys, "llama-3.1-8b", "--preset", tmp_path / "goal.toml", *machine, side, "q8_0")
+    given = arguments_of(found)
+    assert (given["--cache-type-k"], given["--cache-type-v"]) == ("q8_0", "q8_0")
+    warnings = found["warnings"]
+    assert isinstance(warnings, list)
+    assert not any("slow path" in warning for warning in warnings)
+
+
+def arguments_of(found: dict[str, object]) -> dict[str, str]:
+    """The arguments of a plan by their flags."""
+    words = found["args"]
+    assert isinstance(words, list)
+    return dict(zip(words[::2], words[1::2], strict=False))

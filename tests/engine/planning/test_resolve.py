@@ -108,7 +108,7 @@ def test_what_a_goal_preset_fixes_stays() -> None:
     rules = parse_preset('name="x"\ngoal="context"\nn_ctx=5000\ntype_v="q8_0"\nn_ubatch=64', "x")
     found = resolve(rules, model("llama-3.1-8b"), machine(rules))
     assert found.n_ctx == 5000
-    assert (found.type_k, found.type_v, found.n_ubatch) == ("f16", "q8_0", 64)
+    assert (found.type_k, found.type_v, found.n_ubatch) == ("q8_0", "q8_0", 64)
 
 
 def test_a_fixed_context_is_taken_also_where_it_does_not_fit() -> None:

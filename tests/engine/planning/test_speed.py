@@ -13,7 +13,7 @@ from engine.memory.bandwidth import Bandwidth
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
-from engine.model.catalog import find_entry
+from engine.model.catalog import entries, find_entry
 from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import token_reads
 from engine.planning.as_json import plan_json
@@ -53,6 +53,25 @@ def test_on_one_device_it_is_its_bandwidth_over_what_a_step_reads(name: str) -> 
     reads = token_reads(find_entry(name).header()).nbytes()
     assert bound_of(name, n_gpu_layers=0).tps == pytest.approx(5e10 / reads)
     assert bound_of(name, n_gpu_layers=-1).tps == pytest.approx(5e11 / reads)
+
+
+@pytest.mark.parametrize("n_gpu_layers", [0, 12, -1])
+def test_a_token_reads_no_more_of_a_device_than_lies_there(n_gpu_layers: int) -> None:
+    for entry in entries():
+        plan = plan_of(entry.name, n_gpu_layers=n_gpu_layers)
+        assert plan.bound is not None
+        held = {each.device.name: each.term(TermKind.WEIGHTS) for each in plan.estimate.devices}
+        for each in plan.bound.reads:
+            assert each.weight_bytes <= held[each.device].range[1], (entry.name, each.device)
+
+
+@pytest.mark.parametrize("name", ["gemma-3n-e4b", "gemma-4-e4b", "qwen3.8-flash-next"])
+def test_a_token_reads_one_row_of_the_embeddings_of_each_layer(name: str) -> None:
+    header = find_entry(name).header()
+    table = next(each for each in header.tensors if each.name.startswith("per_layer_token_embd"))
+    held = sum(each.nbytes for each in header.tensors)
+    assert token_reads(header).nbytes() <= held - table.nbytes
+    assert bound_of(name, n_gpu_layers=-1).weight_bytes <= held - table.nbytes
 
 
 def test_a_token_reads_its_own_experts_only() -> None:

@@ -62,7 +62,7 @@ def machine(*workers: str, **own: object) -> PlannedMachine:
 
 
 def test_devices_of_workers_come_before_those_of_this_machine() -> None:
-    found = machine("a:24GiB", "b:2x8GiB", vram_bytes=(4 * GIB,)).devices()
+    found = machine("a:24GiB", "b:2x8GiB", vram_bytes=(4 * GIB,)).devices("llama-server")
     assert [device.worker for device in found] == ["a:50052", "b:50052", "b:50052", "", ""]
     assert found[-1].kind == "cpu"
 
