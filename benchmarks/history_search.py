@@ -1,13 +1,12 @@
-"""How long a search of the chats takes, and what its index costs.
+"""How long a search of the chats takes, and the writes beside it.
 
     python benchmarks/history_search.py [--messages 100000] [--chats 1000] [--runs 20] [--keep FILE]
 
 Makes a database of that many messages (English and made-up words by Zipf's law, some code and some
 Chinese, 20 to 200 words each, token ids beside) and searches it with warm caches: the number of
 hits, median and worst of the runs of each query, and the median of the processor's time, which
-other programs disturb less. Then what the index weighs, how long an
-upgrade of the same database without one takes, what ending a reply takes, and how long the
-database takes to open.
+other programs disturb less. Then what ending a reply takes, and how long the database takes to
+open.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage, dump_tokens
-from app.store.schema import STEPS, upgrade
+from app.store.schema import prepare
 from engine.configuration import SamplingSettings
 
 QUERIES = (
@@ -46,8 +45,6 @@ SNIPPETS = (
     "for (int i = 0; i < n_kv_heads; ++i)",
 )
 CHINESE = "什么是模型的缓存它在内存里保存已经计算过的键和值所以下一次可以更快地回答问题"
-OLD_SCHEMA = 2
-"""Steps of the database before it had an index."""
 
 
 def main() -> None:
@@ -56,9 +53,7 @@ def main() -> None:
         path = options.keep or Path(folder) / "chats.db"
         if not path.exists():
             _fill(path, options.messages, options.chats)
-        print(f"{path.stat().st_size / 2**20:,.0f} MiB without an index")
-        _tell("upgrade with an index", lambda: ChatStore(path).close(), 1)
-        print(f"{path.stat().st_size / 2**20:,.0f} MiB with it\n")
+        print(f"{path.stat().st_size / 2**20:,.0f} MiB\n")
         _tell("open and close", lambda: ChatStore(path).close(), 5)
         with ChatStore(path) as store:
             _search(store, options.runs)
@@ -75,11 +70,10 @@ def _options() -> argparse.Namespace:
 
 
 def _fill(path: Path, n_messages: int, n_chats: int) -> None:
-    """Make a database of the version without an index."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA journal_mode = WAL")
-    upgrade(database, path, STEPS[:OLD_SCHEMA])
+    prepare(database, path)
     database.execute("BEGIN")
     texts = _texts(random.Random(1))
     per_chat = n_messages // n_chats
@@ -181,7 +175,7 @@ def _end(store: ChatStore, message_id: int, text: str) -> None:
         replace(
             store.message(message_id),
             content=text,
-            token_ids=range(500),
+            token_ids=tuple(range(500)),
             vocabulary_id="v",
             seed=1,
             finish_reason="end",
