@@ -32,7 +32,6 @@ from textual.types import AnimationLevel
 from textual.widgets import Input, TextArea
 
 from app.bindings import Command, read_keymap, with_keys
-from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
 from app.clipboard import read_harmless_pastes
@@ -437,7 +436,8 @@ class KvchatApp(App[None]):
             return
         screen = CompareScreen(
             self.controller,
-            expanded(self.chat.composer.written),
+            self.chat.composer.written,
+            folder=self.chat.drafts.folder,
             presets_dir=self.services.presets_dir,
             tint=self.chat.transcript.tint,
         )

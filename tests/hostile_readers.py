@@ -33,7 +33,7 @@ from app.paths import _lm_studio, builtin_themes_dir
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of
-from app.store.schema import upgrade
+from app.store.schema import prepare
 from app.store.sql import insert_tree
 from app.themes import read_theme
 from engine.backends.llama_cpp.slot_file import (
@@ -236,7 +236,7 @@ def _amounts(data: bytes) -> Iterator[str]:
 @cache
 def _database() -> sqlite3.Connection:
     connection = connect(Path(":memory:"))
-    upgrade(connection, Path("chats.db"))
+    prepare(connection, Path("chats.db"))
     return connection
 
 

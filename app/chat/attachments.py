@@ -8,7 +8,6 @@ text stands behind the message then, an image where it is named.
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -75,11 +74,6 @@ def without_marks(text: str) -> str:
     return text.replace(PASTE_BEGINS, "").replace(PASTE_ENDS, "")
 
 
-def expanded(text: str) -> str:
-    """A written text with its pastes in their places."""
-    return without_marks(text)
-
-
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
     """The parts of a written text, and whether each is a paste."""
     for index, part in enumerate(_PASTE.split(text)):
@@ -127,16 +121,17 @@ def read_files(text: str, folder: Path) -> list[Attachment]:
     Raises:
         AttachmentError: If a file is binary, too large, cannot be read or lies elsewhere.
     """
-    return [read_file(name, folder) for name in names_in(text) if is_there(name, folder)]
+    return [read_file(name, folder) for name in names_in(text) if is_file(name, folder)]
 
 
-def is_there(name: str, folder: Path) -> bool:
-    """Whether a name is that of something in the file system."""
+def is_file(name: str, folder: Path) -> bool:
+    """Whether a name is that of a file, or of a link that leads nowhere; a folder is none."""
+    path = typed_path(str(folder / name))
     try:
-        typed_path(str(folder / name)).lstat()
+        path.lstat()
+        return not path.is_dir()
     except (OSError, ValueError):
         return False
-    return True
 
 
 def read_file(name: str, folder: Path) -> Attachment:
@@ -149,15 +144,12 @@ def read_file(name: str, folder: Path) -> Attachment:
     path = typed_path(str(folder / name))
     try:
         inside = path.resolve(strict=True).is_relative_to(folder.resolve())
-        mode = path.stat().st_mode
         if not inside:
             how = "leads" if path.is_symlink() else "lies"
             raise AttachmentError(
                 f"@{shown} {how} out of {visible(str(folder.resolve()))}: start kvchat in the "
                 "folder of the file, or copy it here"
             )
-        if stat.S_ISDIR(mode):
-            raise AttachmentError(f"@{shown} is a folder: name a file in it")
         if path.suffix.lower() in SUFFIXES:
             image = read_image(path, f"@{shown}")
             return Attachment(name, replace(image, name=name).reference, image=image)
@@ -207,25 +199,42 @@ def message_with(text: str, files: Sequence[Attachment]) -> str:
         without_references(part) if is_paste else _NAME.sub(placed, part) if images else part
         for part, is_paste in pieces(text)
     )
-    blocks = (
-        f"\n\nFile {file.name}:\n{_fenced(without_references(file.text))}"
-        for file in files
-        if file.image is None
-    )
+    blocks = (_block(file) for file in files if file.image is None)
     return without_marks("".join(said)) + "".join(blocks)
 
 
-def as_written(message: str) -> str:
+def written_message(text: str, folder: Path, blindness: str = "") -> str:
+    """A written text as the model gets it, with the files that it names.
+
+    Args:
+        text: As it is written.
+        folder: The one that paths begin in.
+        blindness: Why no image can go with a message; empty where one can.
+
+    Raises:
+        AttachmentError: If a file cannot go with it.
+    """
+    files = read_files(text, folder)
+    image = next((file for file in files if file.image is not None), None)
+    if image is not None and blindness:
+        raise AttachmentError(f"@{visible(image.name)} is an image, and {blindness}")
+    return message_with(text, files)
+
+
+def as_written(message: str, folder: Path) -> str:
     """A message as it was written: the files that its text names are read again when it is sent.
 
-    A long message comes back as one paste, since it was hardly typed.
+    The content of a file that is no longer in `folder` comes back as a paste. So does a long
+    message without files, since it was hardly typed.
     """
-    text = _without_files(message)[0]
+    text, files = _without_files(message)
     text = "".join(
         part if isinstance(part, str) else mention(part.name) if _is_there(part) else part.reference
         for part in parts_of(text)
     )
-    return folded(text) if is_long(text) and not names_in(text) else text
+    text = folded(text) if is_long(text) and not names_in(text) else text
+    gone = (folded(_block(file)) for file in files if not is_file(file.name, folder))
+    return text + "".join(gone)
 
 
 def _is_there(image: Image) -> bool:
@@ -277,6 +286,10 @@ def _last_file(message: str, end: int) -> tuple[int, Attachment] | None:
         return None
     text = message[opening + len(f":\n{fence}\n") : closing]
     return start, Attachment(name, text.removesuffix("\n"))
+
+
+def _block(file: Attachment) -> str:
+    return f"{_FILE}{file.name}:\n{_fenced(without_references(file.text))}"
 
 
 def _fenced(text: str) -> str:

@@ -4,6 +4,7 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app.chat.attachments import as_written
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.replies import N_PAST_TOKENS
@@ -189,12 +190,12 @@ def obstacle(controller: Conversation) -> str | None:
             return None
 
 
-def prompt_of(controller: Conversation, composed: str) -> str:
-    """The text to answer: that of the composer, else the last question of the chat."""
+def prompt_of(controller: Conversation, composed: str, folder: Path) -> str:
+    """The text to answer as it is written: the composer's, else the last question of the chat."""
     if composed.strip():
         return composed
     question = controller.history.last(Speaker.USER)
-    return question.content if question is not None else ""
+    return as_written(question.content, folder) if question is not None else ""
 
 
 def request_of(

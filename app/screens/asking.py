@@ -12,7 +12,7 @@ from typing import Literal
 from textual.screen import Screen
 
 from app import format as fmt
-from app.chat.attachments import Attachment, AttachmentError, as_written, message_with, read_files
+from app.chat.attachments import AttachmentError, as_written, message_with, written_message
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
@@ -20,7 +20,6 @@ from app.chat.history import ChatHistory
 from app.chat.reply import RunningReply
 from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
-from app.sanitize import visible
 from app.screens.dialogs import report
 from app.screens.drafts import Drafts, shown_chat_id
 from app.screens.pending import Kind, QueuedQuestion
@@ -96,10 +95,7 @@ class Asking:
             )
             return False
         try:
-            files = self._files(self._drafts.pending.draft(self._chat_id))
-            image = next((file for file in files if file.image is not None), None)
-            if image is not None and (blindness := self._conversation.blindness):
-                raise AttachmentError(f"@{visible(image.name)} is an image, and {blindness}")
+            self._message(self._drafts.pending.draft(self._chat_id))
         except AttachmentError as error:
             report(self._screen, error)
             return False
@@ -221,7 +217,7 @@ class Asking:
     def take_back(self, text: str) -> None:
         """Put a text that was refused back where it was written, with what waits behind it."""
         asked, message = self._asked
-        draft = asked if message == text else UnsentText(as_written(text))
+        draft = asked if message == text else UnsentText(as_written(text, self._drafts.folder))
         self._return(self._chat_id, replace(draft, before=""))
         self.describe()
 
@@ -281,11 +277,9 @@ class Asking:
         Raises:
             AttachmentError: If a file cannot go with it.
         """
-        return message_with(draft.text, self._files(draft))
-
-    def _files(self, draft: UnsentText) -> list[Attachment]:
-        drafts = self._drafts
-        return read_files(draft.text, drafts.folder) if drafts.takes_files(draft) else []
+        if not self._drafts.takes_files(draft):
+            return message_with(draft.text, ())
+        return written_message(draft.text, self._drafts.folder, self._conversation.blindness)
 
     def _ask_waiting(self, request: QueuedQuestion) -> bool:
         conversation = self._conversation

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.screen import Screen
 
+from app.chat.attachments import written_message
 from app.chat.conversation import Conversation
 from app.clipboard import copy
 from app.compare.comparison import Answer, Comparison
@@ -30,12 +31,12 @@ from app.render.compare import comparison_text, figure_lines, question_line, ver
 from app.render.lines import Line, Run, clipped, field, indented
 from app.render.transcript import TINT_MODES, TintedText, TintMode
 from app.screens.dialogs import PickScreen, ask, report
-from app.store.errors import StoreError
 from app.widgets.bars import KeyBar
 from app.widgets.composer import Composer
 from app.widgets.ink import InkLines, LinesView
 from app.widgets.select_list import Row
 from engine.configuration import ControllerName, PredictorName
+from engine.errors import EngineError
 from engine.planning.values import step_round
 from engine.requests import GenerationRequest
 
@@ -94,6 +95,7 @@ class CompareScreen(Screen[None]):
         controller: Conversation,
         composed: str,
         *,
+        folder: Path,
         presets_dir: Path,
         tint: TintMode = "source",
     ) -> None:
@@ -102,6 +104,7 @@ class CompareScreen(Screen[None]):
         Args:
             controller: The chat, whose engine answers; it must be idle.
             composed: What stands in the chat's composer; empty proposes its last question.
+            folder: Where the files lie that a prompt names.
             presets_dir: Folder of the user's presets, which a side may take its rules from.
             tint: How tokens are coloured.
         """
@@ -109,13 +112,14 @@ class CompareScreen(Screen[None]):
         self._controller = controller
         self._is_together = False
         """Whether both sides answer at once."""
-        self._proposed = prompt_of(controller, composed)
+        self._proposed = prompt_of(controller, composed, folder)
         self._is_repeated = not composed.strip()
         """What is proposed is the chat's last question."""
         self._request = GenerationRequest(
             (), sampling=controller.history.sampling, max_tokens=MAX_TOKENS
         )
         """What both sides answer; without messages before the user has started it."""
+        self._folder = folder
         self._presets_dir = presets_dir
         self._tint: TintMode = tint if tint != "off" else "source"
         settings = controller.speculation
@@ -161,12 +165,15 @@ class CompareScreen(Screen[None]):
 
     def _take_prompt(self) -> bool:
         """Ask what stands in the prompt from now on; False where nothing stands there."""
-        text = self.prompt.text
-        is_repeated = self._is_repeated and text == self._proposed
+        controller, written = self._controller, self.prompt.written
+        is_repeated = self._is_repeated and written == self._proposed
         limit = self._request.max_tokens or MAX_TOKENS
         try:
-            request = request_of(self._controller, "" if is_repeated else text, max_tokens=limit)
-        except StoreError as error:
+            text = (
+                "" if is_repeated else written_message(written, self._folder, controller.blindness)
+            )
+            request = request_of(controller, text, max_tokens=limit)
+        except EngineError as error:
             report(self, error)
             return False
         if request is None:

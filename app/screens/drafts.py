@@ -6,7 +6,7 @@ from pathlib import Path
 from textual.content import Content
 
 from app.bindings import with_keys
-from app.chat.attachments import AttachmentError, as_written, is_there, names_in, pieces, read_file
+from app.chat.attachments import AttachmentError, as_written, is_file, names_in, pieces, read_file
 from app.chat.conversation import Conversation
 from app.screens.pending import (
     InputHistory,
@@ -165,7 +165,10 @@ class Drafts:
             self._before_edit = self._composer.written
         self._edited = message.id
         is_reply = message.role == "assistant"
-        self._composer.put(message.content if is_reply else as_written(message.content))
+        self._composer.put(message.content if is_reply else self._as_written(message.content))
+
+    def _as_written(self, message: str) -> str:
+        return as_written(message, self.folder)
 
     def leave_edit(self) -> None:
         """Go back to what was written before."""
@@ -194,7 +197,7 @@ class Drafts:
         if self._history is not None and draft.text != self._history.shown:
             self._history = None
         named = names_in(draft.text) if self.takes_files(draft) else ()
-        names = [name for name in named if is_there(name, self.folder)]
+        names = [name for name in named if is_file(name, self.folder)]
         self._files = {name: self._files.get(name) or self._read(name) for name in names}
         self._parts = [*(Part(*paste) for paste in self._composer.pastes), *self._files.values()]
 
@@ -234,7 +237,7 @@ class Drafts:
             with suppress(StoreError):  # without them there is nothing to go back to
                 store = self._conversation.history.store
                 asked = store.newest_questions(self.chat_id, limit=N_QUESTIONS)
-                self._history = InputHistory(asked, self._composer.written, as_written)
+                self._history = InputHistory(asked, self._composer.written, self._as_written)
         text = self._history.step(n) if self._history is not None else None
         if text is not None:
             self._composer.put(text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app import format as fmt
-from app.chat.attachments import LONG_LINES, LONG_TEXT, expanded, in_short, line_count
+from app.chat.attachments import LONG_LINES, LONG_TEXT, in_short, line_count, without_marks
 from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render.lines import Line, Run, spread
 from app.sanitize import one_line
@@ -229,7 +229,7 @@ def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | No
 
 
 def _size_in_characters(text: str, n_ctx: int | None) -> str:
-    text = expanded(text)
+    text = without_marks(text)
     n_lines = text.count("\n") + 1
     if len(text) < LONG_TEXT and n_lines < LONG_LINES:
         return ""

@@ -18,7 +18,9 @@ from typing import Self
 from app.format import moment
 from app.store import search, sql
 from app.store.database import (
+    Backup,
     connect,
+    expire_backup,
     hold_database,
     open_database,
     release_database,
@@ -28,7 +30,6 @@ from app.store.errors import (
     ChatInUseError,
     StoreError,
     is_damage,
-    is_damaged_index,
     read_error,
 )
 from app.store.records import (
@@ -86,7 +87,7 @@ class ChatStore:
                 command may, which is seconds.
 
         Raises:
-            StoreError: If it cannot be opened, or a newer kvchat made it.
+            StoreError: If it cannot be opened, or has the tables of another version.
         """
         self.path = path
         self._holder = hold_database(path)
@@ -99,6 +100,7 @@ class ChatStore:
         self._writer = Writer(connection, path)
         if patience_s is not None:
             self._writer.patience_s = patience_s
+        self._backup = Backup(path)
         self._local = threading.local()
         self._readers: dict[threading.Thread, sqlite3.Connection] = {}
         self._readers_lock = threading.Lock()
@@ -159,12 +161,6 @@ class ChatStore:
         Words are found inside words too, whatever their case; a phrase in double quotes is whole
         words in sequence. No text is an error, and blanks alone find nothing.
         """
-        try:
-            return search.search(self._reader(), text, limit)
-        except sqlite3.Error as error:
-            if not is_damaged_index(error):
-                raise read_error(error, self.path) from error
-        self._writer.run(search.rebuild)
         try:
             return search.search(self._reader(), text, limit)
         except sqlite3.Error as error:
@@ -297,8 +293,7 @@ class ChatStore:
     def add_trees(self, added: Iterable[ChatTree]) -> list[Chat]:
         """Add whole chats, all or none, with new ids for chats and messages.
 
-        They are taken one by one in the writer's thread, and what is raised meanwhile adds none;
-        from the beginning again where the search index has to be made anew, so no iterator.
+        They are read one by one in the writer's thread; an error meanwhile adds none.
 
         Raises:
             StoreError: If a parent, head or first kept message is not a message of its tree.
@@ -357,6 +352,7 @@ class ChatStore:
             )
         with nullcontext() if held else lock:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
+            expire_backup(self.path)
 
     def add_turn(self, new: NewTurn) -> Turn:
         """Add a question with an empty reply, or that alone; both or nothing.
@@ -460,6 +456,7 @@ class ChatStore:
         if self._is_closed:
             return
         self._is_closed = True
+        self._backup.close()
         try:
             self._writer.close()
         finally:

@@ -1,57 +1,27 @@
-"""The database file: opened, checked, salvaged when damaged, and the locks of its chats."""
+"""The database file: opened, checked, restored from its backup when damaged; its locks."""
 
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
 from contextlib import suppress
+from functools import partial
+from math import inf
 from pathlib import Path
 
+from app.format import counted, local_time
 from app.store.errors import StoreError, file_error, is_damage, store_error
 from app.store.records import TEXT
-from app.store.schema import STEPS, check_version, upgrade, version_of
+from app.store.schema import check_version, prepare
 from engine import files
-from engine.files import FileLock
+from engine.background import start_thread
+from engine.files import FileLock, replace_file
 
 BUSY_TIMEOUT_MS = 5000
 """How long a statement waits for a second kvchat that is writing."""
-_TABLES = ("chats", "messages")
-
-# A damaged page can also give rows that were never written: what could not be read back later is
-# left out, and what can be done without is emptied.
-_NO_TEXT = "typeof({0}) NOT IN ('text', 'null')"
-_NO_OBJECT = "CASE WHEN json_valid({0}) THEN json_type({0}) <> 'object' ELSE {0} IS NOT NULL END"
-_CLEANING = (
-    "DELETE FROM chats WHERE typeof(title) <> 'text' OR typeof(system_prompt) <> 'text'"
-    " OR typeof(created_at) <> 'real' OR typeof(updated_at) <> 'real'",
-    "DELETE FROM messages WHERE chat_id NOT IN (SELECT id FROM chats)"
-    " OR typeof(content) <> 'text' OR typeof(created_at) <> 'real'",
-    "UPDATE messages SET token_ids = NULL"
-    " WHERE typeof(token_ids) NOT IN ('blob', 'null') OR length(token_ids) % 4 <> 0",
-    "UPDATE messages SET seed = NULL WHERE typeof(seed) NOT IN ('integer', 'null')",
-    f"UPDATE messages SET stats = NULL WHERE {_NO_OBJECT.format('stats')}",
-    f"UPDATE chats SET sampling = '{{}}' WHERE {_NO_OBJECT.format('sampling')}",
-    "UPDATE chats SET archived_at = NULL WHERE typeof(archived_at) NOT IN ('real', 'null')",
-    *(
-        f"UPDATE {table} SET {column} = NULL WHERE {_NO_TEXT.format(column)}"
-        for table, columns in (
-            ("chats", ("model_path", "summary")),
-            (
-                "messages",
-                ("vocabulary_id", "model_name", "finish_reason", "predictor", "controller"),
-            ),
-        )
-        for column in columns
-    ),
-    "UPDATE messages SET parent_id = NULL WHERE parent_id >= id OR NOT EXISTS"
-    " (SELECT 1 FROM messages AS above WHERE above.id = messages.parent_id"
-    " AND above.chat_id = messages.chat_id)",
-    "UPDATE chats SET kept_from = NULL, summary = NULL WHERE NOT EXISTS"
-    " (SELECT 1 FROM messages WHERE messages.id = kept_from AND chat_id = chats.id)",
-    "UPDATE chats SET head_id = (SELECT max(id) FROM messages WHERE chat_id = chats.id)"
-    " WHERE NOT EXISTS"
-    " (SELECT 1 FROM messages WHERE messages.id = head_id AND chat_id = chats.id)",
-)
+BACKUP_EVERY_S = 24 * 3600.0
+"""Seconds after which the database is copied once more."""
+COPY_BYTES = 1 << 20
 
 
 def take_lock(path: Path) -> FileLock | None:
@@ -102,38 +72,113 @@ def hold_database(path: Path) -> int:
 
 
 def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | None]:
-    """Open and upgrade the database; the second value is what the user should know about it.
+    """Open the database, or create it; the second value is what the user should know about it.
 
-    A damaged file is moved aside to a name with `.broken` in it, and what can still be read of it
-    goes into a new one.
+    A damaged file is moved aside to a name with `.broken` in it, and the backup takes its place.
 
     Args:
         path: The database file; it need not exist.
         holder: What `hold_database` returned for it.
 
     Raises:
-        StoreError: If the file cannot be opened, or a newer kvchat made it.
+        StoreError: If the file cannot be opened, or has the tables of another version.
     """
     try:
-        return _open_checked(path, is_whole=_was_left_whole(path, holder))
+        return _open_checked(path, is_whole=_was_left_whole(path, holder)), None
     except sqlite3.Error as error:
         if not is_damage(error):
             raise store_error(error, path) from error
-        kept = _move_aside(path, holder)
-    connection = None
+        aside = _move_aside(path, holder)
     try:
-        connection, _ = _open_checked(path, is_whole=False)
-        n_chats, n_messages = salvage(kept, connection)
+        connection, what = _begun_again(path)
     except sqlite3.Error as error:
-        if connection is not None:
-            connection.close()
         raise store_error(error, path) from error
-    told = (
-        f"{n_chats} chats with {n_messages} messages could be read and are here"
-        if n_chats
-        else "a new one was begun"
-    )
-    return connection, f"the chat database was damaged and is kept as {kept}; {told}"
+    fcntl.flock(holder, fcntl.LOCK_SH)
+    return connection, f"the chat database was damaged and is kept as {aside}; {what}"
+
+
+def _begun_again(path: Path) -> tuple[sqlite3.Connection, str]:
+    """The database restored from its backup, else a new one; and what the user is told of it."""
+    connection = _restored(path) or _open_checked(path, is_whole=True)
+    n, newest = connection.execute("SELECT count(*), max(updated_at) FROM chats").fetchone()
+    if not n:
+        return connection, "a new one was begun"
+    said = f"{counted(n, 'chat')}, last used {local_time(newest)}, came back from {backup_of(path)}"
+    return connection, said
+
+
+def _restored(path: Path) -> sqlite3.Connection | None:
+    """The database made anew from its backup; None where there is none that can be used."""
+    try:
+        with backup_of(path).open("rb") as backup:
+            replace_file(path, iter(partial(backup.read, COPY_BYTES), b""), is_durable=True)
+        return _open_checked(path, is_whole=False)
+    except (OSError, sqlite3.Error, StoreError):
+        for part in _files_of(path):
+            part.unlink(missing_ok=True)
+        return None
+
+
+def backup_of(path: Path) -> Path:
+    """The copy of a database from which a damaged one is restored."""
+    return path.with_name(f"{path.name}.backup")
+
+
+class Backup:
+    """Copies the database on a thread of its own where the last copy is more than a day old."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_closed = False
+        self._thread = (
+            None
+            if _age_s(backup_of(path)) < BACKUP_EVERY_S
+            else start_thread(self._work, name="chat-backup", on_fault=lambda _: None)
+        )
+
+    def close(self) -> None:
+        """Give up a copy that is under way; the last one stays."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        with suppress(OSError, sqlite3.Error, UnicodeDecodeError, StoreError):
+            lock = take_lock(self._path.with_name(f"{self._path.name}.locks") / "backup")
+            if lock is not None:
+                with lock:
+                    self._copy()
+
+    def _copy(self) -> None:
+        target = backup_of(self._path)
+        draft = target.with_name(f"{target.name}.new")
+        draft.unlink(missing_ok=True)
+        connection = connect(self._path)
+        try:
+            connection.set_progress_handler(lambda: self._is_closed, 1000)
+            # An emptied list is no reason to lose the copy of a full one.
+            if connection.execute("SELECT EXISTS (SELECT 1 FROM messages)").fetchone()[0]:
+                _create_private(draft)
+                connection.execute("VACUUM INTO ?", (str(draft),))
+                with draft.open("rb") as copy:
+                    os.fsync(copy.fileno())
+                draft.replace(target)
+        finally:
+            connection.close()
+            draft.unlink(missing_ok=True)
+
+
+def expire_backup(path: Path) -> None:
+    """Let the next start copy the database again: a deleted chat leaves its backup then."""
+    with suppress(OSError):
+        os.utime(backup_of(path), (0, 0))
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return abs(time.time() - path.stat().st_mtime)
+    except OSError:
+        return inf
 
 
 def release_database(path: Path, holder: int, *, is_whole: bool) -> None:
@@ -165,9 +210,11 @@ def _was_left_whole(path: Path, holder: int) -> bool:
 
 
 def _holds_alone(holder: int) -> bool:
+    """Whether no other kvchat has the database open; the lock is shared again where one has."""
     try:
         fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        fcntl.flock(holder, fcntl.LOCK_SH)  # a refused upgrade drops the shared lock: flock(2)
         return False
     return True
 
@@ -177,50 +224,23 @@ def _stamp(path: Path) -> bytes:
     return f"{state.st_size} {state.st_mtime_ns}".encode()
 
 
-def _open_checked(path: Path, *, is_whole: bool) -> tuple[sqlite3.Connection, str | None]:
+def _open_checked(path: Path, *, is_whole: bool) -> sqlite3.Connection:
     _create_private(path)
     try:
-        return _checked(connect(path), path, is_whole=is_whole)
+        connection = connect(path)
+        try:
+            if not is_whole:
+                verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if verdict != "ok":
+                    raise _damage(verdict)
+            prepare(connection, path)
+        except (sqlite3.Error, UnicodeDecodeError, StoreError):
+            connection.close()
+            raise
     except UnicodeDecodeError as error:
         # SQLite's own message quotes a damaged schema.
         raise _damage(str(error)) from error
-
-
-def _checked(
-    connection: sqlite3.Connection, path: Path, *, is_whole: bool
-) -> tuple[sqlite3.Connection, str | None]:
-    try:
-        if not is_whole:
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise _damage(verdict)
-        notice = _copy_before_upgrade(connection, path)
-        upgrade(connection, path)
-    except (sqlite3.Error, UnicodeDecodeError, StoreError):
-        connection.close()
-        raise
-    return connection, notice
-
-
-def _copy_before_upgrade(connection: sqlite3.Connection, path: Path) -> str | None:
-    """A copy that the kvchat before can open, and the notice that names it."""
-    version = version_of(connection)
-    if not 0 < version < len(STEPS):
-        return None
-    copy = _free_name(path, f"version-{version}")
-    _create_private(copy)
-    try:
-        connection.execute("VACUUM INTO ?", (str(copy),))
-    except sqlite3.Error as error:
-        copy.unlink(missing_ok=True)
-        raise StoreError(
-            f"{path} is of an older kvchat, and the copy that is made before it is changed cannot "
-            f"be written ({error}): make room in {path.parent}"
-        ) from error
-    return (
-        f"the chats were brought from database version {version} to {len(STEPS)}; {copy} holds "
-        "them as they were, for an older kvchat"
-    )
+    return connection
 
 
 def _damage(verdict: str) -> sqlite3.DatabaseError:
@@ -245,18 +265,16 @@ def _move_aside(path: Path, holder: int) -> Path:
         raise StoreError(
             f"{path} is damaged and another kvchat has it open: end that one and start again"
         )
-    kept = _free_name(path, "broken")
-    for suffix in ("", "-wal", "-shm"):
-        part = path.with_name(path.name + suffix)
+    names = (f"{path.name}.broken{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
+    aside = next(free for name in names if not (free := path.with_name(name)).exists())
+    for part in _files_of(path):
         if part.exists():
-            part.rename(kept.with_name(kept.name + suffix))
-    fcntl.flock(holder, fcntl.LOCK_SH)
-    return kept
+            part.rename(part.with_name(part.name.replace(path.name, aside.name, 1)))
+    return aside
 
 
-def _free_name(path: Path, suffix: str) -> Path:
-    names = (f"{path.name}.{suffix}{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
-    return next(free for name in names if not (free := path.with_name(name)).exists())
+def _files_of(path: Path) -> list[Path]:
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
 
 
 def problem_of(path: Path) -> str | None:
@@ -277,66 +295,3 @@ def problem_of(path: Path) -> str | None:
 
 def _lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
-
-
-def salvage(broken: Path, into: sqlite3.Connection) -> tuple[int, int]:
-    """Copy every chat and message that can still be read, under its id, in one transaction.
-
-    A message whose parent is lost begins a tree of its own.
-
-    Args:
-        broken: The damaged database; it stays as it is.
-        into: A new database of the newest version.
-
-    Returns:
-        How many chats and messages were taken over.
-
-    Raises:
-        sqlite3.Error: If the new database cannot be written; it is then as it was.
-    """
-    source = sqlite3.connect(f"{broken.absolute().as_uri()}?mode=ro", uri=True)
-    source.text_factory = TEXT
-    try:
-        into.execute("BEGIN IMMEDIATE")
-        try:
-            into.execute("PRAGMA defer_foreign_keys = ON")
-            for table in _TABLES:
-                _copy(source, into, table)
-            for statement in _CLEANING:
-                into.execute(statement)
-        except BaseException:
-            into.execute("ROLLBACK")
-            raise
-        into.execute("COMMIT")
-    finally:
-        source.close()
-    n_chats, n_messages = (
-        int(into.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in _TABLES
-    )
-    return n_chats, n_messages
-
-
-def _copy(source: sqlite3.Connection, into: sqlite3.Connection, table: str) -> None:
-    wanted = [row[1] for row in into.execute(f"PRAGMA table_info({table})")]
-    try:
-        there = {row[1] for row in source.execute(f"PRAGMA table_info({table})")}
-    except (sqlite3.Error, UnicodeDecodeError):
-        return  # nothing of it can be read
-    names = [name for name in wanted if name in there]
-    if "id" not in names:
-        return
-    marks = ", ".join("?" * len(names))
-    insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})"
-    for order in ("ASC", "DESC"):
-        # Read from both ends, so that a damaged page in the middle hides only what lies on it.
-        query = f"SELECT {', '.join(names)} FROM {table} NOT INDEXED ORDER BY id {order}"
-        for row in _readable(source, query):
-            into.execute(insert, row)
-
-
-def _readable(source: sqlite3.Connection, query: str) -> Iterator[tuple[object, ...]]:
-    """The rows up to the first that cannot be read."""
-    try:
-        yield from source.execute(query)
-    except (sqlite3.Error, UnicodeDecodeError):
-        return

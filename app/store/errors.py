@@ -83,12 +83,6 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def is_damaged_index(error: sqlite3.Error) -> bool:
-    """Whether `error` says that the index of the search is damaged; the messages are not."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code == sqlite3.SQLITE_CORRUPT_VTAB
-
-
 def _primary_code(error: sqlite3.Error) -> int | None:
     # Errors that Python's module raises by itself carry no code.
     code: int | None = getattr(error, "sqlite_errorcode", None)

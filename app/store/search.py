@@ -2,22 +2,15 @@
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 
 from engine.requests import Role
 
-MAX_TERMS = 32
-"""Runs of three characters of a query that the index is asked for; the text decides the rest."""
-MAX_BORDERS = 8
-"""Places between the words of phrases that it is asked for."""
 BLANKS = " \n\t\r\xa0\u3000"
 """What may stand between the words of a phrase, any number of times."""
-TERM_LENGTH = 3
-"""Characters of a term of the index, which SQLite's trigram tokenizer makes."""
-
 # Scripts that put no space between words have no border that a phrase could be held to.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff"
 _IN_WORD = re.compile(rf"[^\W{_UNSPACED}]")
@@ -57,7 +50,7 @@ class Wanted:
         return tuple(word.lower() for word in self.words)
 
     # With the case given, the search for the first word is that of a plain string: ten times as
-    # fast, which counts where thousands of messages are proposed.
+    # fast, which counts over thousands of messages.
     @cached_property
     def _lowered_pattern(self) -> re.Pattern[str]:
         return re.compile(_BETWEEN.join(map(re.escape, self._lowered)))
@@ -90,28 +83,6 @@ class Query:
                 ranges.append((start, end))
         return ranges
 
-    @property
-    def short_words(self) -> list[str]:
-        """The words that are shorter than a term of the index."""
-        return [word for word in self._words() if len(word) < TERM_LENGTH]
-
-    def terms(self) -> list[str]:
-        """Terms of the index that every message with this query in it has."""
-        runs = (
-            word[start : start + TERM_LENGTH]
-            for word in self._words()
-            for start in range(len(word) - TERM_LENGTH + 1)
-        )
-        return list(dict.fromkeys(runs))[:MAX_TERMS]
-
-    def borders(self) -> list[list[str]]:
-        """For each two neighbours in a phrase, terms of which a message with it has one."""
-        neighbours = (pair for each in self.wanted for pair in pairwise(each.words))
-        return [_border(left[-1], right[0]) for left, right in neighbours][:MAX_BORDERS]
-
-    def _words(self) -> Iterator[str]:
-        return (word for each in self.wanted for word in each.words)
-
 
 def parse_query(text: str) -> Query:
     r"""Read what a user typed; no text is an error.
@@ -129,11 +100,6 @@ def parse_query(text: str) -> Query:
     return Query(tuple(dict.fromkeys(wanted)))
 
 
-def _border(left: str, right: str) -> list[str]:
-    """The terms that a blank or two between two characters make."""
-    return [f"{left}{blank}{end}" for blank in BLANKS for end in (right, *BLANKS)]
-
-
 def _is_whole(text: str, start: int, end: int) -> bool:
     """Whether a part of a text begins and ends where words do."""
     return not (_joins(text, start) or _joins(text, end))
@@ -145,28 +111,10 @@ def _joins(text: str, index: int) -> bool:
     return len(around) == 2 and all(map(_IN_WORD.match, around))
 
 
-def after(word: str) -> str:
-    """The least text that sorts after every text beginning with `word`."""
-    code = ord(word[-1]) + 1
-    return word[:-1] + chr(0xE000 if code == 0xD800 else min(code, 0x10FFFF))
-
-
-def quoted(term: str) -> str:
-    """Spell a term as a string of FTS5's query language."""
-    return '"' + term.replace('"', '""') + '"'
-
-
 SNIPPET_LENGTH = 160
 """Characters of a hit's text that are shown."""
 LEAD = 40
 """Characters of it before the first thing found."""
-N_NEWEST = 2000
-"""Messages that are read through for short words before the index is asked: most short words are
-in so many messages that the newest ones are enough."""
-MAX_VARIANTS = 500
-"""Terms that a short word may begin; for one that begins more all messages are read through."""
-BEYOND = 2**63 - 1
-"""Greater than the id of any message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +138,12 @@ class SearchHit:
 
 
 _TITLES = "SELECT id, title, created_at, archived_at FROM chats ORDER BY updated_at DESC, id DESC"
-_INDEXED = """
-SELECT messages.id, messages.content FROM message_index
-JOIN messages ON messages.id = message_index.rowid
-WHERE message_index MATCH ? AND message_index.rowid < ? ORDER BY message_index.rowid DESC
-"""
-_NEWEST = "SELECT id, content FROM messages WHERE id < ? ORDER BY id DESC LIMIT ?"
-_WITHOUT_END = """
-SELECT id, content FROM messages
-WHERE role = 'assistant' AND finish_reason IS NULL AND id < ? ORDER BY id
-"""
+_MESSAGES = "SELECT id, content FROM messages ORDER BY id DESC"
 _HITS = """
 SELECT messages.id, chat_id, role, content, messages.created_at, title, archived_at
 FROM messages JOIN chats ON chats.id = chat_id WHERE messages.id IN ({ids})
 ORDER BY messages.id DESC
 """
-_VARIANTS = "SELECT term FROM message_terms WHERE term >= ? AND term < ? LIMIT ?"
 _SHOWN = """
 WITH RECURSIVE shown(node) AS (
     SELECT head_id FROM chats WHERE id IN ({ids}) AND head_id IS NOT NULL
@@ -234,11 +172,6 @@ def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
     return titles + [_message_hit(row, query, shown) for row in messages]
 
 
-def rebuild(db: sqlite3.Connection) -> None:
-    """Make the index anew from the messages."""
-    db.execute("INSERT INTO message_index (message_index) VALUES ('rebuild')")
-
-
 def _titles(db: sqlite3.Connection, query: Query) -> Iterator[SearchHit]:
     # Titles are short and few: reading a thousand of them takes about two milliseconds.
     for row in db.execute(_TITLES):
@@ -259,54 +192,7 @@ def _titles(db: sqlite3.Connection, query: Query) -> Iterator[SearchHit]:
 
 def _messages(db: sqlite3.Connection, query: Query) -> Iterator[int]:
     """The messages that hold everything wanted, the newest first."""
-    if expression := _expression(query):
-        yield from _indexed(db, query, expression, BEYOND)
-        return
-    rows = db.execute(_NEWEST, (BEYOND, N_NEWEST)).fetchall()
-    yield from _holding(rows, query)
-    if len(rows) < N_NEWEST:
-        return
-    older = rows[-1]["id"]
-    variants = _variants(db, query.short_words)
-    if variants is None:
-        yield from _holding(db.execute(_NEWEST, (older, BEYOND)), query)
-    else:
-        yield from _indexed(db, query, variants, older)
-
-
-def _expression(query: Query) -> str:
-    """The query for the index, in FTS5's words; empty where every word is too short."""
-    borders = (f"({_any_of(terms)})" for terms in query.borders())
-    return " AND ".join([*map(quoted, query.terms()), *borders])
-
-
-def _any_of(terms: Iterable[str]) -> str:
-    return " OR ".join(map(quoted, terms))
-
-
-def _indexed(db: sqlite3.Connection, query: Query, expression: str, before: int) -> Iterator[int]:
-    """The messages of the index that hold everything, and the replies that are not in it."""
-    unended = list(_holding(db.execute(_WITHOUT_END, (before,)), query))
-    for found in _holding(db.execute(_INDEXED, (expression, before)), query):
-        while unended and unended[-1] > found:
-            yield unended.pop()
-        yield found
-    yield from reversed(unended)
-
-
-def _holding(rows: Iterable[sqlite3.Row], query: Query) -> Iterator[int]:
-    return (row["id"] for row in rows if query.is_in(row["content"]))
-
-
-def _variants(db: sqlite3.Connection, words: Sequence[str]) -> str | None:
-    """Spell the longest of several short words as the terms that begin with it."""
-    begins = max(words, key=len).lower()
-    rows = db.execute(_VARIANTS, (begins, after(begins), MAX_VARIANTS + 1)).fetchall()
-    if len(rows) > MAX_VARIANTS:
-        return None
-    # Without a term the index has no such message, and is asked for a term that it does not have.
-    terms = [row["term"] for row in rows] or [f"{begins}\n\n"[:TERM_LENGTH]]
-    return _any_of(terms)
+    return (row["id"] for row in db.execute(_MESSAGES) if query.is_in(row["content"]))
 
 
 def _shown(db: sqlite3.Connection, chat_ids: Iterable[int], first: int) -> set[int]:

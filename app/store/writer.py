@@ -9,16 +9,8 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TypeVar
 
-from app.store.errors import (
-    StoreError,
-    busy_error,
-    is_busy,
-    is_damage,
-    is_damaged_index,
-    store_error,
-)
+from app.store.errors import StoreError, busy_error, is_busy, is_damage, store_error
 from app.store.records import dump_tokens
-from app.store.search import rebuild
 from engine.background import PAUSES_S, ThreadFault, start_thread
 
 T = TypeVar("T")
@@ -187,16 +179,7 @@ class Writer:
     ) -> T:
         try:
             self._begin(is_patient=is_patient, is_given_up=is_given_up)
-            try:
-                return self._commit(job)
-            except sqlite3.Error as error:
-                if not is_damaged_index(error):
-                    raise
-                # No reply is lost because words cannot be found: the messages are whole.
-                self._begin()
-                self._commit(rebuild)
-                self._begin()
-                return self._commit(job)
+            return self._commit(job)
         except sqlite3.Error as error:
             self.is_damaged = self.is_damaged or is_damage(error)
             raise store_error(error, self._path) from error

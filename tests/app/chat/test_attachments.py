@@ -10,7 +10,6 @@ from app.chat.attachments import (
     AttachmentError,
     as_written,
     attached_to,
-    expanded,
     file_names,
     folded,
     in_short,
@@ -20,6 +19,7 @@ from app.chat.attachments import (
     names_in,
     pieces,
     read_files,
+    without_marks,
 )
 from engine.images import Image, images_in
 from tests.filled_projectors import png
@@ -43,7 +43,7 @@ def test_a_paste_keeps_its_place_in_the_text_and_cannot_bring_marks_of_its_own()
     paste = folded("one\x03\x02two")
     text = f"before {paste} after"
     assert list(pieces(text)) == [("before ", False), ("onetwo", True), (" after", False)]
-    assert expanded(text) == "before onetwo after"
+    assert without_marks(text) == "before onetwo after"
     assert in_short("x " + folded("a\nb")) == "x [2 lines pasted]"
 
 
@@ -60,7 +60,7 @@ def test_the_model_gets_the_file_behind_the_text_and_an_edit_gets_the_text_alone
     text = "what does @src/loop.py do?"
     message = message_with(text, read_files(text, folder))
     assert message == f"{text}\n\nFile src/loop.py:\n```\na = 1\nb = 2\n```"
-    assert as_written(message) == text
+    assert as_written(message, folder) == text
     shown, files = attached_to(message)
     assert (shown, [file.text for file in files]) == (text, ["a = 1\nb = 2"])
 
@@ -75,15 +75,43 @@ def test_a_file_with_fences_of_its_own_stays_whole(folder: Path) -> None:
     ]
 
 
-def test_what_only_looks_like_a_file_in_a_message_is_kept_by_an_edit() -> None:
+@pytest.mark.parametrize(
+    "text", ["@src", "class A:\n    @src\n    def f(): ...", "see @src/ and @."]
+)
+def test_the_name_of_a_folder_is_a_word_of_the_text(text: str, folder: Path) -> None:
+    assert read_files(text, folder) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["read @src/loop.py", "@src/loop.py or @b.md?", "@b.md @src/loop.py"]
+)
+def test_a_question_sent_again_from_another_folder_keeps_the_files_it_had(
+    text: str, folder: Path
+) -> None:
+    (folder / "b.md").write_text("`````\nnot a file\n")
+    message = message_with(text, read_files(text, folder))
+    elsewhere = folder / "src"
+    (elsewhere / "b.md").write_text("another\n")
+    again = as_written(message, elsewhere)
+    sent = message_with(again, read_files(again, elsewhere))
+    shown, files = attached_to(sent)
+    texts = {file.name: file.text for file in files}
+    assert shown == text
+    assert texts["src/loop.py"] == "a = 1\nb = 2"
+    assert texts.get("b.md", "another") == "another", "a file that is there is read again"
+    assert set(texts) == set(names_in(text))
+    assert as_written(message, folder) == text
+
+
+def test_what_only_looks_like_a_file_in_a_message_is_kept_by_an_edit(folder: Path) -> None:
     message = "compare\n\nFile x.py:\n```\n1\n```"
-    assert as_written(message) == message
+    assert as_written(message, folder) == message
 
 
-def test_a_long_message_comes_back_as_one_line_and_a_short_one_as_it_was() -> None:
+def test_a_long_message_comes_back_as_one_line_and_a_short_one_as_it_was(folder: Path) -> None:
     long = "line\n" * 20
-    assert list(pieces(as_written(long))) == [(long, True)]
-    assert as_written("short") == "short"
+    assert list(pieces(as_written(long, folder))) == [(long, True)]
+    assert as_written("short", folder) == "short"
 
 
 def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path) -> None:
@@ -96,7 +124,6 @@ def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path
     assert "no text in UTF-8 (byte 3)" in refusal("@latin.txt", folder)
     assert "at most 1 MiB" in refusal("@huge.txt", folder)
     assert "a pipe or a device is no file" in refusal("@pipe", folder)
-    assert "is a folder" in refusal("@src", folder)
 
 
 def test_a_link_that_leads_out_of_the_folder_is_refused_and_one_inside_is_not(
@@ -145,10 +172,12 @@ def test_an_image_stands_where_it_is_named_and_comes_back_by_its_name(
     shown, attached = attached_to(message)
     assert shown == text
     assert [file.name for file in attached] == ["a b.png", "src/loop.py"]
-    assert as_written(message) == text
+    assert as_written(message, folder) == text
     (folder / "a b.png").unlink()
-    assert as_written(message).startswith(f"is {image.reference} like"), "what is kept serves"
-    assert images_in(message_with(as_written(message), ())) == [image]
+    assert as_written(message, folder).startswith(f"is {image.reference} like"), (
+        "what is kept serves"
+    )
+    assert images_in(message_with(as_written(message, folder), ())) == [image]
 
 
 def test_an_image_at_the_end_of_a_sentence_keeps_the_sentence(folder: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_new_question_comes_behind_the_chat_and_is_not_saved(tmp_path: Path) -
     roles = [message.role for message in request.messages]
     assert roles == ["system", "user", "assistant", "user"]
     assert [entry.content for entry in controller.entries()] == ["first", "Hello there."]
-    assert prompt_of(controller, " ") == "first"
+    assert prompt_of(controller, " ", tmp_path) == "first"
 
 
 def test_a_question_behind_one_without_a_reply_joins_it(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from textual.events import Paste
 from textual.pilot import Pilot
 
+from app.chat.attachments import folded
 from app.compare.side import MAX_TOKENS
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
@@ -94,6 +96,49 @@ async def test_the_last_question_is_answered_with_the_chat_before_it(tmp_path: P
         contents = [message.content for message in client.requests[-1].messages]
         assert contents == ["first", "Hello there.", "second"]
         assert "second" in shown(screen)
+
+
+async def test_pastes_and_files_of_the_prompt_go_to_both_sides_as_the_chat_would_send_them(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.drafts.folder = tmp_path
+        (tmp_path / "notes.md").write_text("a note\n")
+        pasted = "\n".join(f"line {number}" for number in range(12))
+        screen = await opened(pilot)
+        screen.prompt.post_message(Paste(pasted))
+        await wait_until(pilot, lambda: screen.prompt.text)
+        screen.prompt.insert(" sum up @notes.md")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.comparison.pairs)
+        first, second = [request.messages[-1].content for request in client.requests]
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is chat)
+        chat.composer.put(f"{folded(pasted)} sum up @notes.md")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(client.requests) == 3)
+        assert first == second == client.requests[2].messages[-1].content
+        assert "line 11" in first
+        assert "a note" in first
+
+
+async def test_the_last_question_keeps_its_file_when_its_words_are_changed(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.drafts.folder = tmp_path
+        (tmp_path / "notes.md").write_text("a note\n")
+        await answered(pilot, chat, "sum up @notes.md")
+        (tmp_path / "notes.md").unlink()
+        screen = await opened(pilot)
+        screen.prompt.insert("please ", (0, 0))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.comparison.pairs)
+        asked = client.requests[-1].messages[-1].content
+        assert asked.startswith("please sum up @notes.md")
+        assert asked.count("a note") == 1
 
 
 async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.errors import ChatReadError, StoreError
 from app.store.records import ChatChanges, UnsentText
-from app.store.schema import STEPS
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
 
@@ -41,6 +40,7 @@ def test_files_are_for_their_owner_only(store: ChatStore, path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.iterdir()}
     assert {"chats.db", "chats.db-wal"} <= set(modes)
+    assert modes.pop("chats.db.locks", 0o700) == 0o700
     assert set(modes.values()) == {0o600}
 
 
@@ -235,45 +235,6 @@ def test_a_second_damaged_database_keeps_the_first_one_kept(path: Path) -> None:
         ChatStore(path).close()
     assert path.with_name("chats.db.broken").read_bytes() == b"first" * 1000
     assert path.with_name("chats.db.broken-2").read_bytes() == b"second" * 1000
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from app.store.chats import ChatStore
-with ChatStore(Path(sys.argv[1])):
-    print("open", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_damaged_database_is_not_moved_from_under_another_kvchat(path: Path) -> None:
-    ChatStore(path).close()
-    other = subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE)
-    assert other.stdout is not None
-    other.stdout.readline()
-    path.write_bytes(b"this is no database" * 300)
-    with pytest.raises(StoreError, match="another kvchat has it open"):
-        ChatStore(path)
-    assert path.exists()
-    other.kill()
-    other.communicate()
-    with ChatStore(path) as store:
-        assert store.notices != ()
-
-
-def test_a_database_of_a_newer_kvchat_is_refused_and_left_alone(path: Path) -> None:
-    with ChatStore(path) as store:
-        new_chat(store)
-    newer = len(STEPS) + 1
-    database = sqlite3.connect(path)
-    database.execute(f"PRAGMA user_version = {newer}")
-    database.close()
-    with pytest.raises(StoreError, match=f"database version {newer}.*update kvchat"):
-        ChatStore(path)
-    database = sqlite3.connect(path)
-    assert database.execute("SELECT count(*) FROM chats").fetchone() == (1,)
-    database.close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
