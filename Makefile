@@ -2,11 +2,10 @@ PYTHON ?= python3
 SETUP := scripts/setup.py $(if $(filter-out file default undefined,$(origin PYTHON)),--this-python)
 BIN := .venv/bin
 
-KILLS ?= 200
 STEPS ?= 2000
 N ?= 500
 
-.PHONY: chat test test-all check package torture walk sessions setup setup-dev starter test-models llama bench clean
+.PHONY: chat test test-all check package walk sessions setup setup-dev starter test-models llama bench clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
@@ -28,9 +27,6 @@ check: setup-dev ## the gate: format, lint, types, import contracts, pages
 
 package: setup-dev ## build wheel and sdist, and try them in an empty environment
 	@$(BIN)/python scripts/try_package.py $(addprefix --wheels ,$(wildcard .cache/wheels/*))
-
-torture: setup-dev test-models ## kill kvchat KILLS times, damage what it keeps, look for loss
-	@PYTHONPATH=scripts $(BIN)/python -m torture --kills $(KILLS)
 
 walk: setup-dev ## use kvchat at random, STEPS times by SEED, and look for ends, losses and wrong counts
 	@PYTHONPATH=scripts:. $(BIN)/python -m walker $(if $(REPLAY),--replay $(REPLAY),--steps $(STEPS)) \

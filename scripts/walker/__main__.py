@@ -5,10 +5,11 @@
 
 A user who does anything is played by the seed: asks, edits, branches, opens every screen, types
 odd paths, clicks, pastes, resizes, kills the engine, lets servers misbehave, and ends kvchat by its
-key or a signal. What must hold: it runs and paints, no exception, no sequence that a text smuggled
-to the terminal, no report of a fault, nothing lost of what was asked or shown, counts that add up,
-files of the user as they were, no engine left behind, bounded memory. What is found is kept in a
-folder with all that repeats it.
+key or a signal. In some lives the engine or the application is killed while a state is written,
+read or removed, or while a database commits. What must hold: it runs and paints, no exception, no
+sequence that a text smuggled to the terminal, no report of a fault, nothing lost of what was asked
+or shown, counts that add up, files of the user as they were, no engine left behind, bounded memory.
+What is found is kept in a folder with all that repeats it.
 """
 
 import argparse

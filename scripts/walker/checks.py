@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torture.ledger import Ledger
-from torture.plan import Line
-
 from engine.files import DRAFT_SUFFIX
+from walker.journal import Line
+from walker.promises import Ledger
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|exception was never retrieved|Exception ignored in"

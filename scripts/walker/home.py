@@ -13,7 +13,8 @@ from app.paths import APP
 from tests.filled_models import filled_model
 from tests.filled_projectors import filled_projector
 from tests.hostile_language_server import Kind, LanguageServer, Misdeed, serving
-from walker import JOURNAL
+from walker import AIM, JOURNAL
+from walker.kills import Aim
 
 ARCHITECTURES = ("llama", "qwen2", "gemma3", "mamba")
 TEMPLATE = (
@@ -39,6 +40,8 @@ MODEL_NAMES = (
     "\u202eturned.gguf".encode(), b"esc\x1b[31m.gguf",
 )  # fmt: skip
 SERVER = "server:"
+SHARE_OF_AIMED = 0.3
+"""Of all lives, those in which a process is killed at a chosen moment."""
 PRESET = 'name = "{name}"\ndescription = "made by [the] walk"\nn_ctx = 512\n'
 
 
@@ -107,6 +110,8 @@ class Home:
         self.database = folder / "data" / APP / "chats" / "chats.db"
         self.state = folder / "state" / APP
         self.config = folder / "config" / APP
+        self.aim = ""
+        """When a process is killed in the next life, as `walker.kills.Aim.text`; empty is never."""
         self.planted: dict[bytes, bytes] = {}
         """Contents of the files in `work` by their names."""
 
@@ -132,6 +137,9 @@ class Home:
     def set_up(self, rng: random.Random) -> list[str]:
         """Write other settings, now and then broken ones, and give the arguments of a start."""
         settings = self._settings(rng)
+        aims = random.Random(settings)
+        aim = Aim.at_random(self.folder / "cache" / APP / "states", aims)
+        self.aim = aim.text if aims.random() < SHARE_OF_AIMED else ""
         if rng.random() < 0.06:
             at = rng.randrange(len(settings))
             settings = settings[:at] + rng.choice("[\"=\x00']}\n\xff") + settings[at + 1 :]
@@ -148,6 +156,7 @@ class Home:
             **kept,
             **{f"XDG_{kind}_HOME": str(self.folder / kind.lower()) for kind in kinds},
             JOURNAL: str(self.journal),
+            AIM: self.aim,
             "HOME": str(self.folder),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",

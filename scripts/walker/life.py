@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from torture.plan import Reader
 
 from tests.hostile_language_server import Misdeed
 from walker.checks import Saved, exception_in, plain, reports, wrong_counts, wrong_figures
 from walker.home import Home, Servers
+from walker.journal import Reader
+from walker.kills import STRUCK
 from walker.terminal import Terminal
 from walker.user import Shown
 
@@ -97,6 +98,7 @@ class Life:
         self._held: sqlite3.Connection | None = None
         self._held_until = 0.0
         self._newest = 0
+        self._is_struck = False
         started = [*map(servers.address, arguments)]
         self.terminal = Terminal(RUN.format(module), started, home.environment(), home.work, SIZE)
         self.shown = Shown()
@@ -151,7 +153,7 @@ class Life:
             return
         deadline = time.monotonic() + SAVED_S
         while text not in self._saved.texts:
-            self._saved.take(self._journal.new_lines())
+            self._take_journal()
             if time.monotonic() > deadline:
                 after = self._probe()
                 if after.written or after.n_waiting or not after.is_composing:
@@ -190,7 +192,7 @@ class Life:
         for problem in wrong_figures(self.terminal.screen.lines):
             raise FoundError("figures", problem)
         if at_all:
-            self._saved.take(self._journal.new_lines())
+            self._take_journal()
             self._check_memory()
             self._check_files()
             problems, self._newest = wrong_counts(self._home.database, self._newest)
@@ -217,10 +219,13 @@ class Life:
         self._check_output()
         if code is None:
             raise FoundError("hang", f"{how} does not end it")
+        if code == -signal.SIGKILL and self._was_struck:
+            how = "KILL"
+            self._tally.n_kills["aimed"] += 1
         if code not in ENDS.get(how, (0,)):
             raise FoundError("end", f"{how} ended it with {code}\n{self._tail()}")
         self._check_workers(workers)
-        self._saved.take(self._journal.new_lines())
+        self._take_journal()
         for problem in self._saved.lost(self._home.database, ended_at):
             raise FoundError("loss", f"after {how}: {problem}")
         self._check_files()
@@ -261,9 +266,19 @@ class Life:
             return
         code = self.terminal.wait(1.0)
         self._check_output()
-        if code == 0:
-            raise LeftError
+        if code == 0 or (code == -signal.SIGKILL and self._was_struck):
+            raise LeftError(code)
         raise FoundError("end", f"it ended by itself with {code}\n{self._tail()}")
+
+    @property
+    def _was_struck(self) -> bool:
+        self._take_journal()
+        return self._is_struck
+
+    def _take_journal(self) -> None:
+        lines = self._journal.new_lines()
+        self._is_struck = self._is_struck or any(line["kind"] == STRUCK for line in lines)
+        self._saved.take(lines)
 
     def _check_output(self) -> None:
         strange = self.terminal.screen.strange
@@ -333,7 +348,11 @@ ENDS = {"KILL": (-9,), "TERM": (0, 143, -15), "HUP": (0, 129, -1), "quit": (0,)}
 
 
 class LeftError(Exception):
-    """The program was left by what the user did."""
+    """The program was left by what the user did, or killed at the moment that was chosen."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def _runs(pid: int) -> bool:

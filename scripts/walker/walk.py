@@ -102,8 +102,8 @@ class Walk:
                 if self.tally.n_steps % TOLD_EVERY == 0:
                     print(self.tally.line(time.monotonic() - started), flush=True)
             life.end(rng.choice(ENDS))
-        except LeftError:
-            return self._is_clean_end(life, home, arguments, acts)
+        except LeftError as error:
+            return self._is_clean_end(life, home, arguments, acts, error.code)
         except FoundError as error:
             self._keep(error, life, home, arguments, acts)
             return False
@@ -112,10 +112,10 @@ class Walk:
         return True
 
     def _is_clean_end(
-        self, life: Life, home: Home, arguments: Sequence[str], acts: Sequence[str]
+        self, life: Life, home: Home, arguments: Sequence[str], acts: Sequence[str], code: int
     ) -> bool:
         try:
-            life.close_down("quit", 0, ())
+            life.close_down("quit", code, ())
         except FoundError as error:
             self._keep(error, life, home, arguments, acts)
             return False
@@ -140,7 +140,8 @@ class Walk:
         if home.state.exists():
             half_written = shutil.ignore_patterns(f"*{DRAFT_SUFFIX}")  # gone while it is copied
             shutil.copytree(home.state, kept / "state", symlinks=True, ignore=half_written)
-        case = {"arguments": [*arguments], "from": str(home.folder), "kind": error.kind}
+        case = {"arguments": [*arguments], "from": str(home.folder), "kind": error.kind,
+                "aim": home.aim}  # fmt: skip
         (kept / CASE).write_text(json.dumps(case))
         screen = "\n".join(life.terminal.screen.lines)
         last = "\n".join(json.dumps(op) for op in life.ops[-SHOWN_OPS:])
@@ -165,6 +166,7 @@ def replay(case: Path, *, pause_s: float = 0.0, module: str = MODULE) -> bool:
         shutil.copytree(case / BEFORE, home.folder, symlinks=True)
         _move(home.folder, told["from"], str(home.folder))
         home.make()
+        home.aim = _moved(told["aim"], told["from"], str(home.folder))
         servers = Servers()
         servers.start()
         arguments = [_moved(each, told["from"], str(home.folder)) for each in told["arguments"]]

@@ -7,15 +7,15 @@ an application program command (ESC _) that names the screen in front and what h
 import asyncio
 import json
 import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from textual import events
 from textual.app import ScreenStackError
 from textual.message_pump import MessagePump
-from torture.app import PromisingStore
-from torture.plan import Journal
 
 import app.startup
 from app.application import KvchatApp
@@ -23,7 +23,11 @@ from app.chat.reply import RunningReply
 from app.chat.spans import TokenSpan
 from app.cli.main import main
 from engine.events import TokensCommitted
+from engine.process.client import WorkerClient
 from walker import JOURNAL
+from walker.journal import Journal
+from walker.kills import aim_in_app
+from walker.promises import PromisingStore
 
 PROBE = "f35"
 PAINTED_S = 0.02
@@ -40,10 +44,14 @@ def watch() -> None:
     journal = Journal(Path(os.environ[JOURNAL]))
 
     def promising_store(path: Path, *, patience_s: float | None = None) -> PromisingStore:
-        return PromisingStore(path, journal, "none", patience_s=patience_s)
+        return PromisingStore(path, journal, patience_s=patience_s)
 
     setattr(app.startup, "ChatStore", promising_store)  # noqa: B010  a name of another module
     _note_streams(journal)
+    aim_in_app(journal, _worker_pid)
+    defaults = WorkerClient.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["command"] = (sys.executable, "-P", "-m", "walker.worker")
     on_event = KvchatApp.on_event
     answers: set[asyncio.Task[None]] = set()
 
@@ -56,6 +64,10 @@ def watch() -> None:
             await on_event(self, event)
 
     setattr(KvchatApp, "on_event", on_event_or_probe)  # noqa: B010  a method of another class
+
+
+def _worker_pid() -> int | None:
+    return next((child.pid for child in psutil.Process().children()), None)
 
 
 def _note_streams(journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""The torture run is a package among the scripts, so its tests find it there."""
+"""The walker is a package among the scripts, so its tests find it there."""
 
 import sys
 from pathlib import Path

@@ -1,10 +1,13 @@
 """The walker: a short walk finds nothing, and what is broken on purpose is found."""
 
+import random
 import sqlite3
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from walker.checks import exception_in, reports, wrong_counts, wrong_figures
+from walker.kills import Aim, Moment
 from walker.life import MODULE
 from walker.terminal import Screen
 from walker.user import User
@@ -12,7 +15,7 @@ from walker.walk import Walk, replay
 
 LOSS = """
 from walker import watched
-from torture.app import PromisingStore
+from walker.promises import PromisingStore
 
 kept = PromisingStore._tell_added
 
@@ -27,7 +30,7 @@ watched.main()
 UNSAVED = """
 from dataclasses import replace
 from walker import watched
-from torture.app import PromisingStore
+from walker.promises import PromisingStore
 
 add_turn = PromisingStore.add_turn
 watched.watch()
@@ -70,6 +73,21 @@ PLANTED = {
     "death": (DEATH, "end"),
     "smuggled": (SMUGGLED, "escape"),
 }
+
+
+@pytest.mark.parametrize("moment", get_args(Moment))
+def test_a_kill_at_a_chosen_moment_is_no_finding(
+    moment: Moment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def aimed(states: Path, rng: random.Random) -> Aim:
+        return Aim(moment, 1, 0.0, "app", str(states))
+
+    monkeypatch.setattr("walker.home.SHARE_OF_AIMED", 1.0)
+    monkeypatch.setattr(Aim, "at_random", aimed)
+    walk = walk_in(tmp_path, 4, user=Asker)
+    assert walk.run(6) == 0
+    if moment == "chat commits":
+        assert walk.tally.n_kills["aimed"] > 0
 
 
 class Asker(User):

@@ -233,7 +233,7 @@ def test_no_verdict_is_for_or_against_drafts_that_were_hardly_made(name: str) ->
     if not chat.finished.stats.n_verified:
         assert "no side drafted anything" in said
 
-    stats, made = chat.finished.stats, record({"suffix:auto": [0.6]})
+    stats, made = chat.finished.stats, record({"suffix:auto": [0.6, 0.6]})
     counts = {"n_verified": stats.n_verified, "n_rounds": stats.n_rounds}
     runs = tuple(
         run if run.is_plain else replace(run, **counts, n_emitted=stats.n_emitted)

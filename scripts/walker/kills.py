@@ -1,19 +1,72 @@
 """Kills the process that it runs in, or its partner, while something certain happens."""
 
 import functools
+import json
 import os
+import random
 import signal
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from engine.files import DRAFT_SUFFIX
-from torture.plan import Aim, Journal, Moment, Plan
+from walker import AIM, JOURNAL
+from walker.journal import Journal
 
+Moment = Literal[
+    "snapshot is opened",
+    "snapshot is renamed",
+    "snapshot is read",
+    "snapshot is removed",
+    "index commits",
+    "chat commits",
+]
+Victims = Literal["worker", "app", "both"]
+STRUCK = "struck"
+"""Kind of the journal's line that is written before a process is killed."""
+LONGEST_DELAY_S = 0.012
+"""About the time in which a snapshot is written and flushed."""
 WRITING = os.O_WRONLY | os.O_RDWR
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The `nth` time that something happens, who dies, and how long after."""
+
+    moment: Moment
+    nth: int
+    delay_s: float
+    """0 kills before it goes on."""
+    victims: Victims
+    states: str
+    """Folder of the saved states."""
+
+    @classmethod
+    def at_random(cls, states: Path, rng: random.Random) -> "Aim":
+        """Draw one."""
+        return cls(
+            rng.choice(get_args(Moment)),
+            rng.choice((1, 1, 2, 3, 5)),
+            rng.choice((0.0, rng.random() * LONGEST_DELAY_S)),
+            rng.choice(get_args(Victims)),
+            str(states),
+        )
+
+    @property
+    def text(self) -> str:
+        """As the environment has it."""
+        return json.dumps(asdict(self))
+
+
+def aim_of_environment() -> Aim | None:
+    """The aim of this life, if it has one."""
+    text = os.environ.get(AIM)
+    return None if not text else Aim(**json.loads(text))
 
 
 class Striker:
@@ -52,7 +105,7 @@ def kill(aim: Aim, journal: Journal, own_role: str, partner: int | None) -> None
     pids = {own_role: os.getpid(), other_role: partner}
     victims = ("app", "worker") if aim.victims == "both" else (aim.victims,)
     struck = {role: pids[role] for role in victims if pids[role] is not None}
-    journal.tell("struck", moment=aim.moment, pids=struck)
+    journal.tell(STRUCK, moment=aim.moment, pids=struck)
     for role in sorted(struck, key=lambda role: role == own_role):
         pid = struck[role]
         assert pid is not None
@@ -117,18 +170,18 @@ def watch_commits(moment: Moment, happens: Callable[[Moment], None]) -> None:
     sqlite3.connect = traced  # type: ignore[assignment]
 
 
-def aim_in_worker(plan: Plan, journal: Journal) -> None:
-    """Let the plan's aim strike in the engine's process."""
-    if plan.aim.moment in ("none", "chat commits"):
+def aim_in_worker() -> None:
+    """Let the aim strike in the engine's process."""
+    aim = aim_of_environment()
+    if aim is None or aim.moment == "chat commits":
         return
-    striker = Striker(plan.aim, journal, os.getppid)
-    watch_files(plan.states, striker.happens)
+    striker = Striker(aim, Journal(Path(os.environ[JOURNAL])), os.getppid)
+    watch_files(Path(aim.states), striker.happens)
     watch_commits("index commits", striker.happens)
 
 
-def aim_in_app(plan: Plan, journal: Journal, worker: Callable[[], int | None]) -> None:
-    """Let the plan's aim strike in the application's process."""
-    if plan.aim.moment != "chat commits":
-        return
-    striker = Striker(plan.aim, journal, worker)
-    watch_commits("chat commits", striker.happens)
+def aim_in_app(journal: Journal, worker: Callable[[], int | None]) -> None:
+    """Let the aim strike in the application's process."""
+    aim = aim_of_environment()
+    if aim is not None and aim.moment == "chat commits":
+        watch_commits("chat commits", Striker(aim, journal, worker).happens)
