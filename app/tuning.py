@@ -13,7 +13,7 @@ from app.config import Settings
 from app.opening import ModelRequest, choose_model, open_here
 from engine.configuration import SpeculationSettings
 from engine.errors import PresetError, PresetFileError
-from engine.generation.processor_load import ProcessorLoad, Shares
+from engine.generation.cpu_load import ProcessorLoad
 from engine.memory.estimate import estimate
 from engine.memory.hardware import usable_cores, usable_devices
 from engine.memory.units import MIB
@@ -131,7 +131,7 @@ class Tuning:
         architecture = self._model.architecture
         return Scope(
             n_cores=n_cores,
-            n_begin=threads_beside(ProcessorLoad().restart(), n_cores),
+            n_begin=threads_beside(ProcessorLoad().free_now(), n_cores),
             n_logical=n_logical,
             n_layers=architecture.n_layers + 1,
             has_gpu=any(device.kind == "gpu" for device in self._devices),
@@ -216,14 +216,9 @@ def draft_prompts() -> tuple[str, ...]:
     return tuple(chain.from_iterable(zip(*sets, strict=False)))
 
 
-def threads_beside(seen: Shares | None, n_cores: int) -> int:
-    """Threads that a chat begins with beside what is seen to compute: half of the usual at least.
-
-    More than the cores that are free would wait for one another, and nothing would end in time.
-    """
-    if seen is None:
-        return n_cores
-    return min(max(int(seen.free(n_cores)), (n_cores + 1) // 2), n_cores)
+def threads_beside(free: float | None, n_cores: int) -> int:
+    """Threads that a chat begins with where so many cores are free."""
+    return n_cores if free is None else min(max(int(free), 1), n_cores)
 
 
 def _check_name(name: str, model: Path) -> None:

@@ -238,14 +238,12 @@ class RoundFinished:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsChanged:
-    """Another number of threads was tried and stays."""
+    """The number of threads followed the load of the machine."""
 
     n_decode: int
     n_prefill: int
     reason: str = ""
-    """Why the number for decode steps changed last, in words."""
-    speedup: float = 1.0
-    """Time of a decode step before that change over the time of one behind it."""
+    """Why the numbers changed last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ def load_session(
             check_is_no_head(own.model_path)
             draft = _open_backend(own, log, "draft")
             opened.append(draft)
+        threads = Threads(tuple(opened), follows=_follows(configuration))
+        threads.begin()
         for backend in opened:
             backend.warm_up()
         session = Session(
@@ -117,10 +119,7 @@ def load_session(
             draft_backend=draft,
             costs=costs,
             n_ctx_train=target.n_ctx_train,
-            threads=Threads(
-                tuple(opened),
-                follows=_follows(configuration),
-            ),
+            threads=threads,
         )
     except EngineError:
         for backend in opened:

@@ -194,13 +194,11 @@ def throughput_lines(
 
 
 def _threads(threads: ThreadsChanged | None, room: int) -> Line:
-    """How many and why, and what that brought: `1  others take cores: 4.4x`."""
+    """How many and why: `1  others take cores`."""
     if threads is None:
         return (Run(fmt.NO_VALUE),)
     line: Line = (Run(str(threads.n_decode), "strong"),)
-    if threads.speedup > 1.0:
-        line = (*line, Run(f"  {threads.reason}: "), Run(f"{threads.speedup:.1f}x", "good"))
-    elif threads.reason:
+    if threads.reason:
         line = (*line, Run(f"  {threads.reason}", "muted"))
     if threads.n_prefill != threads.n_decode:
         whole = (*line, Run(f"  prompts {threads.n_prefill}", "muted"))

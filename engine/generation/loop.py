@@ -148,13 +148,10 @@ class ReplyLoop:
         except DecodeAborted:
             yield self._never_begun()
         if has_begun:
-            is_held = self._backend.rounds_by_threads and self._rounds_again()
-            self._shared.n_held += is_held
             self._predictors = self._shared.predictors.acquire(self._request.owner)
             try:
                 yield from self._run(prompt)
             finally:
-                self._shared.n_held -= is_held
                 self._shared.predictors.release(self._predictors)
                 if (reply := self._reply) is not None:
                     self._recall.end(reply.recalled.slot)
@@ -232,7 +229,7 @@ class ReplyLoop:
         checked_tokens(request.sampling.stop_tokens, self._backend.vocabulary, "stop token")
         mask = shared.grammars.mask_of(request, tokens)
         sampler = Sampler(request.sampling, self._seed(), mask=mask)
-        shared.threads.begin(is_held=shared.n_held > 0)
+        shared.threads.begin()
         shared.costs.use_threads(shared.threads.n_decode)
         recalled = self._recall.begin(
             tokens[:-1], request.owner, may_shift=request.may_shift, adapters=request.adapters
@@ -442,13 +439,11 @@ class ReplyLoop:
         costs, threads = self._shared.costs, self._shared.threads
         if given.is_alone and not verdict.is_redecoded:
             costs.add(1 + n_verified, verify_s)
-            return threads.add_step(verify_s, costs.rows.steps(1 + n_verified))
-        if 0 < given.n_shared <= MAX_ROWS:
-            is_known = given.n_shared in dict(costs.rows.measured_points())
+        elif 0 < given.n_shared <= MAX_ROWS:
             costs.add(given.n_shared, given.elapsed_s)
-            if is_known:  # a guessed cost would say that the machine had changed
-                return threads.add_step(given.elapsed_s, costs.rows.steps(given.n_shared))
-        return None
+        changed = threads.follow()
+        threads.use_for_steps()
+        return changed
 
     def _tell(
         self, reply: Reply, committed: TokensCommitted, done: RoundFinished

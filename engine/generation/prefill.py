@@ -68,7 +68,7 @@ class Prefill:
         cancellation.check()
         row = yield from self._last_pass(reply, n_last)
         yield PromptProgress(n_prompt, n_prompt, n_reused)
-        self._threads.turn_to_steps()
+        self._threads.use_for_steps()
         yield self._ready(reply)
         return row
 
@@ -84,17 +84,14 @@ class Prefill:
                 n_last = end - start
                 break
             watch.split()
-            self._threads.turn_to_prompt(end - start)
+            self._threads.use_for_prompt(end - start)
             given = yield from compute_step(Step(reply.sequence, unread=reply.tokens[start:end]))
             batch_s = watch.split()
             if given.is_alone:
                 elapsed_s += batch_s
                 n_timed += end - start
             yield PromptProgress(end, len(reply.tokens), found.n_reused)
-            is_text = min(reply.tokens[start:end]) >= 0  # an image is encoded besides
-            is_usual = given.is_alone and is_text
-            changed = self._threads.read(end - start, batch_s) if is_usual else None
-            if changed is not None:
+            if (changed := self._threads.follow()) is not None:
                 yield changed
             if self._recall.is_due(found.slot) or end in (found.n_branch, reply.n_lasting):
                 rate.add(n_timed, elapsed_s)
@@ -136,7 +133,7 @@ class Prefill:
         """Decode the pending token, and what is left of the prompt before it."""
         prefill_s = reply.watch.split()
         *rest, pending = reply.tokens[-1 - n_last :]
-        self._threads.turn_to_prompt(1 + n_last)
+        self._threads.use_for_prompt(1 + n_last)
         given = yield from compute_step(Step(reply.sequence, (pending,), unread=rest))
         elapsed_s = reply.watch.split()
         row_s = elapsed_s

@@ -24,7 +24,7 @@ from engine.backends.llama_cpp.model import LoadedModel
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
 from engine.events import Finished
-from engine.generation.processor_load import ProcessorLoad
+from engine.generation.cpu_load import ProcessorLoad
 from engine.load import LoadedSession, load_session
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.tuning.machine import Order, Ran, TooShortError
@@ -138,8 +138,8 @@ class TimingWorker:
             answer: Ran | EngineError
             try:
                 seconds = self._seconds(order)
-                shares = self._load.shares()
-                answer = Ran(seconds, None if shares is None else shares.others)
+                used = self._load.used()
+                answer = Ran(seconds, None if used is None else used[0])
             except EngineError as error:
                 answer = error
             self._connection.send(answer)

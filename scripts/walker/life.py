@@ -19,7 +19,7 @@ from walker.checks import Saved, exception_in, plain, reports, wrong_counts, wro
 from walker.home import Home, Servers
 from walker.journal import Reader
 from walker.kills import STRUCK
-from walker.terminal import Terminal
+from tests.support.terminal import Terminal
 from walker.user import Shown
 
 MODULE = "walker.watched"

@@ -17,7 +17,6 @@ from app.opening import ModelRequest, open_model
 from app.startup import Services
 from app.tuning import default_name, threads_beside
 from engine.configuration import Configuration
-from engine.generation.processor_load import Shares
 from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
@@ -287,13 +286,14 @@ def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:
     assert Services.__dataclass_fields__["first_hint"].default(model) is None
 
 
-def test_it_begins_with_as_many_threads_as_others_leave_cores() -> None:
-    assert threads_beside(None, 2) == 2
-    assert threads_beside(Shares(2, 0.0, 0.0), 2) == 2
-    assert threads_beside(Shares(2, 0.0, 1.0), 2) == 1
-    assert threads_beside(Shares(2, 0.0, 9.0), 2) == 1
-    assert threads_beside(Shares(16, 0.0, 3.0), 8) == 8
-    assert threads_beside(Shares(16, 0.0, 15.0), 8) == 4
+@pytest.mark.parametrize(
+    ("free", "n_cores", "n_threads"),
+    [(None, 2, 2), (2.0, 2, 2), (1.0, 2, 1), (-7.0, 2, 1), (13.0, 8, 8), (1.0, 8, 1)],
+)
+def test_it_begins_with_as_many_threads_as_others_leave_cores(
+    free: float | None, n_cores: int, n_threads: int
+) -> None:
+    assert threads_beside(free, n_cores) == n_threads
 
 
 def test_names_of_presets_are_possible_whatever_the_file_is_called() -> None:

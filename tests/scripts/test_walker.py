@@ -9,7 +9,7 @@ import pytest
 from walker.checks import exception_in, reports, wrong_counts, wrong_figures
 from walker.kills import Aim, Moment
 from walker.life import MODULE
-from walker.terminal import Screen
+from tests.support.terminal import Screen
 from walker.user import User
 from walker.walk import Walk, replay
 

@@ -312,12 +312,12 @@ def test_memory_by_kind_is_told_as_a_whole(width: int) -> None:
     }.get(width)
 
 
-def test_the_number_of_threads_says_why_and_what_it_brought() -> None:
+def test_the_number_of_threads_says_why() -> None:
     def shown(threads: ThreadsChanged | None, width: int = 44) -> str:
         return text(throughput_lines(replace(BUSY, threads=threads), width)).splitlines()[-1]
 
     assert shown(None) == f"threads      {NO_VALUE}"
     assert shown(ThreadsChanged(8, 8, "chosen")) == "threads      8  chosen"
-    one = ThreadsChanged(1, 2, "others take cores", 4.36)
-    assert shown(one, 50) == "threads      1  others take cores: 4.4x  prompts 2"
-    assert shown(one) == "threads      1  others take cores: 4.4x", "prompts are left out first"
+    one = ThreadsChanged(1, 2, "others take cores")
+    assert shown(one) == "threads      1  others take cores  prompts 2"
+    assert shown(one, 36) == "threads      1  others take cores", "prompts are left out first"

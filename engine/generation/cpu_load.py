@@ -1,8 +1,7 @@
-"""What this program and others take of the processor, as the operating system counts it."""
+"""How many cores other programs leave, as the operating system counts it."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -13,48 +12,32 @@ SAMPLE_S = 0.2
 FULL = 0.9
 """Share of a processor's time from which it is fully taken."""
 RUNNING = Path("/proc/loadavg")
-"""Where Linux tells how many threads run or wait for a core, as `2/345`."""
+"""Where Linux reports how many threads run or wait for a core, as `2/345`."""
 N_GLANCES, GLANCE_S = 3, 0.001
-"""Looks at who runs at this instant, and the time between two: who does in all of them computes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Cores' worth of time that the processor has, and that this program and all others took."""
-
-    n_cores: int
-    own: float
-    others: float
-
-    def free(self, n_threads: int) -> float:
-        """Cores that others would leave if nobody had to wait for one.
-
-        On a processor that is fully taken, others got a share beside `n_threads` of this program,
-        and would take more.
-        """
-        wanted = self.others
-        if self.own and self.own + self.others > FULL * self.n_cores:
-            wanted *= max(1.0, n_threads / self.own)
-        return self.n_cores - wanted
+"""Looks at an instant, and the time between two: a thread that runs in all of them computes."""
 
 
 class CpuLoad(Protocol):
-    """What others take of the processor."""
+    """What other programs take of the processor."""
 
-    def shares(self) -> Shares | None:
-        """Of the last moment of computing; None while unknown."""
+    def free_now(self) -> float | None:
+        """Cores that nobody uses at this instant; None if unknown."""
         ...
 
-    def restart(self) -> Shares | None:
-        """Forget what was before, and look at this instant; None where it cannot be seen."""
+    def free(self, n_threads: int) -> float | None:
+        """Cores that others left in the last `SAMPLE_S` seconds; None if that is no news.
+
+        Args:
+            n_threads: Threads that this program computed with.
+        """
         ...
 
 
 class ProcessorLoad:
-    """The load as the operating system counts it: all busy time but this process's own.
+    """The load of this machine: all busy time but that of this process.
 
-    Time that a virtual machine's host takes (steal) counts as others'. An instant has no time yet:
-    there the threads count that are about to run (Linux only).
+    Time that the host of a virtual machine takes (steal) counts as others'. An instant has no time
+    yet: there the threads that run or wait for a core are counted (Linux only).
     """
 
     def __init__(
@@ -63,24 +46,28 @@ class ProcessorLoad:
         self._clock, self._running = clock, running
         self._n_cores = psutil.cpu_count() or 1
         self._at, self._busy_s, self._own_s = self._read()
-        self._shares: Shares | None = None
 
-    def shares(self) -> Shares | None:
+    def free_now(self) -> float | None:
+        self._at, self._busy_s, self._own_s = self._read()
+        n_others = self._others_running()
+        return None if n_others is None else self._n_cores - n_others
+
+    def free(self, n_threads: int) -> float | None:
+        used = self.used()
+        if used is None:
+            return None
+        return self._n_cores - wanted_cores(*used, n_threads, self._n_cores)
+
+    def used(self) -> tuple[float, float] | None:
+        """Cores that others and this process used since the last look; None in `SAMPLE_S` of it."""
         elapsed_s = self._clock() - self._at
         if elapsed_s < SAMPLE_S:
-            return self._shares
+            return None
         at, busy_s, own_s = self._read()
         own = (own_s - self._own_s) / elapsed_s
         others = max((busy_s - self._busy_s) / elapsed_s - own, 0.0)
-        self._shares = Shares(self._n_cores, own, others)
         self._at, self._busy_s, self._own_s = at, busy_s, own_s
-        return self._shares
-
-    def restart(self) -> Shares | None:
-        self._at, self._busy_s, self._own_s = self._read()
-        self._shares = None
-        n_others = self._others_running()
-        return None if n_others is None else Shares(self._n_cores, 0.0, n_others)
+        return others, own
 
     def _others_running(self) -> int | None:
         """Threads but this one that run or wait for a core, in each of a few looks."""
@@ -103,3 +90,13 @@ class ProcessorLoad:
         # What guests and their hosts use is a part of `user` and `nice` already.
         counted = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         return self._clock(), counted - idle_s, time.process_time()
+
+
+def wanted_cores(others: float, own: float, n_threads: int, n_cores: int) -> float:
+    """Cores that others would take if they had to wait for none.
+
+    On a processor that is fully taken others got a share beside the `n_threads` of this program.
+    """
+    if own and own + others > FULL * n_cores:
+        return others * max(1.0, n_threads / own)
+    return others
