@@ -350,7 +350,7 @@ def _record(
             run_done=lambda policy: progress.run_done(unit.prompt, policy),
         )
     except EngineStoppedError as error:
-        return PromptRecord(*unit.key, failure=str(error)), True
+        return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), True
     return record, False
 
 

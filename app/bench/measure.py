@@ -102,7 +102,7 @@ def measure_prompt(
             request = _request(prompt, plan, temperature, plan.seed + pair, plan.n_tokens)
             _run_pair(engine, request, plan, slots, pair, runs, run_done)
     except (RequestFailedError, BenchError) as error:
-        return replace(empty, failure=str(error))
+        return replace(empty, failure=f"{error.title}: {error}")
     return runs.record(empty)
 
 
