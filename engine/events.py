@@ -344,17 +344,18 @@ class PositionCounts:
 class GenerationStats:
     """Counts and times of one reply."""
 
-    n_prompt: int = 0
-    n_reused: int = 0
+    n_prompt: int | None = 0
+    n_reused: int | None = 0
+    """Both are None where a server does not count them."""
     n_rounds: int = 0
     n_drafted: int = 0
     n_verified: int = 0
     n_examined: int = 0
     n_accepted: int = 0
     """Drafted tokens that are part of the reply: never more than `n_emitted`."""
-    n_emitted: int = 0
+    n_emitted: int | None = 0
     """Tokens that the model said, the one that ended its turn included: one more than `token_ids`
-    has then."""
+    has then. None where a server does not count."""
     by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
     """By index in the draft, up to the last that was examined."""
@@ -405,7 +406,7 @@ class GenerationStats:
     @property
     def tokens_per_round(self) -> float | None:
         """Emitted tokens over passes through the model."""
-        return self.n_emitted / self.n_rounds if self.n_rounds else None
+        return self.n_emitted / self.n_rounds if self.n_rounds and self.n_emitted else None
 
     @property
     def speedup(self) -> float | None:
@@ -424,7 +425,7 @@ class GenerationStats:
         step, and who drafted at the end. The wait for the first token is the earlier's.
         """
         sums = {name: getattr(self, name) + getattr(later, name) for name in SUMMED}
-        n_emitted, decode_s = sums["n_emitted"], sums["decode_s"]
+        n_emitted, decode_s = (self.n_emitted or 0) + (later.n_emitted or 0), sums["decode_s"]
         saved = [each.saved_s for each in (self, later) if each.saved_s is not None]
         most_s = most_saved_s(n_emitted, sums["n_rounds"], decode_s)
         error_s = hypot(self.saved_error_s or 0.0, later.saved_error_s or 0.0)
@@ -432,6 +433,7 @@ class GenerationStats:
         return replace(
             later,
             **sums,
+            n_emitted=None if later.n_emitted is None else n_emitted,
             by_source=_added_sources(self.by_source, later.by_source),
             by_position=_added_positions(self.by_position, later.by_position),
             first_token_s=self.first_token_s if is_timed else later.first_token_s,
@@ -476,7 +478,7 @@ class GenerationStats:
 
 NOTHING_COUNTED = GenerationStats()
 SUMMED = (
-    "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_emitted", "n_near_ties",
+    "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_near_ties",
     "n_redecoded", "prefill_s", "exactness_s", "decode_s", "n_thinking", "thinking_s",
 )  # fmt: skip
 """Figures of two parts of a reply that add up."""

@@ -176,9 +176,9 @@ class _Running:
                 user.number,
                 stats.first_token_s,
                 elapsed_s,
-                stats.n_emitted,
-                stats.n_prompt,
-                stats.n_reused,
+                stats.n_emitted or 0,
+                stats.n_prompt or 0,
+                stats.n_reused or 0,
                 stats.n_drafted,
                 stats.n_accepted,
             )
