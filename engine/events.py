@@ -167,7 +167,8 @@ class CommittedToken:
     drafted the one before it. None in plain rounds."""
     margin: float | None = None
     """By how many logits the target preferred it to the next best, the noise of the draw included;
-    None under `rejection` and `block`, which do not compare."""
+    None under `rejection`,
+    which does not compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,6 @@ class RoundFinished:
     """For each verified token whether it was accepted."""
     n_near_ties: int = 0
     """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
-    is_redecoded: bool = False
-    """Whether such a row was decoded again alone, which `strict` asks for."""
     first_token_s: float | None = None
     """From the request to the first committed token, in the round that brought it."""
 
@@ -361,13 +360,10 @@ class GenerationStats:
     """By index in the draft, up to the last that was examined."""
     n_near_ties: int = 0
     """Rows of batches whose best two tokens are so close that rounding may swap them; 0 under
-    `rejection` and `block`, which do not compare."""
-    n_redecoded: int = 0
-    """Rows that were decoded again alone, which `strict` asks for."""
+    `rejection`,
+    which does not compare."""
     prefill_s: float = 0.0
     """Time of reading the prompt."""
-    exactness_s: float = 0.0
-    """Time of finding out which batches round as single tokens do, which `strict` asks for."""
     first_token_s: float | None = None
     """From the request to the first committed token."""
     decode_s: float = 0.0
@@ -460,7 +456,6 @@ class GenerationStats:
             by_source=_by_source(rounds),
             by_position=_by_position(rounds),
             n_near_ties=sum(each.n_near_ties for each in rounds),
-            n_redecoded=sum(each.is_redecoded for each in rounds),
             first_token_s=first.first_token_s,
             decode_s=sum(each.elapsed_s for each in rounds),
             plain_step_s=last.plain_step_s,
@@ -479,7 +474,7 @@ class GenerationStats:
 NOTHING_COUNTED = GenerationStats()
 SUMMED = (
     "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_near_ties",
-    "n_redecoded", "prefill_s", "exactness_s", "decode_s", "n_thinking", "thinking_s",
+    "prefill_s", "decode_s", "n_thinking", "thinking_s",
 )  # fmt: skip
 """Figures of two parts of a reply that add up."""
 

@@ -264,7 +264,6 @@ def make_subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) ->
         n_tokens=plan.n_tokens,
         seed=plan.seed,
         verification=plan.speculation.verification,
-        strict=plan.speculation.strict,
     )
 
 

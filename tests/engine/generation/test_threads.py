@@ -493,18 +493,13 @@ def session_beside_others(
 
 
 @pytest.mark.parametrize(
-    ("is_strict", "seed", "rounds_by_threads", "n_expected"),
-    [
-        (False, None, True, 1),
-        (True, None, True, 2),
-        (False, 7, True, 2),
-        (True, 7, False, 1),
-    ],
+    ("seed", "rounds_by_threads", "n_expected"),
+    [(None, True, 1), (7, True, 2), (7, False, 1)],
 )
-def test_strict_and_seeded_replies_keep_the_usual_threads_where_these_round_otherwise(
-    is_strict: bool, seed: int | None, rounds_by_threads: bool, n_expected: int
+def test_seeded_replies_keep_the_usual_threads_where_these_round_otherwise(
+    seed: int | None, rounds_by_threads: bool, n_expected: int
 ) -> None:
-    settings = SpeculationSettings(predictor=PredictorName.OFF, strict=is_strict)
+    settings = SpeculationSettings(predictor=PredictorName.OFF)
     session, backend = session_beside_others(
         two_cores(n_busy=1), settings, rounds_by_threads=rounds_by_threads
     )
