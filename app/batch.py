@@ -449,7 +449,7 @@ def answer_all(
             case Finished() as finished:
                 results.append(result_of(one, finished, clock() - since[one.number], model))
                 progress.n_done += 1
-                progress.n_tokens += finished.stats.n_emitted
+                progress.n_tokens += finished.stats.n_emitted or 0
             case _:
                 continue
         progress.elapsed_s = clock() - began

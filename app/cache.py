@@ -14,7 +14,6 @@ from engine.errors import CacheStoreError, EngineError, StateError
 from engine.validation import nearest
 
 if TYPE_CHECKING:  # the chat asks here for owners' names alone
-    from app.config import Settings
     from engine.cache.namespace import Namespace
     from engine.cache.radix import StoredState
     from engine.cache.snapshot_store import SnapshotStore
@@ -24,8 +23,6 @@ NOBODY = ""
 CHAT = "chat:"
 """Begins the name of an owner that is a chat; its number follows."""
 ALL = 1_000_000
-IMPORT_S = 600.0
-"""How long the engine may take to read a slot file, in seconds."""
 
 
 def owner_of(chat_id: int) -> str:
@@ -249,85 +246,3 @@ def verified(
 
 def _used_at(entry: "StoredState") -> float:
     return entry.used_at
-
-
-def export_slot(
-    store: "SnapshotStore",
-    model: CachedModel,
-    entry: "StoredState",
-    path: Path,
-    *,
-    n_streams: int = 1,
-) -> int:
-    """Write the line that a snapshot ends as a slot file of llama-server; gives its tokens.
-
-    Args:
-        store: Where the snapshots lie.
-        model: What the snapshot is of.
-        entry: The snapshot.
-        path: The file; one that is there is replaced.
-        n_streams: Streams of cells of the server: 1 where its slots share them, else its slots.
-
-    Raises:
-        StateError: a part of the line is gone or damaged, or is none of llama.cpp.
-        CacheStoreError: a snapshot cannot be read, or the file cannot be written.
-    """
-    from engine.backends.llama_cpp.slot_file import write_slot_file
-    from engine.cache.radix import unpack
-
-    line, by_line = [entry], {each.line: each for each in model.entries}
-    while line[-1].start:
-        before = by_line.get(line[-1].parent)
-        if before is None:
-            raise StateError(f"the start of the line of {entry.key} is not on disk any more")
-        line.append(before)
-    line.reverse()
-    tokens = unpack(b"".join(each.packed for each in line))
-    states = [store.read(each) for each in line]
-    try:
-        write_slot_file(path, tokens, states, n_streams=n_streams)
-    except OSError as error:
-        raise CacheStoreError(f"{path} cannot be written: {error.strerror or error}") from error
-    return len(tokens)
-
-
-def import_slot(
-    path: Path, model: str | None, settings: "Settings", note: Callable[[str], None]
-) -> str:
-    """Keep what a slot file of llama-server holds for the chats of a model; gives what was kept.
-
-    The model is loaded with the cache types of the file, so that llama.cpp's own layout is what the
-    state is held against.
-
-    Args:
-        path: The file.
-        model: Path or name; None is the usual one.
-        settings: The user's.
-        note: Called with what the user should know.
-
-    Raises:
-        EngineError: the file is none, is another model's, or nothing is kept here.
-    """
-    from app.opening import ModelRequest, loaded_engine, open_model
-    from engine.backends.llama_cpp.slot_file import read_slot_file
-    from engine.events import TiersChanged
-
-    if not settings.cache.enabled or not settings.cache.cold:
-        raise CacheStoreError("nothing is kept on disk: see enabled and cold under [cache]")
-    try:
-        saved = read_slot_file(path)
-    except OSError as error:
-        raise CacheStoreError(f"{path} cannot be read: {error.strerror or error}") from error
-    types = f"{saved.type_k}/{saved.type_v}" if saved.type_k and saved.type_v else None
-    configuration = open_model(ModelRequest(model=model, kv=types), settings).configuration
-    cache = settings.cache.cache(paths.snapshots_dir())
-    with loaded_engine(configuration, note, cache=cache) as engine:
-        engine.client.manage_cache("import", str(path.absolute()))
-        for event in engine.events(IMPORT_S):
-            told = event.report.notes if isinstance(event, TiersChanged) else ()
-            for each in told:
-                if each.is_problem:
-                    raise StateError(each.text)
-                if path.name in each.text:
-                    return f"{configuration.model_path.stem}: {each.text}"
-    raise AssertionError("events end with an error")

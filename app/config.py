@@ -146,12 +146,10 @@ class SpeculationDefaults(_Section):
     n_draft: DraftLength = 3
     """Tokens drafted a round under `fixed`."""
     verification: Verification = "coupled"
-    """How drafts are judged above temperature 0: `coupled` and `match` keep the text of a seed,
-    `rejection` and `block` accept more and keep its law only."""
+    """How drafts are judged above temperature 0: `coupled` keeps the text of a seed, `rejection`
+    accepts more and keeps its law only."""
     bonus_token: bool = True
     """Whether the model adds a token of its own behind a draft that was accepted whole."""
-    strict: bool = False
-    """Whether drafts keep to batches that round as plain decoding does; for `coupled`, `match`."""
 
     def speculation(self) -> SpeculationSettings:
         """These settings as a session takes them."""

@@ -71,9 +71,9 @@ def short_nbytes(n: int) -> str:
     return f"{number}{unit[0]}"
 
 
-def counted(n: int, noun: str) -> str:
-    """A count with its noun: `1 hit`, `2 misses`."""
-    return f"{count(n)} {plural(n, noun)}"
+def counted(n: int | None, noun: str) -> str:
+    """A count with its noun: `1 hit`, `2 misses`; a dash where nobody counted."""
+    return f"{count(n)} {plural(0 if n is None else n, noun)}"
 
 
 def listed(*counted: tuple[int, str]) -> str:
@@ -90,9 +90,9 @@ def plural(n: float, noun: str) -> str:
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
-def count(n: int) -> str:
-    """A count with thousands separated."""
-    return f"{n:,}"
+def count(n: int | None) -> str:
+    """A count with thousands separated, a dash where nobody counted."""
+    return NO_VALUE if n is None else f"{n:,}"
 
 
 def percent(fraction: float | None) -> str:

@@ -96,7 +96,7 @@ def _trial(session: ServerSession) -> Check:
         return Check("trial reply", "fail", str(generation.fault), advice)
     finished = next((event for event in reversed(told) if isinstance(event, Finished)), None)
     stats = None if finished is None else finished.stats
-    if stats is None or not stats.n_emitted:
+    if stats is None or stats.n_emitted == 0:
         return Check("trial reply", "note", "it ended without a token")
     speed = "" if stats.decode_tps is None else f", {fmt.rate(stats.decode_tps)} tok/s"
     first = "" if stats.first_token_s is None else f", first {fmt.seconds(stats.first_token_s)}"

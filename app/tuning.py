@@ -13,7 +13,7 @@ from app.config import Settings
 from app.opening import ModelRequest, choose_model, open_here
 from engine.configuration import SpeculationSettings
 from engine.errors import PresetError, PresetFileError
-from engine.generation.cpu_load import ProcessorLoad
+from engine.generation.cpu_load import ProcessorLoad, threads_beside
 from engine.memory.estimate import estimate
 from engine.memory.hardware import usable_cores, usable_devices
 from engine.memory.units import MIB
@@ -214,11 +214,6 @@ def draft_prompts() -> tuple[str, ...]:
         sorted((prompt.text for prompt in read_set(name)), key=len) for name in (CHAT, GROUNDED)
     ]
     return tuple(chain.from_iterable(zip(*sets, strict=False)))
-
-
-def threads_beside(free: float | None, n_cores: int) -> int:
-    """Threads that a chat begins with where so many cores are free."""
-    return n_cores if free is None else min(max(int(free), 1), n_cores)
 
 
 def _check_name(name: str, model: Path) -> None:

@@ -8,8 +8,7 @@ it computes it alone: every text must be that of plain decoding. `fast` decodes 
 of 512, whose kernels round otherwise for several rows than for one: here the table says how many
 replies part, at which token, and how close the model's best two tokens were there. That margin is
 measured by decoding plain decoding's line once more, token by token; a line that does not come out
-again is counted as `unsteady`. The same runs with `strict`, alternating with those without it, say
-how much rarer that is and what it costs. Greedy replies need no seed, so they run once a prompt.
+again is counted as `unsteady`. Greedy replies need no seed, so they run once a prompt.
 """
 
 import argparse
@@ -68,13 +67,11 @@ class Case:
     predictor: str
     rule: str
     drawing: str
-    strict: bool
     n_runs: int = 0
     n_tokens: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
     n_near_ties: int = 0
-    n_redecoded: int = 0
     decode_s: float = 0.0
     partings: list[Parting] = field(default_factory=list)
 
@@ -188,24 +185,21 @@ def run_all(
     machine: Machine, kernels: str, prompts: list[BenchPrompt], options: argparse.Namespace
 ) -> list[Case]:
     """Every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
-    cases: dict[tuple[str, str, str, bool], Case] = {}
+    cases: dict[tuple[str, str, str], Case] = {}
     again = [("plain again", "-", PLAIN)]
-    first = next(requests(prompts[0].text, options))[1]
-    machine.reply(replace(EAGER, strict=True), replace(first, max_tokens=1))  # measures, once
     for number, prompt in enumerate(prompts, 1):
         print(f"{kernels}: prompt {number} of {len(prompts)}", file=sys.stderr, flush=True)
         for drawing, request in requests(prompt.text, options):
             plain = machine.reply(PLAIN, request)
             for predictor, rule, settings in (*ways(machine.predictors, options.lengths), *again):
-                for strict in (False, True) if is_compared(kernels, settings) else (False,):
-                    key = predictor, rule, drawing, strict
-                    case = cases.setdefault(key, Case(kernels, *key))
-                    drafted = machine.reply(replace(settings, strict=strict), request)
-                    add(case, drafted.stats, len(drafted.token_ids))
-                    at = first_divergence(plain.token_ids, drafted.token_ids)
-                    if at is not None:
-                        margin = machine.margin(request, plain, at)
-                        case.partings.append(Parting(prompt.name, request.seed or 0, at, margin))
+                key = predictor, rule, drawing
+                case = cases.setdefault(key, Case(kernels, *key))
+                drafted = machine.reply(settings, request)
+                add(case, drafted.stats, len(drafted.token_ids))
+                at = first_divergence(plain.token_ids, drafted.token_ids)
+                if at is not None:
+                    margin = machine.margin(request, plain, at)
+                    case.partings.append(Parting(prompt.name, request.seed or 0, at, margin))
     return list(cases.values())
 
 
@@ -229,43 +223,32 @@ def ways(
         yield predictor.value, "auto", replace(settings, controller=ControllerName.AUTO)
 
 
-def is_compared(kernels: str, settings: SpeculationSettings) -> bool:
-    """Whether `strict` runs beside the run without it."""
-    return kernels == "fast" and settings is not PLAIN
-
-
 def add(case: Case, stats: GenerationStats, n_tokens: int) -> None:
     case.n_runs += 1
     case.n_tokens += n_tokens
     case.n_drafted += stats.n_drafted
     case.n_accepted += stats.n_accepted
     case.n_near_ties += stats.n_near_ties
-    case.n_redecoded += stats.n_redecoded
     case.decode_s += stats.decode_s
 
 
 def tell(cases: list[Case]) -> None:
     print(
-        f"\n{'kernels':9} {'predictor':11} {'rule':7} {'drawn':6} {'strict':6} {'runs':>4} "
-        f"{'same':>4} {'tokens':>6} {'draft':>6} {'right':>6} {'ties':>4} {'again':>5} {'s':>6}"
+        f"\n{'kernels':9} {'predictor':11} {'rule':7} {'drawn':6} {'runs':>4} "
+        f"{'same':>4} {'tokens':>6} {'draft':>6} {'right':>6} {'ties':>4} {'s':>6}"
         "  parts at token (margin)"
     )
     for case in cases:
         print(
             f"{case.kernels:9} {case.predictor:11} {case.rule:7} {case.drawing:6} "
-            f"{'yes' if case.strict else 'no':6} {case.n_runs:4d} {case.n_same:4d} "
+            f"{case.n_runs:4d} {case.n_same:4d} "
             f"{case.n_tokens:6d} {case.n_drafted:6d} {case.n_accepted:6d} {case.n_near_ties:4d} "
-            f"{case.n_redecoded:5d} {case.decode_s:6.1f}  {placed(case.partings)}",
+            f"{case.decode_s:6.1f}  {placed(case.partings)}",
             flush=True,
         )
     drafting = [case for case in cases if case.n_drafted]
-    for strict in (False, True):
-        for drawing in dict.fromkeys(case.drawing for case in drafting):
-            told = [case for case in drafting if (case.strict, case.drawing) == (strict, drawing)]
-            if told:
-                print(summary(told))
-    for line in costs(drafting):
-        print(line)
+    for drawing in dict.fromkeys(case.drawing for case in drafting):
+        print(summary([case for case in drafting if case.drawing == drawing]))
 
 
 def placed(partings: list[Parting]) -> str:
@@ -281,7 +264,7 @@ def summary(cases: list[Case]) -> str:
     partings = [parting for case in cases for parting in case.partings]
     n_runs = sum(case.n_runs for case in cases)
     margins = sorted(parting.margin for parting in partings if parting.margin is not None)
-    name = f"{one.kernels}, {one.drawing}{', strict' if one.strict else ''}"
+    name = f"{one.kernels}, {one.drawing}"
     told = f"{name}: {n_runs - len(partings)} of {n_runs} replies are plain decoding's"
     if margins:
         places = [parting.at for parting in partings]
@@ -292,24 +275,6 @@ def summary(cases: list[Case]) -> str:
             f"{len(margins)} below {NEAR_TIE}"
         )
     return told
-
-
-def costs(cases: list[Case]) -> Iterator[str]:
-    """Tell what `strict` costs: the time of a token with it over the time without, and rows."""
-    strict = [case for case in cases if case.strict]
-    loose = [case for case in cases if not case.strict]
-    for drawing in dict.fromkeys(case.drawing for case in strict):
-        times = []
-        for side in (strict, loose):
-            chosen = [case for case in side if case.drawing == drawing]
-            n_tokens = sum(case.n_tokens for case in chosen)
-            times.append(sum(case.decode_s for case in chosen) / n_tokens)
-            if side is strict:
-                share = sum(case.n_redecoded for case in chosen) / n_tokens
-        yield (
-            f"strict, {drawing}: {share:.2%} of tokens decoded again alone, "
-            f"{times[0] / times[1]:.3f} of the time of a token without it"
-        )
 
 
 if __name__ == "__main__":

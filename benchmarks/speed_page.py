@@ -36,9 +36,9 @@ READING = """\
   stands where the mean would lie with other prompts like these (95 %, bootstrap over prompts).
 - **Same text** counts replies with the very tokens of the same program's plain decoding, and for
   that one itself, with those of kvchat's. A batch of several rows is summed in another order than a
-  single row, so a near tie may fall the other way in every program here; `strict` in kvchat decodes
-  near ties again. Programs also cut a prompt into other batches, and transformers computes with
-  other numbers, so that two plain texts may part, too.
+  single row, so a near tie may fall the other way in every program here. Programs also
+  cut a prompt into other batches, and transformers computes with other numbers, so that two plain
+  texts may part, too.
 - **Accepted** is the share of drafted tokens that the model confirmed, where the program tells it;
   **per pass** is how many tokens a pass through the model brought.
 - Modes with two numbers (4/4) look for runs of up to the first length and draft the second, which

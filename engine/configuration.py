@@ -24,7 +24,7 @@ CompileMode = Literal["off", "auto", "on"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "none"]
 Thinking = Literal["auto", "off"]
-Verification = Literal["coupled", "match", "rejection", "block"]
+Verification = Literal["coupled", "rejection"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MOST_COUNT = 2**31 - 1
@@ -179,13 +179,10 @@ class SpeculationSettings:
     draft_min_confidence: Probability = 0.6
     """Probability under which a draft model stops drafting; 0 never stops."""
     verification: Verification = "coupled"
-    """How a draft is judged above temperature 0: `coupled` and `match` give the same text as no
-    draft; `rejection` and `block` accept more and keep the law of the text, not the text."""
+    """How a draft is judged above temperature 0: `coupled` gives the same text as no draft,
+    `rejection` accepts more and keeps the law of the text, not the text."""
     bonus_token: bool = True
     """Whether the target adds a token of its own to a draft that was accepted whole."""
-    strict: bool = False
-    """Whether drafts keep to the batches that come out to the bit as plain decoding's steps, or,
-    where there are none, near ties are decoded again alone; for `coupled` and `match`."""
 
     @property
     def drafts_from_text(self) -> bool:
@@ -462,6 +459,12 @@ class Configuration(EngineSettings):
         if self.server is None:
             return str(self.model_path)
         return f"{self.server}#{self.model_path}" if self.model_path.name else self.server
+
+    @property
+    def without_drafts(self) -> "Configuration":
+        """The same with nothing that drafts."""
+        off = replace(self.speculation, predictor=PredictorName.OFF)
+        return replace(self, draft=None, speculation=off)
 
     @property
     def kv_types(self) -> KVTypes:

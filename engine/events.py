@@ -167,7 +167,8 @@ class CommittedToken:
     drafted the one before it. None in plain rounds."""
     margin: float | None = None
     """By how many logits the target preferred it to the next best, the noise of the draw included;
-    None under `rejection` and `block`, which do not compare."""
+    None under `rejection`,
+    which does not compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,6 @@ class RoundFinished:
     """For each verified token whether it was accepted."""
     n_near_ties: int = 0
     """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
-    is_redecoded: bool = False
-    """Whether such a row was decoded again alone, which `strict` asks for."""
     first_token_s: float | None = None
     """From the request to the first committed token, in the round that brought it."""
 
@@ -342,29 +341,27 @@ class PositionCounts:
 class GenerationStats:
     """Counts and times of one reply."""
 
-    n_prompt: int = 0
-    n_reused: int = 0
+    n_prompt: int | None = 0
+    n_reused: int | None = 0
+    """Both are None where a server does not count them."""
     n_rounds: int = 0
     n_drafted: int = 0
     n_verified: int = 0
     n_examined: int = 0
     n_accepted: int = 0
     """Drafted tokens that are part of the reply: never more than `n_emitted`."""
-    n_emitted: int = 0
+    n_emitted: int | None = 0
     """Tokens that the model said, the one that ended its turn included: one more than `token_ids`
-    has then."""
+    has then. None where a server does not count."""
     by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
     """By index in the draft, up to the last that was examined."""
     n_near_ties: int = 0
     """Rows of batches whose best two tokens are so close that rounding may swap them; 0 under
-    `rejection` and `block`, which do not compare."""
-    n_redecoded: int = 0
-    """Rows that were decoded again alone, which `strict` asks for."""
+    `rejection`,
+    which does not compare."""
     prefill_s: float = 0.0
     """Time of reading the prompt."""
-    exactness_s: float = 0.0
-    """Time of finding out which batches round as single tokens do, which `strict` asks for."""
     first_token_s: float | None = None
     """From the request to the first committed token."""
     decode_s: float = 0.0
@@ -403,7 +400,7 @@ class GenerationStats:
     @property
     def tokens_per_round(self) -> float | None:
         """Emitted tokens over passes through the model."""
-        return self.n_emitted / self.n_rounds if self.n_rounds else None
+        return self.n_emitted / self.n_rounds if self.n_rounds and self.n_emitted else None
 
     @property
     def speedup(self) -> float | None:
@@ -422,7 +419,7 @@ class GenerationStats:
         step, and who drafted at the end. The wait for the first token is the earlier's.
         """
         sums = {name: getattr(self, name) + getattr(later, name) for name in SUMMED}
-        n_emitted, decode_s = sums["n_emitted"], sums["decode_s"]
+        n_emitted, decode_s = (self.n_emitted or 0) + (later.n_emitted or 0), sums["decode_s"]
         saved = [each.saved_s for each in (self, later) if each.saved_s is not None]
         most_s = most_saved_s(n_emitted, sums["n_rounds"], decode_s)
         error_s = hypot(self.saved_error_s or 0.0, later.saved_error_s or 0.0)
@@ -430,6 +427,7 @@ class GenerationStats:
         return replace(
             later,
             **sums,
+            n_emitted=None if later.n_emitted is None else n_emitted,
             by_source=_added_sources(self.by_source, later.by_source),
             by_position=_added_positions(self.by_position, later.by_position),
             first_token_s=self.first_token_s if is_timed else later.first_token_s,
@@ -456,7 +454,6 @@ class GenerationStats:
             by_source=_by_source(rounds),
             by_position=_by_position(rounds),
             n_near_ties=sum(each.n_near_ties for each in rounds),
-            n_redecoded=sum(each.is_redecoded for each in rounds),
             first_token_s=first.first_token_s,
             decode_s=sum(each.elapsed_s for each in rounds),
             plain_step_s=last.plain_step_s,
@@ -474,8 +471,8 @@ class GenerationStats:
 
 NOTHING_COUNTED = GenerationStats()
 SUMMED = (
-    "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_emitted", "n_near_ties",
-    "n_redecoded", "prefill_s", "exactness_s", "decode_s", "n_thinking", "thinking_s",
+    "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_near_ties",
+    "prefill_s", "decode_s", "n_thinking", "thinking_s",
 )  # fmt: skip
 """Figures of two parts of a reply that add up."""
 

@@ -236,6 +236,11 @@ def _loaded(
 
 def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     notes = [*target.notes]
+    if target.n_ctx != configuration.n_ctx:
+        notes.append(
+            f"the context has {target.n_ctx} tokens, {configuration.n_ctx} were asked for: "
+            "llama.cpp makes it in steps of 256"
+        )
     if target.chat_template is None:
         notes.append(
             "this model has no chat template, so it is probably no chat model: "

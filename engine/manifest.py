@@ -52,7 +52,6 @@ class Hashes(Strict, frozen=True):
 
     model: tuple[Digest, ...] = Field(min_length=1)
     """Of each part of the model."""
-    draft: tuple[Digest, ...] = ()
     lora: tuple[Digest, ...] = ()
     """Of each adapter."""
     grammar: tuple[Digest, ...] = ()
@@ -115,7 +114,7 @@ class Manifest(Strict, frozen=True):
         )
 
     def configuration(self, find: Callable[[str], Path]) -> Configuration:
-        """The configuration of the run.
+        """The configuration of the run, without drafts: the text then follows from the model alone.
 
         Args:
             find: Gives the file of a model that is named by path; raises where it is not there.
@@ -126,10 +125,8 @@ class Manifest(Strict, frozen=True):
         """
         if self.preset.model is None:
             raise ManifestError("preset.model is missing: name the model's file")
-        draft = self.preset.draft
-        return as_written(
-            self.preset, find(self.preset.model), None if draft is None else find(draft.model)
-        )
+        rules = self.preset.model_copy(update={"draft": None})
+        return as_written(rules, find(self.preset.model)).without_drafts
 
 
 def made_manifest(
@@ -166,7 +163,7 @@ def made_manifest(
             max_tokens=request.max_tokens,
             stop=request.stop,
             hashes=hashes,
-            preset=preset_of(configuration, "manifest"),
+            preset=preset_of(configuration.without_drafts, "manifest"),
         )
     except ValidationError as error:
         raise ManifestError(faults_of(error, Manifest, "this run")) from error
@@ -217,10 +214,8 @@ def hashes_of(configuration: Configuration, hash_file: HashFile) -> Hashes:
     Raises:
         ModelFileError: a file cannot be read.
     """
-    draft = configuration.draft
     return Hashes(
         model=tuple(map(hash_file, read_gguf(configuration.model_path).paths)),
-        draft=() if draft is None else tuple(map(hash_file, read_gguf(draft.model_path).paths)),
         lora=tuple(map(hash_file, configuration.lora_paths)),
         grammar=tuple(
             hash_file(Path(path))
@@ -238,8 +233,7 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
         ModelFileError: a file cannot be read.
     """
     found, wanted = hashes_of(configuration, hash_file), manifest.hashes
-    draft = None if configuration.draft is None else configuration.draft.model_path
-    paths = {"model": configuration.model_path, "draft": draft, "lora": None, "grammar": None}
+    paths = {"model": configuration.model_path, "lora": None, "grammar": None}
     for name, path in paths.items():
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:

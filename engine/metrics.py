@@ -68,7 +68,6 @@ VERIFIED = _counter("verified_tokens", "Guessed tokens that were in a batch.", "
 EXAMINED = _counter("examined_tokens", "Verified tokens up to the first miss.", "source")
 ACCEPTED = _counter("accepted_tokens", "Verified tokens that became text.", "source")
 NEAR_TIES = _counter("near_ties", "Rows whose best two tokens rounding may swap.")
-REDECODED = _counter("redecoded_rows", "Such rows that were decoded again alone.")
 DRAFT_SECONDS = _counter("draft_seconds", "Time of guessing.")
 VERIFY_SECONDS = _counter("verify_seconds", "Time of passes through the model.")
 DECODE_SECONDS = _counter("decode_seconds", "Time of whole rounds.")
@@ -244,7 +243,6 @@ def _round(event: RoundFinished) -> Iterator[Change]:
         yield EXAMINED, event.n_examined, source
         yield ACCEPTED, event.n_accepted, source
     yield NEAR_TIES, event.n_near_ties, ()
-    yield REDECODED, event.is_redecoded, ()
     yield DRAFT_SECONDS, event.draft_s, ()
     yield VERIFY_SECONDS, event.verify_s, ()
     yield DECODE_SECONDS, event.elapsed_s, ()

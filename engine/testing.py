@@ -98,7 +98,6 @@ class FakeBackend(BaseBackend):
         can_shift: bool | None = None,
         state_format: str = "fake state 1",
         n_threads: int = 1,
-        rounds_by_threads: bool = False,
     ) -> None:
         self.vocabulary = vocabulary or FakeVocabulary()
         self.n_ctx, self.n_batch, self.n_rows = n_ctx, n_batch, n_rows
@@ -109,7 +108,6 @@ class FakeBackend(BaseBackend):
         self.can_shift = can_crop if can_shift is None else can_shift
         self.state_format = state_format
         self.n_threads = (n_threads, n_threads)
-        self.rounds_by_threads = rounds_by_threads
         self.n_threads_set = n_threads
         self.n_saved = 0
         self.n_requantised = 0

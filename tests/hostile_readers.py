@@ -36,12 +36,6 @@ from app.store.records import stats_of
 from app.store.schema import prepare
 from app.store.sql import insert_tree
 from app.themes import read_theme
-from engine.backends.llama_cpp.slot_file import (
-    SLOT_HEADER,
-    SLOT_MAGIC,
-    SLOT_VERSION,
-    read_slot_file,
-)
 from engine.backends.server.facts import ask_facts
 from engine.backends.server.http import Http, TimeLimits
 from engine.backends.server.served_reply import ServedReply
@@ -456,19 +450,6 @@ def _remote_seed() -> bytes:
     return next(path for path in _remote_folder().iterdir() if path.suffix == ".json").read_bytes()
 
 
-def _slot(data: bytes) -> Iterator[str]:
-    saved = read_slot_file(_file(data, "server.slot"))
-    yield f"{saved.tokens} {saved.type_k} {saved.type_v}"
-
-
-def _slot_seed() -> bytes:
-    """A line of three tokens with one layer of attention whose rows have two bytes."""
-    cells = b"".join(struct.pack("<3i", position, 1, 0) for position in range(3))
-    rows = struct.pack("<iQ", 1, 2) + bytes(6)
-    state = struct.pack("<2I", 1, 3) + cells + struct.pack("<2I", 0, 1) + 2 * rows
-    return SLOT_HEADER.pack(SLOT_MAGIC, SLOT_VERSION, 3) + struct.pack("<3i", 5, 6, 7) + state
-
-
 def _table_of_states(data: bytes) -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir=_folder()) as folder:
         (Path(folder) / TABLE).write_bytes(data)
@@ -680,7 +661,6 @@ READERS = [
     _texts("digests of models", _digests, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),
     *([_texts("state of a torch cache", _saved_torch, _saved_torch_seed)] * HAS_TORCH),
-    _texts("slot file of llama-server", _slot, _slot_seed),
     _texts("table of kept states", _table_of_states, _table_seed, share=0.1),
     _texts("answers of a language server", _served, MODELS, STREAM, share=0.3),
     _texts("listings of a hub", _listing, TREE_OF_HUB, FOUND_IN_HUB, share=0.3),

@@ -72,7 +72,6 @@ n_threads = 2
 
 [preset.speculation]
 predictor = "suffix"
-strict = true
 
 [preset.sampling]
 temperature = 0.8

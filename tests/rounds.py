@@ -28,5 +28,4 @@ def a_round(
         verify_s=verify_s or 0.0,
         elapsed_s=draft_s + (verify_s or 0.0),
         plain_step_s=None,
-        is_redecoded=verify_s is None,
     )

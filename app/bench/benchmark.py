@@ -270,7 +270,6 @@ def make_subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) ->
         n_tokens=plan.n_tokens,
         seed=plan.seed,
         verification=plan.speculation.verification,
-        strict=plan.speculation.strict,
     )
 
 
@@ -356,7 +355,7 @@ def _record(
             run_done=lambda policy: progress.run_done(unit.prompt, policy),
         )
     except EngineStoppedError as error:
-        return PromptRecord(*unit.key, failure=str(error)), True
+        return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), True
     return record, False
 
 

@@ -102,7 +102,7 @@ def measure_prompt(
             request = _request(prompt, plan, temperature, plan.seed + pair, plan.n_tokens)
             _run_pair(engine, request, plan, slots, pair, runs, run_done)
     except (RequestFailedError, BenchError) as error:
-        return replace(empty, failure=str(error))
+        return replace(empty, failure=f"{error.title}: {error}")
     return runs.record(empty)
 
 
@@ -161,7 +161,7 @@ class _PromptRuns:
         assert plain is not None, "every pair has plain runs"
         return replace(
             empty,
-            n_prompt=plain.finished.stats.n_prompt,
+            n_prompt=plain.finished.stats.n_prompt or 0,
             is_loop=ends_in_loop(plain.finished.token_ids),
             text=plain.finished.text,
             runs=tuple(self.runs),
@@ -218,7 +218,7 @@ def _run(slot: PlannedReply, pair: int, reply: MeasuredReply, plain: MeasuredRep
         n_rounds=stats.n_rounds,
         n_verified=stats.n_verified,
         n_accepted=stats.n_accepted,
-        n_emitted=stats.n_emitted,
+        n_emitted=stats.n_emitted or 0,
         parts_at=where,
         parts_as="" if where_in_text is None else finished.text[where_in_text:][:N_EXCERPT],
         by_source={

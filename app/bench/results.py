@@ -133,7 +133,6 @@ class BenchSubject:
     """Most tokens of a reply."""
     seed: int
     verification: str
-    strict: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,9 @@ from engine.events import (
 
 
 def verification_label(settings: SpeculationSettings) -> tuple[str, ...]:
-    """The settings of verification that differ from the usual: its name, `strict`, `no bonus`.
-
-    `strict` is left out where it has no meaning, under `rejection` and `block`.
-    """
-    compares = settings.verification in ("coupled", "match")
+    """The settings of verification that differ from the usual: its name, `no bonus`."""
     words = {
         settings.verification: settings.verification != "coupled",
-        "strict": settings.strict and compares,
         "no bonus": not settings.bonus_token,
     }
     return tuple(word for word, is_unusual in words.items() if is_unusual)

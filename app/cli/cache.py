@@ -6,18 +6,15 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from app import paths
-from app.cli import completion
-from app.cli.console import note, print_json, say, tell, tell_over
-from app.cli.options import AGE, FILE, Count, Size, json_option
+from app.cli.console import print_json, say, tell, tell_over
+from app.cli.options import AGE, Size, json_option
 from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
-from engine.configuration import MAX_SLOTS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +37,7 @@ KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
 @click.group(name="cache", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List, verify, prune, send on and clear the states that chats continue from.
+    """List, verify, prune and clear the states that chats continue from.
 
     KEY is a key from `kvchat cache list`, or the beginning of one. All of this works while kvchat
     is open: it computes again what was deleted.
@@ -200,52 +197,6 @@ def drop(keys: tuple[str, ...]) -> None:
         store.delete(list(gone))
         left = store.nbytes
     tell(_removed_text(list(gone.values()), left))
-
-
-@command.command(name="export", help=f"Write a line as a slot file of llama-server. {KEY_HELP}")
-@click.argument("key", metavar="KEY")
-@click.argument("path", metavar="FILE", type=FILE)
-@click.option(
-    "--slots",
-    "n_slots",
-    type=Count(1, MAX_SLOTS),
-    default=1,
-    help="The server's --parallel, where its slots share no cells. [1]",
-)
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-def export(key: str, path: Path, *, n_slots: int, force: bool) -> None:
-    """Write a line as a slot file, which llama-server restores from its --slot-save-path."""
-    from app.cache import cached_models, export_slot
-
-    if path.exists() and not force:
-        raise click.UsageError(f"{path} is there already: --force replaces it")
-    with _store() as store:
-        models = cached_models(store)
-        (entry,) = _chosen(models, (key,))
-        model = next(each for each in models if each.namespace.key == entry.namespace)
-        n_tokens = export_slot(store, model, entry, path, n_streams=n_slots)
-    tell(f"{counted(n_tokens, 'token')} of {one_line(model.name)} are in {path}")
-
-
-@command.command(name="import")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--model",
-    "-m",
-    metavar="MODEL",
-    help="The model that made it. [the settings' model, else the one used last]",
-    shell_complete=completion.models,
-)
-def import_(path: Path, *, model: str | None) -> None:
-    """Keep what a slot file of llama-server holds: chats that begin alike go on from it.
-
-    The file does not name its model: layers, cache types and tokens are checked, and that MODEL
-    made it is taken from you.
-    """
-    from app.cache import import_slot
-    from app.config import require_settings
-
-    tell(import_slot(path, model, require_settings(), note))
 
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:

@@ -110,7 +110,7 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
                     chat.ask(text)
                     is_answered = True
                 except WorkerError as error:
-                    say(f"No reply: {error}")
+                    say(f"No reply: {error.title}: {error}")
                     is_answered = False
     return 0 if is_answered else 1
 

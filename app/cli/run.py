@@ -59,7 +59,7 @@ OF_ONE_REPLY = frozenset(
 """What may not be typed beside `--batch`."""
 OF_A_MODEL_HERE = (
     "type_k", "type_v", "dtype", "lora", "n_gpu_layers", "predictor", "controller", "n_draft",
-    "verification", "bonus_token", "strict",
+    "verification", "bonus_token",
 )  # fmt: skip
 """What a server was started with, and no request can say."""
 RULES = ("type_k", "type_v", "dtype", "lora", "n_gpu_layers")
@@ -69,7 +69,7 @@ PLAIN_OWNER = "chat"
 PARALLEL = 4
 """Replies of a batch that are made at once."""
 USAGE = 'kvchat run "..."'
-VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
+VERIFICATIONS = click.Choice(["coupled", "rejection"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,6 @@ run_options = joined(
     click.option("--verification", type=VERIFICATIONS, help="How drafted tokens are accepted."),
     click.option("--bonus-token/--no-bonus-token", default=None,
                  help="One more token after a draft that was accepted whole."),
-    click.option("--strict/--no-strict", default=None,
-                 help="Draft only where the text stays that of plain decoding."),
     click.option("--temperature", type=sampling("temperature"),
                  help="Randomness of the choice; 0 always takes the likeliest token."),
     click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all."),
@@ -216,8 +214,8 @@ run_options = joined(
                  help="Make a written run again, token for token; its model is checked by its "
                  "hash."),
     click.option("--write-manifest", "written_path", type=FILE,
-                 help="Write all that this run is made of, and its tokens; drafts are then "
-                 "--strict."),
+                 help="Write all that this run is made of, and its tokens; it goes "
+                 "without drafts."),
     click.option("--batch", "batch_path", type=FILE,
                  help="Answer the prompts of this file, a JSON line each."),
     click.option("--out", "out_path", type=FILE, help="Where a batch's results are appended."),
@@ -400,8 +398,6 @@ def _overridden(
 
     if configuration.server is not None:
         _refuse_at_server(outputs)
-    if outputs.written_path is not None:  # what the moment decides would be other the next time
-        typed["strict"] = typed["strict"] is not False
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
     sampling = with_answer(configuration.sampling, given)
     speculation = configuration.speculation
@@ -409,11 +405,24 @@ def _overridden(
         speculation = with_predictor(speculation, str(given.pop("predictor")))
     if "controller" in given:
         given["controller"] = ControllerName(str(given["controller"]))
-    return replace(
+    configured = replace(
         configuration,
         speculation=replace(speculation, **_of(speculation, given)),
         sampling=replace(sampling, **_of(sampling, given)),
     )
+    return configured if outputs.written_path is None else _repeatable(configured)
+
+
+def _repeatable(configuration: "Configuration") -> "Configuration":
+    """Without drafts, and with threads that do not follow the load: both can flip near ties."""
+    from engine.generation.cpu_load import ProcessorLoad, threads_beside
+    from engine.memory.hardware import thread_counts
+
+    usual = thread_counts(configuration.n_threads, configuration.n_threads_batch)
+    if configuration.n_threads is None:
+        free = ProcessorLoad().free_now()
+        usual = (threads_beside(free, usual[0]), threads_beside(free, usual[1]))
+    return replace(configuration.without_drafts, n_threads=usual[0], n_threads_batch=usual[1])
 
 
 def _of(values: object, given: dict[str, object]) -> dict[str, Any]:

@@ -67,14 +67,19 @@ BESIDE_MANIFEST = ("manifest_path", "model", *(each.name for each in fields(Outp
 
 def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, object]:
     """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
+    from engine.model.reasoning import Thought
+
+    thought = Thought.of(finished.text)
     return {
         "text": finished.text,
+        "thinking": None if thought is None else thought.text,
+        "answer": finished.text if thought is None else thought.answer,
         "finish_reason": finished.reason.value,
         "fits_grammar": finished.fits_grammar,
         "token_ids": finished.token_ids,
         "seed": finished.seed,
         **finished.stats.figures(),
-        "prompt": None if prompt is None else asdict(prompt),
+        "prompt": asdict(prompt) if prompt is not None and prompt.n_prompt else None,
     }
 
 

@@ -135,7 +135,7 @@ def identity_of(pairs: Sequence[Pair]) -> Identity | None:
     return Identity(
         n_pairs=len(pairs),
         n_same=divergences.count(None),
-        n_tokens=pairs[-1].first.tally.n_emitted,
+        n_tokens=pairs[-1].first.tally.n_emitted or 0,
         divergence=told[-1] if told else None,
     )
 

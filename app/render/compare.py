@@ -184,7 +184,7 @@ def _or_end(words: str) -> str:
 def _why(divergence: Divergence, comparison: Comparison) -> str:
     is_drawn = comparison.request.sampling.temperature > 0
     methods = {side.settings.verification for side in comparison.sides if not side.is_plain}
-    if is_drawn and methods & {"rejection", "block"}:
+    if is_drawn and "rejection" in methods:
         return "  rejection keeps the law of the text, not the text"
     if divergence.margin is None:
         return ""

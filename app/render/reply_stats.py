@@ -31,7 +31,7 @@ def _made_by(message: StoredMessage) -> str:
 
 
 def _speed(stats: GenerationStats) -> str:
-    if not stats.n_emitted:
+    if stats.n_emitted == 0:
         return "ended before its first token"
     text = f"{fmt.counted(stats.n_emitted, 'token')} in {fmt.seconds(stats.decode_s)}"
     if stats.decode_tps is not None:
@@ -42,6 +42,8 @@ def _speed(stats: GenerationStats) -> str:
 
 
 def _prompt(stats: GenerationStats) -> str:
+    if stats.n_prompt is None:
+        return ""
     read = f"prompt of {fmt.counted(stats.n_prompt, 'token')}"
     if stats.n_reused:
         read += f", {fmt.count(stats.n_reused)} of them reused"

@@ -60,16 +60,13 @@ _KNOBS = (
 
 _JUDGED: dict[Verification, str] = {
     "coupled": "coupled: the text of no drafts",
-    "match": "match: the same, fewer accepted",
     "rejection": "rejection: more accepted, another text",
-    "block": "block: most accepted, another text",
 }
 _THINKS: dict[Thinking, str] = {
     "auto": "auto: as the template has it",
     "off": "off: answers at once",
 }
 _BONUS = {True: "on: one behind a draft accepted whole", False: "off: saves a row of each batch"}
-_STRICT = {False: "off", True: "on: batches that round as plain decoding"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
@@ -130,8 +127,6 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             yield _choice("verification", _JUDGED, speculation.verification)
             yield Label("bonus token", classes="label")
             yield _choice("bonus_token", _BONUS, speculation.bonus_token)
-            yield Label("strict", classes="label")
-            yield _choice("strict", _STRICT, speculation.strict)
 
     def on_mount(self) -> None:
         self.query_one("#system-prompt").focus()
@@ -175,7 +170,6 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             self._settings.speculation,
             verification=next(name for name in _JUDGED if name == verification),
             bonus_token=self.query_one("#bonus_token", Select).value is True,
-            strict=self.query_one("#strict", Select).value is True,
         )
 
 

@@ -257,11 +257,10 @@ def load_tokens(packed: bytes | None) -> tuple[int, ...] | None:
     return None if packed is None else struct.unpack(f"<{len(packed) // 4}i", packed)
 
 
-COUNTS = (
-    "n_prompt", "n_reused", "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted",
-    "n_emitted",
-)  # fmt: skip
+COUNTS = ("n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted")
 """What every kvchat kept."""
+UNCOUNTED = {"n_prompt": None, "n_reused": None, "n_emitted": None}
+"""What a server may not count."""
 LONGEST_STEP_S = 1000.0
 """A kept step is believed up to this."""
 
@@ -275,7 +274,7 @@ def stats_of(message: StoredMessage) -> GenerationStats | None:
     if kept is None or not numbers.keys() >= {*COUNTS}:
         return None
     return GenerationStats(
-        **numbers,
+        **(UNCOUNTED | numbers),
         by_source=_sources(kept.get("by_source")),
         by_position=_positions(kept.get("by_position")),
         predictor=message.predictor,
@@ -312,7 +311,7 @@ def _positions(kept: object) -> tuple[PositionCounts, ...]:
 
 _Statistics = GenerationStats | SourceCounts | PositionCounts
 _READ: dict[object, Callable[[object], float | None]] = {
-    int: _count, float: _number, float | None: _number,
+    int: _count, int | None: _count, float: _number, float | None: _number,
 }  # fmt: skip
 
 

@@ -244,11 +244,6 @@ class Backend(Protocol):
         """Threads that it was opened with: of decode steps, of prefills."""
         ...
 
-    @property
-    def rounds_by_threads(self) -> bool:
-        """Whether the logits of a step depend on the number of threads that computed it."""
-        ...
-
     def set_threads(self, n_threads: int) -> None:
         """Compute with another number of threads from the next call on, whatever its batch."""
         ...

@@ -24,7 +24,6 @@ class BaseBackend:
     shares_cells = False
     n_sequences = 1
     n_threads: tuple[int, int] = (1, 1)
-    rounds_by_threads = False
     is_aborted = False
     no_states = "this backend saves no states"
     no_adapters = "this backend applies no adapters"

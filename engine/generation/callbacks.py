@@ -66,7 +66,7 @@ class CallbackDecoder:
     """Draws tokens from a target function, faster by the guesses of a draft function.
 
     The tokens follow the law of the target and the sampler alone: at temperature 0, and with
-    `coupled` or `match` verification, they are those of the target without a draft. One call of the
+    `coupled` verification, they are those of the target without a draft. One call of the
     target gives each round's tokens; `strict` takes further ones, to compare. A draft function that
     raises, proposes garbage or answers late is left out, and `SpeculationChanged` says why.
 

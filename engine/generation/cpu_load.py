@@ -100,3 +100,8 @@ def wanted_cores(others: float, own: float, n_threads: int, n_cores: int) -> flo
     if own and own + others > FULL * n_cores:
         return others * max(1.0, n_threads / own)
     return others
+
+
+def threads_beside(free: float | None, n_threads: int) -> int:
+    """Threads to use where so many cores are free, at most `n_threads`; None is unknown."""
+    return n_threads if free is None else max(1, min(int(free + 0.5), n_threads))

@@ -9,7 +9,7 @@ invariant. Everything is reported by events; nobody is called. What has to be co
 
 import secrets
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Step
 from engine.cache.recall import Recall
@@ -57,7 +57,7 @@ from engine.sampling import Sampler
 from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter
 from engine.speculation.predictor_pool import PredictorPool, ReplyPredictors
-from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
+from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
 COSTS_EVERY = 16
@@ -89,9 +89,6 @@ class Shared:
     """How the target thinks; None where it does not."""
     marker_tokens: frozenset[int]
     """Control tokens that part its thinking from its answers."""
-    exactness: Exactness = field(default_factory=Exactness)
-    n_held: int = 0
-    """Replies under way that have to round as they did before."""
 
 
 class ReplyLoop:
@@ -110,11 +107,6 @@ class ReplyLoop:
         self._opens = ""
         """What the prompt ends with of the thinking."""
         self._watch = Stopwatch()
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether its steps have to round as they do alone."""
-        return self._wanted.strict
 
     @property
     def adapters(self) -> tuple[Adapter, ...] | None:
@@ -265,10 +257,6 @@ class ReplyLoop:
             n_cells=self._backend.n_ctx,
         )
 
-    def _rounds_again(self) -> bool:
-        """Whether the reply has to come out as it did before, rounding included."""
-        return self._wanted.strict or self._request.seed is not None
-
     def _text(self) -> StreamingText:
         text = StreamingText((*self._request.stop, *self._stop_strings()))
         markers, vocabulary = self._shared.marker_tokens, self._backend.vocabulary
@@ -363,16 +351,14 @@ class ReplyLoop:
 
     def _round(self, reply: Reply, drafter: Drafter) -> Events:
         waited_s, length = reply.watch.split(), drafter.length
-        most_exact = self._most_exact(reply) if drafter.is_on else None
         yield from self._shared.prefill.restore(reply, self._cancellation)
-        draft = drafter.draft(self._n_draft_max(reply, most_exact))
+        draft = drafter.draft(self._n_draft_max(reply))
         draft_s = reply.watch.split()
-        is_exact = most_exact is not None
-        verdict, given = yield from self._verify(reply, drafter.settings, draft, is_exact)
+        verdict, given = yield from self._verify(reply, drafter.settings, draft)
         committed = reply.commit(draft, verdict, self._backend.vocabulary)
         self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
         times = (waited_s, draft_s, reply.watch.split())
-        changed = self._timed(len(draft.tokens), times[-1], verdict, given)
+        changed = self._timed(len(draft.tokens), times[-1], given)
         done = reply.record_round(
             draft, verdict, committed, times, self._shared.costs, is_alone=given.is_alone
         )
@@ -403,7 +389,7 @@ class ReplyLoop:
         return drafter, SpeculationChanged(drafter.predictor, settings.controller, drafter.note)
 
     def _verify(
-        self, reply: Reply, settings: SpeculationSettings, draft: Draft, is_exact: bool
+        self, reply: Reply, settings: SpeculationSettings, draft: Draft
     ) -> Generator[Step, Computed | None, tuple[Verdict, Computed]]:
         """Decode the pending token and the draft in one batch, and compare.
 
@@ -420,24 +406,13 @@ class ReplyLoop:
             reply.tokens,
             verification=settings.verification,
             laws=draft.laws,
-            strict=settings.strict and not is_exact and n_rows > 1,
         )
-        if not verdict.is_open:
-            return verdict, given
-        accepted = draft.tokens[: verdict.n_accepted]
-        line = [*reply.tokens, *accepted]
-        self._recall.go_back(reply.recalled.slot, len(line) - 1)
-        yield from self._shared.prefill.restore(reply, self._cancellation, accepted)
-        given = yield from compute_step(Step(reply.sequence, (line[-1],)))
-        verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
         return verdict, given
 
-    def _timed(
-        self, n_verified: int, verify_s: float, verdict: Verdict, given: Computed
-    ) -> ThreadsChanged | None:
+    def _timed(self, n_verified: int, verify_s: float, given: Computed) -> ThreadsChanged | None:
         """Take the time of a round, or of the batch that it shared with other replies' rounds."""
         costs, threads = self._shared.costs, self._shared.threads
-        if given.is_alone and not verdict.is_redecoded:
+        if given.is_alone:
             costs.add(1 + n_verified, verify_s)
         elif 0 < given.n_shared <= MAX_ROWS:
             costs.add(given.n_shared, given.elapsed_s)
@@ -455,28 +430,10 @@ class ReplyLoop:
         yield done
         yield self._cache_state(reply)
 
-    def _most_exact(self, reply: Reply) -> int | None:
-        """The longest draft that rounds as plain steps where `strict` asks for it, else None.
-
-        What measuring takes is counted apart: no round caused it.
-        """
-        is_asked = self._wanted.strict and compares(self._wanted.verification, reply.sampler)
-        if not is_asked or not self._backend.can_crop:
-            return None
-        n_held = len(reply.sequence.tokens)
-        n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
-        self._shared.exactness.measure(reply.sequence, reply.tokens, n_rows)
-        self._recall.go_back(reply.recalled.slot, n_held)
-        exactness_s = reply.stats.exactness_s + reply.watch.split()
-        reply.stats = replace(reply.stats, exactness_s=exactness_s)
-        return self._shared.exactness.most_drafted(n_held)
-
-    def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:
+    def _n_draft_max(self, reply: Reply) -> int:
         """The room of a draft: rows of logits, cells, and tokens that may still be emitted."""
-        n_rows = self._backend.n_rows if self.is_exclusive else self._shared.scheduler.n_rows
+        n_rows = self._shared.scheduler.n_rows
         n_max = min(n_rows - 1, self._backend.n_ctx - len(reply.tokens))
-        if most_exact is not None:
-            n_max = min(n_max, most_exact)
         if reply.request.max_tokens is not None:
             n_max = min(n_max, reply.request.max_tokens - reply.n_new - 1)
         n_left = self._thinking.n_left() if self._thinking is not None else None

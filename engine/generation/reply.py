@@ -188,7 +188,6 @@ class Reply:
             saved_error_s=self.saved.error_s,
             verdicts=tuple(index < n_accepted for index in range(n_verified)),
             n_near_ties=verdict.n_near_ties,
-            is_redecoded=verdict.is_redecoded,
         )
 
     @property

@@ -263,10 +263,6 @@ class Scheduler:
                 continue
             if chosen and one.loop.adapters != chosen[0].loop.adapters:
                 continue  # those in use work on a whole batch
-            if one.loop.is_exclusive:
-                if chosen:
-                    continue
-                return (one,)
             n_rows_then = n_rows + len(step.tokens)
             n_tokens_then = n_tokens + step.n_tokens
             n_unread_then = n_unread + len(step.unread)

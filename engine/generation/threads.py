@@ -11,7 +11,7 @@ from math import inf
 
 from engine.backends.base import Backend
 from engine.events import ThreadsChanged
-from engine.generation.cpu_load import CpuLoad, ProcessorLoad
+from engine.generation.cpu_load import CpuLoad, ProcessorLoad, threads_beside
 
 MIN_WAIT_S, MAX_WAIT_S = 0.4, 30.0
 """How long cores are free before threads come back; doubles each time others take them again."""
@@ -37,11 +37,11 @@ class FreeCores:
 
     def begin(self, free: float) -> None:
         """Use what is free at this instant, as a reply begins."""
-        self._set(self._bounded(free))
+        self._set(threads_beside(free, self._n_usual))
 
     def add(self, free: float) -> None:
         """Follow the cores that others leave now."""
-        now, target = self._clock(), self._bounded(free)
+        now, target = self._clock(), threads_beside(free, self._n_usual)
         if target < self.n:
             recovered = now - self._changed_at > MAX_WAIT_S
             self._wait_s = MIN_WAIT_S if recovered else min(2 * self._wait_s, MAX_WAIT_S)
@@ -55,9 +55,6 @@ class FreeCores:
 
     def _set(self, n: int) -> None:
         self.n, self._changed_at, self._free_since = n, self._clock(), inf
-
-    def _bounded(self, free: float) -> int:
-        return max(1, min(int(free + 0.5), self._n_usual))
 
 
 class Threads:

@@ -38,9 +38,11 @@ MARKERS = (
     Markers("<seed:think>", "</seed:think>"),
     Markers("<thought>", "</thought>"),
     Markers("<|begin_of_thought|>", "<|end_of_thought|>"),
+    Markers("<thinking>", "</thinking>"),
+    Markers("<reasoning>", "</reasoning>"),
 )
 """Of Qwen, DeepSeek, GLM, Nemotron and others; gpt-oss (harmony); Gemma 4; Magistral; Command A;
-Seed-OSS; EXAONE Deep; Open Thinker."""
+Seed-OSS; EXAONE Deep; Open Thinker; models that were told to by a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,27 @@ class Thought:
 
     @classmethod
     def of(cls, reply: str) -> "Thought | None":
-        """The parts of a reply that begins with thinking; None for any other."""
+        """The parts of a reply that begins with thinking; None for any other.
+
+        A server whose template opened the thinking sends only its end.
+        """
         begun = reply.lstrip()
         for markers in MARKERS:
-            if begun.startswith(markers.start):
-                text, end, answer = begun.removeprefix(markers.start).partition(markers.end)
+            start = markers.start.rstrip()
+            if begun.startswith(start):
+                text, end, answer = begun.removeprefix(start).partition(markers.end)
                 return cls(text.strip(), answer.lstrip(), bool(end))
+        for markers in MARKERS:
+            text, end, answer = begun.partition(markers.end)
+            is_sure = not end.startswith("</") or _is_apart(text, answer)
+            if end and markers.start not in text and is_sure:
+                return cls(text.strip(), answer.lstrip(), is_over=True)
         return None
+
+
+def _is_apart(before: str, behind: str) -> bool:
+    """Whether a marker between two texts begins or ends a line, as no quoted one does."""
+    return behind.startswith("\n") or not before.rpartition("\n")[2].strip()
 
 
 def answer_of(reply: str) -> str:

@@ -21,7 +21,8 @@ class RequestFailedError(WorkerError):
     """The engine refused a load or a request, or gave up on it."""
 
     def __init__(self, event: Failed) -> None:
-        super().__init__(f"{event.title}: {event.message}")
+        super().__init__(event.message)
+        self.title = event.title
         self.event = event
 
 
@@ -29,7 +30,8 @@ class EngineStoppedError(WorkerError):
     """The engine's process ended before what was asked for was done."""
 
     def __init__(self, event: WorkerStopped) -> None:
-        super().__init__(f"{event.title}: {event.message}")
+        super().__init__(event.message)
+        self.title = event.title
         self.event = event
 
 

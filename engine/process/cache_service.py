@@ -5,18 +5,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from engine.backends.llama_cpp.slot_file import read_slot_file, whole_state
 from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.namespace import HASHES, FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
 from engine.cache.requantised import OtherTypes
 from engine.cache.snapshot_store import SnapshotStore
-from engine.errors import CacheStoreError, EngineError, StateError
+from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
-from engine.generation.prompt import checked_tokens
 from engine.load import LoadedSession
 from engine.process.protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
 
@@ -178,7 +175,7 @@ class CacheKeeper:
                 case ForgetOwner(owner):
                     tiers.forget(owner)
                 case ManageCache(action, key):
-                    _manage(tiers, action, key, loaded)
+                    _manage(tiers, action, key)
         except EngineError as error:
             tiers.note(str(error), is_problem=True)
 
@@ -193,7 +190,7 @@ def _opened_store(settings: CacheSettings) -> tuple[SnapshotStore | None, str | 
         return None, f"Nothing is kept on disk: {error}"
 
 
-def _manage(tiers: PrefixCache, action: CacheAction, key: str, loaded: LoadedSession) -> None:
+def _manage(tiers: PrefixCache, action: CacheAction, key: str) -> None:
     match action:
         case "pin":
             tiers.pin(key)
@@ -209,30 +206,3 @@ def _manage(tiers: PrefixCache, action: CacheAction, key: str, loaded: LoadedSes
         case "clear":
             tiers.clear()
             tiers.note("Everything that was kept of this model and settings was dropped.")
-        case "import":
-            tiers.note(_imported(tiers, Path(key), loaded))
-
-
-def _imported(tiers: PrefixCache, path: Path, loaded: LoadedSession) -> str:
-    """Keep what a slot file of llama-server holds; gives what became of it.
-
-    Raises:
-        CacheStoreError: the file cannot be read.
-        StateError: it is none, or its layout is not that of the loaded model and its settings.
-        TokenError: its tokens are none of the model's.
-    """
-    backend, configuration = loaded.target, loaded.loaded.configuration
-    if not backend.state_format.startswith("llama.cpp"):
-        raise StateError(f"{path} is for the llama_cpp backend: this one has states of its own")
-    try:
-        saved = read_slot_file(path)
-    except OSError as error:
-        raise CacheStoreError(f"{path} cannot be read: {error.strerror or error}") from error
-    tokens = checked_tokens(saved.tokens, backend.vocabulary)
-    n_streams = 1 if configuration.kv_unified else configuration.n_slots
-    state = whole_state((saved.state,), n_streams=n_streams)
-    if backend.can_slice and len(tokens) > 1:
-        backend.split_state(state, 1)  # which checks all of its layout
-    is_kept = tiers.put(tokens, 0, state, recompute_s=0.0)
-    what = f"{len(tokens):,} tokens of {path.name}"
-    return f"{what} are kept." if is_kept else f"{what} were kept already, or are too few."

@@ -52,7 +52,7 @@ class Prefetch:
     messages: tuple[Message, ...]
 
 
-CacheAction = Literal["pin", "unpin", "drop", "verify", "clear", "import"]
+CacheAction = Literal["pin", "unpin", "drop", "verify", "clear"]
 
 
 @dataclass(frozen=True, slots=True)

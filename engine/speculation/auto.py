@@ -296,7 +296,7 @@ class AutoController:
             if source is not None and source.awaits_probe:
                 source.end_probe(was_right=guess.is_right)
         plain_s = self.costs.plain.seconds
-        if not done.is_redecoded and plain_s is not None:
+        if plain_s is not None:
             # What such rounds take is charged, not what this one took: a stall is nobody's fault.
             n_steps = self.costs.rows.steps(1 + done.n_verified)
             n_steps += self._time_drafting(done, done.draft_s / plain_s)

@@ -161,7 +161,7 @@ class Drafter:
         self._rounds_drafted += bool(done.n_verified)
         if done.n_verified:
             self._tokens_since_plain += done.n_emitted
-        elif not done.is_redecoded:
+        else:
             self._tokens_since_plain = 0
             self._n_plain_steps += 1
         if self.is_on:

@@ -223,10 +223,10 @@ def _reply(loaded: LoadedSession, order: Order) -> float:
     finally:
         timer.cancel()
     assert isinstance(finished, Finished)
-    stats = finished.stats
-    if stats.n_emitted < LEAST_REPLY and not cancellation.is_cancelled:
-        raise TooShortError(f"the reply ended after {stats.n_emitted} tokens")
-    return stats.decode_s / stats.n_emitted if stats.n_emitted else order.limit_s
+    n_emitted = finished.stats.n_emitted or 0
+    if n_emitted < LEAST_REPLY and not cancellation.is_cancelled:
+        raise TooShortError(f"the reply ended after {n_emitted} tokens")
+    return finished.stats.decode_s / n_emitted if n_emitted else order.limit_s
 
 
 @contextmanager

@@ -208,7 +208,6 @@ class Home:
             "speculation": {
                 "predictor": rng.choice(("off", "lookup", "suffix", "combined")),
                 "controller": rng.choice(("auto", "fixed")),
-                "strict": rng.random() < 0.2,
             },
             "models": {"default": str(rng.choice(self.models))},
             "engine": {"n_ctx": rng.choice((256, 512, 1024, 2048)), "n_threads": 1},

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from tests.hostile_language_server import Misdeed
+from tests.support.terminal import Terminal
 from walker.checks import Saved, exception_in, plain, reports, wrong_counts, wrong_figures
 from walker.home import Home, Servers
 from walker.journal import Reader
 from walker.kills import STRUCK
-from tests.support.terminal import Terminal
 from walker.user import Shown
 
 MODULE = "walker.watched"

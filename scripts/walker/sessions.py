@@ -210,7 +210,6 @@ class RandomSession:
             suffix_min_confidence=rng.choice((0.0, 0.7)),
             draft_min_confidence=rng.choice((0.0, 0.6)),
             bonus_token=rng.random() < 0.9,
-            strict=rng.random() < 0.1,
         )
 
     def _cache(self, backend: Backend) -> tuple[PrefixCache, CacheSettings]:

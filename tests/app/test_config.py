@@ -52,9 +52,8 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
             predictor = "off"
             controller = "fixed"
             n_draft = 5
-            verification = "block"
+            verification = "rejection"
             bonus_token = false
-            strict = true
             [models]
             folders = ["~/gguf", "/srv/models"]
             default = "starter"
@@ -84,8 +83,8 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
     assert speculation.predictor is PredictorName.OFF
     assert speculation.controller is ControllerName.FIXED
     assert speculation.n_draft == 5
-    assert speculation.verification == "block"
-    assert (speculation.bonus_token, speculation.strict) == (False, True)
+    assert speculation.verification == "rejection"
+    assert not speculation.bonus_token
     assert settings.models.folders == (Path("~/gguf"), Path("/srv/models"))
     assert settings.models.default == "starter"
     assert (settings.engine.n_threads, settings.engine.use_extra_buffers) == (2, False)

@@ -15,7 +15,7 @@ from app.cli.tune import _Shown
 from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.startup import Services
-from app.tuning import default_name, threads_beside
+from app.tuning import default_name
 from engine.configuration import Configuration
 from engine.memory.hardware import Device
 from engine.model.identity import model_identity
@@ -284,16 +284,6 @@ def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:
     elsewhere = drafting_model(model.parent.parent / "a folder" / "new.gguf", 3)
     assert f"kvchat tune '{elsewhere}' finds" in str(_first_hint(elsewhere, folders))
     assert Services.__dataclass_fields__["first_hint"].default(model) is None
-
-
-@pytest.mark.parametrize(
-    ("free", "n_cores", "n_threads"),
-    [(None, 2, 2), (2.0, 2, 2), (1.0, 2, 1), (-7.0, 2, 1), (13.0, 8, 8), (1.0, 8, 1)],
-)
-def test_it_begins_with_as_many_threads_as_others_leave_cores(
-    free: float | None, n_cores: int, n_threads: int
-) -> None:
-    assert threads_beside(free, n_cores) == n_threads
 
 
 def test_names_of_presets_are_possible_whatever_the_file_is_called() -> None:

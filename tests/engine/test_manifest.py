@@ -56,7 +56,7 @@ FULL = Configuration(
     adapters=(Adapter(Path("/models/x.gguf"), 0.5),),
     draft=DraftConfiguration(Path("/models/b.gguf"), 4096, n_gpu_layers=3, type_k="q8_0"),
     speculation=SpeculationSettings(
-        predictor=PredictorName.DRAFT, controller=ControllerName.FIXED, n_draft=5, strict=True
+        predictor=PredictorName.DRAFT, controller=ControllerName.FIXED, n_draft=5
     ),
     sampling=REQUEST.sampling,
 )
@@ -86,7 +86,7 @@ def test_the_configuration_comes_back_as_it_was(
     configuration: Configuration, tmp_path: Path
 ) -> None:
     again = kept(made(configuration), tmp_path).configuration(Path)
-    assert again == configuration
+    assert again == configuration.without_drafts
 
 
 def test_the_request_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -188,13 +188,7 @@ def test_a_reply_parts_at_its_first_other_token(tokens: tuple[int, ...], at: int
 def test_a_model_with_other_content_is_refused_and_a_copy_is_not(tmp_path: Path) -> None:
     hash_file = FileHashes(None).digest
     own = drafting_model(tmp_path / "own.gguf", 1)
-    draft = drafting_model(tmp_path / "draft.gguf", 2)
-    configuration = replace(
-        FULL,
-        model_path=own,
-        adapters=(),
-        draft=DraftConfiguration(draft, 512),
-    )
+    configuration = replace(FULL, model_path=own, adapters=(), draft=None)
     manifest = made(configuration, hashes=hashes_of(configuration, hash_file))
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(own.read_bytes())
@@ -204,6 +198,3 @@ def test_a_model_with_other_content_is_refused_and_a_copy_is_not(tmp_path: Path)
     copy.write_bytes(data)
     with pytest.raises(ManifestError, match=r"the model is another file: .*copy.gguf has"):
         check_hashes(manifest, replace(configuration, model_path=copy), hash_file)
-    swapped = replace(configuration, draft=DraftConfiguration(own, 512))
-    with pytest.raises(ManifestError, match="the draft is another file"):
-        check_hashes(manifest, swapped, hash_file)

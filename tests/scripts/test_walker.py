@@ -9,9 +9,10 @@ import pytest
 from walker.checks import exception_in, reports, wrong_counts, wrong_figures
 from walker.kills import Aim, Moment
 from walker.life import MODULE
-from tests.support.terminal import Screen
 from walker.user import User
 from walker.walk import Walk, replay
+
+from tests.support.terminal import Screen
 
 LOSS = """
 from walker import watched

@@ -78,7 +78,7 @@ class Kvchat:
             cwd=self.work, env=self.environment, capture_output=True, text=True, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == code, f"{arguments}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def json(self, *arguments: str) -> Any:
@@ -111,7 +111,7 @@ class Kvchat:
         """
         deadline = time.monotonic() + PATIENCE_S
         while not self._shows(texts, without):
-            assert self.terminal.is_alive, f"it ended:\n{self.terminal.tail.decode(errors='replace')}"
+            assert self.terminal.is_alive, f"it ended:\n{self.terminal.tail!r}"
             assert time.monotonic() < deadline, f"{texts} without {without!r} in\n{self.text}"
             self.terminal.read(0.05)
         return self.text

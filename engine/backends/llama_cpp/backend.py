@@ -103,7 +103,6 @@ class LlamaCppBackend(BaseBackend):
         self.native: object = None
         """llama.cpp's handle of the context."""
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
-        self.rounds_by_threads = _rounds_by_threads(configuration)
         self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=self.n_threads[0])
         try:
@@ -441,14 +440,3 @@ class LlamaCppBackend(BaseBackend):
         buffer = ctypes.create_string_buffer(512)
         n = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else None
-
-
-def _rounds_by_threads(configuration: Configuration) -> bool:
-    """Whether flash attention may share the cells of a single row among the threads.
-
-    It does from 512 cells on where keys and values have one type, f16 or f32, and then adds up one
-    part for each thread (`ggml_compute_forward_flash_attn_ext_f16`, ggml-cpu/ops.cpp of 0c1e57098).
-    """
-    has_one_type = configuration.type_k == configuration.type_v
-    is_float = configuration.type_k in ("f16", "f32")
-    return configuration.flash_attention != "off" and has_one_type and is_float

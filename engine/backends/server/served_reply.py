@@ -199,12 +199,12 @@ class ServedReply:
         """The counts as the server gave them."""
         return replace(
             GenerationStats().with_rounds(self.rounds),
-            n_prompt=self.n_prompt or 0,
-            n_reused=self.n_reused or 0,
+            n_prompt=self.n_prompt,
+            n_reused=self.n_reused,
             n_drafted=self.n_drafted,
             n_verified=self.n_drafted,
             n_accepted=self.n_accepted,
-            n_emitted=self.n_emitted,
+            n_emitted=self.n_emitted or (None if self.n_text else 0),
             prefill_s=self.prefill_s,
             first_token_s=self.first_token_s,
             decode_s=self.decode_s,

@@ -142,8 +142,6 @@ class TorchBackend(BaseBackend):
     no_adapters = (
         "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
     )
-    rounds_by_threads = True
-    """Products of matrices may split their sums among threads."""
 
     @property
     def blindness(self) -> str:

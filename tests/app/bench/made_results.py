@@ -82,6 +82,6 @@ def results(*records: PromptRecord, policies: Sequence[str]) -> Results:
     subject = BenchSubject(
         model="made.gguf", model_bytes=1000, file_type="Q4_1", n_vocab=49152, n_ctx=2048,
         n_threads=2, draft=None, draft_bytes=None, policies=tuple(policies), n_pairs=1,
-        n_tokens=64, seed=1, verification="coupled", strict=False,
+        n_tokens=64, seed=1, verification="coupled",
     )  # fmt: skip
     return Results(MACHINE, subject, "2026-01-01T00:00:00+00:00", records, elapsed_s=60.0)

@@ -19,7 +19,7 @@ n_ctx = 4096  # enough
 [speculation]  # who drafts
 predictor = "suffix"
 n_draft = 5  # measured once
-strict = true
+bonus_token = false
 """
 
 
@@ -39,9 +39,9 @@ def test_only_what_was_recommended_changes_in_a_preset(path: Path) -> None:
     write(path, "lookup:fixed:2")
     assert path.read_text(encoding="utf-8") == TEXT.replace('"suffix"', '"lookup"').replace(
         "n_draft = 5", "n_draft = 2"
-    ).replace("strict = true\n", 'strict = true\ncontroller = "fixed"\n')
+    ).replace("bonus_token = false\n", 'bonus_token = false\ncontroller = "fixed"\n')
     rules = read_preset(path).speculation
-    assert (rules.predictor, rules.n_draft, rules.strict) == (PredictorName.LOOKUP, 2, True)
+    assert (rules.predictor, rules.n_draft, rules.bonus_token) == (PredictorName.LOOKUP, 2, False)
 
 
 def test_a_length_stays_where_the_rule_has_none(path: Path) -> None:

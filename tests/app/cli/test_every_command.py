@@ -120,8 +120,6 @@ CASES: dict[str, Sequence[str]] = {
     "cache pin": ("KEY",),
     "cache unpin": ("KEY",),
     "cache drop": ("KEY",),
-    "cache export": ("KEY STRANGE", "KEY HOSTILE"),
-    "cache import": ("BROKEN", "HOSTILE", "STRANGE --model MODEL"),
     "settings": ("", "--json", "prompts.HOSTILE HOSTILE", "chat.system_prompt HOSTILE"),
     "completion": ("bash",),
     "serve": ("PRESET --model MODEL", "PRESET --model NAMED --no-chat", "WRONG"),

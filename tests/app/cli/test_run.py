@@ -55,6 +55,7 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
     assert reply["prompt"]["n_prompt"] == reply["n_prompt"]
     assert reply["prompt"]["cause"] == "first prompt"
     assert reply["text"].strip()
+    assert (reply["answer"], reply["thinking"]) == (reply["text"], None)
     assert (reply["predictor"], reply["controller"]) == ("suffix", "auto")
     plain = run([*arguments, "--max-tokens", "24"], environment)
     assert plain.stdout.strip() == reply["text"].strip()

@@ -9,6 +9,7 @@ import pytest
 
 from app.cli import main
 from app.manifests import difference, made_with
+from engine.configuration import PredictorName
 from engine.events import Event, Finished, FinishReason, GenerationStats
 from engine.manifest import Manifest, RecordedReply, read_manifest, write_manifest
 from tests.app.cli.test_run import environment, run
@@ -34,15 +35,14 @@ def test_a_written_run_asks_for_the_same_again(
     assert client.loads[0] == client.loads[1]
     assert client.requests[0] == client.requests[1]
     assert client.requests[0].seed is not None
-    assert client.loads[0].speculation.strict
+    assert client.loads[0].speculation.predictor is PredictorName.OFF
 
 
-def test_drafts_are_not_strict_where_that_was_typed(
+def test_a_seed_that_was_typed_is_recorded(
     client: ScriptedClient, model: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.toml"
-    assert told(model, path, "--no-strict", "--seed", "9") == 0
-    assert not client.loads[0].speculation.strict
+    assert told(model, path, "--seed", "9") == 0
     assert client.requests[0].seed == read_manifest(path).seed == 9
 
 

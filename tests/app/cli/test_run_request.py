@@ -177,33 +177,31 @@ def recorded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setattr(engine.process.client, "WorkerClient", Recorder)
     presets = home / ".config" / "kvchat" / "presets"
     presets.mkdir(parents=True)
-    (presets / "exact.toml").write_text(
-        'name = "exact"\n[speculation]\nverification = "match"\nstrict = true\n'
-    )
+    (presets / "exact.toml").write_text('name = "exact"\n[speculation]\nverification = "coupled"\n')
     (presets.parent / "config.toml").write_text(
-        '[speculation]\nverification = "block"\nbonus_token = false\n'
+        '[speculation]\nverification = "rejection"\nbonus_token = false\n'
     )
     return write(tmp_path / "model.gguf", header(llama_values()))
 
 
-def judged(recorded: Path, *arguments: str) -> tuple[str, bool, bool]:
+def judged(recorded: Path, *arguments: str) -> tuple[str, bool]:
     Recorder.asked = None
     assert main.run(["run", "hello", "--model", str(recorded), *arguments]) != 0
     assert Recorder.asked is not None
     settings: SpeculationSettings = Recorder.asked.speculation
-    return settings.verification, settings.bonus_token, settings.strict
+    return settings.verification, settings.bonus_token
 
 
 def test_config_says_how_drafts_are_judged_and_a_preset_takes_its_place(recorded: Path) -> None:
-    assert judged(recorded) == ("block", False, False)
-    assert judged(recorded, "--preset", "exact") == ("match", True, True)
+    assert judged(recorded) == ("rejection", False)
+    assert judged(recorded, "--preset", "exact") == ("coupled", True)
 
 
 def test_the_command_line_has_the_last_word(recorded: Path) -> None:
-    flags = ["--verification", "rejection", "--bonus-token", "--strict"]
-    assert judged(recorded, *flags) == ("rejection", True, True)
-    other = ["--preset", "exact", "--no-strict", "--no-bonus-token"]
-    assert judged(recorded, *other) == ("match", False, False)
+    flags = ["--verification", "rejection", "--bonus-token"]
+    assert judged(recorded, *flags) == ("rejection", True)
+    other = ["--preset", "exact", "--no-bonus-token"]
+    assert judged(recorded, *other) == ("coupled", False)
 
 
 def test_an_engine_that_hangs_in_a_reply_ends_the_command_though_it_starts_again(

@@ -205,8 +205,8 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
 
 def test_the_title_says_which_predictor_is_on() -> None:
     assert speculation_title(BUSY) == "speculation · lookup · fixed"
-    judged = replace(BUSY, verification_label=("match", "strict"))
-    assert speculation_title(judged) == "speculation · lookup · fixed · match · strict"
+    judged = replace(BUSY, verification_label=("rejection", "no bonus"))
+    assert speculation_title(judged) == "speculation · lookup · fixed · rejection · no bonus"
 
 
 def test_the_cache_shows_cells_bytes_and_the_reused_prefix() -> None:

@@ -268,17 +268,15 @@ async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_
         assert client.speculation == SpeculationSettings(), "nothing is sent where nothing changed"
         await pilot.press("ctrl+s")
         dialog = app.screen
-        dialog.query_one("#verification", Select).value = "block"
+        dialog.query_one("#verification", Select).value = "rejection"
         dialog.query_one("#bonus_token", Select).value = False
-        dialog.query_one("#strict", Select).value = True
         await pilot.press("ctrl+s")
-        judged = replace(before, verification="block", bonus_token=False, strict=True)
+        judged = replace(before, verification="rejection", bonus_token=False)
         await wait_until(pilot, lambda: client.speculation == judged)
         assert screen.controller.speculation == judged
         await pilot.press("ctrl+s")
-        assert app.screen.query_one("#verification", Select).value == "block"
+        assert app.screen.query_one("#verification", Select).value == "rejection"
         assert not app.screen.query_one("#bonus_token", Select).value
-        assert app.screen.query_one("#strict", Select).value
 
 
 async def test_settings_of_a_chat_are_shown_as_they_are_and_saved_unchanged(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from engine.backends.base import Step, rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.slot_file import write_slot_file
 from engine.backends.llama_cpp.state_edit import to_positions, to_token_indices
 from engine.backends.llama_cpp.state_format import find_shape, read_parts
 from engine.configuration import (
@@ -378,12 +377,6 @@ def test_two_chats_with_images_at_once_say_what_each_says_alone(
     ]
     assert together == alone
     session.close()
-
-
-def test_a_slot_file_is_not_written_of_an_image(backend: LlamaCppBackend, picture: Image) -> None:
-    tokens = line_of(backend, picture.reference)
-    with pytest.raises(StateError, match="holds an image"):
-        write_slot_file(picture.path.with_suffix(".bin"), tokens, [])
 
 
 @pytest.mark.parametrize("name", ["janus_pro", "qwen2vl"])

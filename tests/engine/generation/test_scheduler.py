@@ -31,8 +31,8 @@ from tests.engine.generation.test_session import (
 )
 
 TEXTS = ("abcabcabc", "xyz", "hello there general", "aaaaaaaaaaaa", "q" * 40, "the quick fox", "no")
-EVERY = [OFF, LOOKUP, DRAFT, AUTO, replace(LOOKUP, strict=True)]
-NAMES = ["plain", "lookup", "draft", "auto", "strict"]
+EVERY = [OFF, LOOKUP, DRAFT, AUTO]
+NAMES = ["plain", "lookup", "draft", "auto"]
 
 
 def asked(index: int, **changes: object) -> GenerationRequest:
@@ -81,7 +81,7 @@ def test_each_reply_of_a_batch_is_the_one_it_would_be_alone(
         expected, reply = alone(each), finished(events)
         assert (reply.text, reply.token_ids) == (expected.text, expected.token_ids)
         assert (reply.reason, reply.seed) == (expected.reason, expected.seed)
-    assert any(len(batch) == 3 for batch in backend.batches) is not speculation.strict
+    assert any(len(batch) == 3 for batch in backend.batches)
 
 
 @given(

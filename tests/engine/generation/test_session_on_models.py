@@ -17,6 +17,7 @@ from engine.configuration import (
 )
 from engine.events import Event, Finished, PromptReady
 from engine.generation.session import Session
+from engine.load import load_session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 
@@ -109,3 +110,10 @@ def test_three_turns_prefill_only_what_is_new(session: Session) -> None:
             assert ready.n_reused >= held - 1
         held = ready.n_prompt + len(reply.token_ids)
         messages.append(Message("assistant", reply.text, reply.token_ids, reply.vocabulary_id))
+
+
+def test_a_context_that_llama_cpp_rounds_up_is_noted(starter_path: Path) -> None:
+    for n_ctx, is_noted in ((64, True), (256, False)):
+        loaded = load_session(Configuration(starter_path, n_ctx=n_ctx, n_threads=1))
+        loaded.session.close()
+        assert any(f"{n_ctx} were asked" in note for note in loaded.loaded.notes) is is_noted

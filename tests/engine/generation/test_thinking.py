@@ -55,6 +55,39 @@ def test_a_reply_is_parted_at_its_markers() -> None:
     assert answer_of("<think>so") == "<think>so", "a reply that only thinks is all there is"
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I add two and two.\n</think>\n\nIt is 4.",
+        "I add two and two.</think>\n\nIt is 4.",
+        "I add two and two.\n</think>It is 4.",
+        "<thinking>I add two and two.</thinking>It is 4.",
+        "<reasoning>\nI add two and two.\n</reasoning>\n\nIt is 4.",
+        "I add two and two.\n</reasoning>\nIt is 4.",
+        "<|channel>thought I add two and two.<channel|>It is 4.",
+        "<|channel>thought\nI add two and two.\n<channel|>It is 4.",
+        "I add two and two.<channel|>It is 4.",
+        "I add two and two.[/THINK]It is 4.",
+    ],
+)
+def test_the_answer_is_found_in_what_servers_send(reply: str) -> None:
+    assert Thought.of(reply) == Thought("I add two and two.", "It is 4.", is_over=True)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "It is 4.",
+        "Write `</think>` behind it.",
+        "A tag such as </think> ends it.",
+        "```\n<think>\nso\n</think>\n```\n",
+        "",
+    ],
+)
+def test_an_answer_that_names_a_marker_is_no_thought(reply: str) -> None:
+    assert Thought.of(reply) is None
+
+
 def test_markers_are_found_in_the_template_or_as_single_tokens() -> None:
     def none(_: str) -> bool:
         return False

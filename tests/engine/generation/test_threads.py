@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.generation.cpu_load import SAMPLE_S, ProcessorLoad, wanted_cores
+from engine.generation.cpu_load import SAMPLE_S, ProcessorLoad, threads_beside, wanted_cores
 from engine.generation.session import Session
 from engine.generation.threads import LONG_BATCH, MAX_WAIT_S, Threads
 from engine.memory.hardware import usable_cores
@@ -199,6 +199,16 @@ def test_every_reply_of_a_session_follows_the_load(seed: int | None) -> None:
         request = GenerationRequest(raw_prompt="abc", max_tokens=2, seed=seed)
         for _ in session.generate(request, Cancellation()):
             assert backend.n_threads_set == n_threads
+
+
+@pytest.mark.parametrize(
+    ("free", "n_cores", "n_threads"),
+    [(None, 2, 2), (2.0, 2, 2), (1.0, 2, 1), (-7.0, 2, 1), (13.0, 8, 8), (1.0, 8, 1)],
+)
+def test_there_are_as_many_threads_as_others_leave_cores(
+    free: float | None, n_cores: int, n_threads: int
+) -> None:
+    assert threads_beside(free, n_cores) == n_threads
 
 
 def test_others_that_had_to_wait_want_more_than_they_got() -> None:

@@ -100,7 +100,7 @@ def test_a_fault_in_an_errand_is_told_and_the_next_errand_is_done(
 ) -> None:
     told, done = Told(), SimpleQueue[str]()
 
-    def manage(tiers: object, action: str, key: str, loaded: object) -> None:
+    def manage(tiers: object, action: str, key: str) -> None:
         if key == "bad":
             raise PermissionError("[Errno 13] Permission denied: 'models'")
         done.put(key)

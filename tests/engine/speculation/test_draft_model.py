@@ -97,7 +97,7 @@ def test_it_stops_before_a_token_it_does_not_trust() -> None:
     assert len(list(islice(predictor.propose(), 4))) == 2
 
 
-@pytest.mark.parametrize("verification", ["rejection", "block"])
+@pytest.mark.parametrize("verification", ["rejection"])
 def test_where_the_law_must_hold_it_stops_for_the_row_and_not_for_the_draw(
     verification: Verification,
 ) -> None:

@@ -1,8 +1,6 @@
 """The drawn text is the target's: by equality, and by enumerating the law."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 
 from engine.configuration import SamplingSettings
 from engine.sampling import Sampler
-from engine.speculation.verify import NEAR_TIE, Verdict, settle, verify_draft
+from engine.speculation.verify import NEAR_TIE, verify_draft
 
 N_VOCAB = 4
 RNG = np.random.default_rng(11)
@@ -99,20 +97,6 @@ def test_sharing_noise_accepts_more_than_independent_draws() -> None:
 
 
 NEAR = np.array([1.0, 1.0 - 0.5 * NEAR_TIE, -2.0, -3.0], dtype=np.float32)
-CLEAR = np.array([1.0, 1.0 - 2.0 * NEAR_TIE, -2.0, -3.0], dtype=np.float32)
-
-
-def test_a_near_tie_is_left_open_only_where_that_is_asked_for() -> None:
-    greedy = Sampler(SamplingSettings(), seed=0)
-    rows = np.stack([CLEAR, NEAR, CLEAR])
-    assert verify_draft((0, 0), rows, greedy, [3]) == Verdict(2, 2, 0, n_near_ties=1)
-    left_open = Verdict(1, 1, None, is_open=True, n_near_ties=1)
-    assert verify_draft((0, 0), rows, greedy, [3], strict=True) == left_open
-    assert verify_draft((1, 0), rows, greedy, [3], strict=True) == Verdict(0, 1, 0)
-    last = np.stack([CLEAR, NEAR])
-    assert verify_draft((0,), last, greedy, [3], strict=True) == left_open
-    assert verify_draft((0,), last[:1], greedy, [3], strict=True) == Verdict(1, 1, None)
-    assert verify_draft((), last[1:], greedy, [3], strict=True) == Verdict(0, 0, 0)
 
 
 def test_near_ties_are_counted_up_to_the_first_miss_and_only_in_batches() -> None:
@@ -123,34 +107,3 @@ def test_near_ties_are_counted_up_to_the_first_miss_and_only_in_batches() -> Non
     assert verify_draft((0, 1), rows, greedy, [3]).n_near_ties == 2
     assert verify_draft((1, 0), rows, greedy, [3]).n_near_ties == 1
     assert verify_draft((), rows[:1], greedy, [3]).n_near_ties == 0
-
-
-SETTLED = Verdict(0, 0, None, is_redecoded=True, n_near_ties=1)
-
-
-def test_an_open_row_is_decided_by_the_row_decoded_alone() -> None:
-    greedy = Sampler(SamplingSettings(), seed=0)
-    first = Verdict(0, 0, None, is_open=True, n_near_ties=1)
-    bonus = Verdict(1, 1, None, is_open=True, n_near_ties=1)
-    assert settle(first, (0,), CLEAR, greedy, [3]) == replace(SETTLED, n_accepted=1, n_examined=1)
-    assert settle(first, (1,), CLEAR, greedy, [3]) == replace(SETTLED, n_examined=1, next_token=0)
-    accepted = replace(SETTLED, n_accepted=1, n_examined=1, next_token=0)
-    assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == accepted
-
-
-def test_an_open_row_is_decided_with_the_noise_penalty_and_mask_of_its_place() -> None:
-    def no_second_in_a_row(history: Sequence[int], /) -> np.ndarray:
-        return np.arange(N_VOCAB) != history[-1]
-
-    settings = SamplingSettings(temperature=1.3, repetition_penalty=3.0, repetition_window=2)
-    line = [3, 1, 2]
-    for seed in range(40):
-        sampler = Sampler(settings, seed, mask=no_second_in_a_row)
-        for row in ROWS:
-            own = sampler.sample(row, line, len(line))
-            first = settle(Verdict(0, 0, None, is_open=True), (0,), row, sampler, line)
-            expected = Verdict(1, 1, None) if own == 0 else Verdict(0, 1, own)
-            assert first == replace(expected, is_redecoded=True)
-            whole = settle(Verdict(2, 2, None, is_open=True), (1, 2), row, sampler, line)
-            assert whole == Verdict(2, 2, own, is_redecoded=True)
-            assert first.margins == whole.margins == (sampler.choose(row, line, 3).margin,)

@@ -102,6 +102,20 @@ def test_a_good_server_is_recognised_and_its_reply_is_whole(kind: Kind) -> None:
     assert finished.stats.n_prompt == 9
 
 
+@pytest.mark.parametrize("kind", ["OpenAI", "vLLM", "SGLang"])
+def test_what_a_server_does_not_count_is_not_known(kind: Kind) -> None:
+    with serving(kind) as server:
+        server.numbers["usage"] = None
+        session = opened(server)
+        finished = events_of(ended(session))[-1]
+        session.close()
+    assert isinstance(finished, Finished)
+    stats = finished.stats
+    assert (stats.n_prompt, stats.n_reused, stats.n_emitted) == (None, None, None)
+    assert (stats + stats).n_emitted is None
+    assert stats.tokens_per_round is None
+
+
 def test_counts_of_rounds_are_those_of_the_server() -> None:
     with serving("llama-server") as server:
         session = opened(server)
@@ -239,7 +253,7 @@ def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     stats = asdict(finished.stats)
     json.dumps(stats, allow_nan=False)
     assert all(each >= 0 for each in stats.values() if isinstance(each, int | float))
-    assert stats["n_emitted"] <= 50
+    assert (stats["n_emitted"] or 0) <= 50
     assert all(
         len(each.verdicts) <= MOST_DRAFT for each in events if isinstance(each, RoundFinished)
     )
