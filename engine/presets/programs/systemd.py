@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from engine.files import expanded
 from engine.presets.programs.base import (
     Exported,
     ExportError,
@@ -64,7 +65,7 @@ def render(request: ExportRequest) -> Exported:
         "[Install]\n"
         "WantedBy=default.target\n"
     )
-    return Exported(text, remarks, install_path=UNITS.expanduser() / unit_name)
+    return Exported(text, remarks, install_path=expanded(UNITS) / unit_name)
 
 
 def is_unit(request: ImportRequest) -> bool:
