@@ -6,7 +6,7 @@ Names are those of llama.cpp b11434 (`common/arg.cpp`) and of ik_llama.cpp 8337e
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,6 +51,12 @@ class Flag:
     name_in_ik: str = ""
     """The name that ik_llama.cpp takes, where it is another."""
     is_in_ik: bool = True
+
+    def written(self, value: str) -> str:
+        """The flag with a value, for a person."""
+        if self.takes != "switch":
+            return f"{self.names[0]} {value}"
+        return self.names[0] if is_on(value) else self.off_names[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,8 @@ FLAGS: tuple[Flag, ...] = (
 )  # fmt: skip
 """Every flag that a preset has a field for, in the order in which they are written."""
 
+APPENDED = ("tensor_overrides",)
+"""Flags that may be repeated: their values add up."""
 _BY_KEY = {flag.key: flag for flag in FLAGS}
 _BY_NAME = {
     name: flag for flag in FLAGS for name in (*flag.names, *flag.off_names, *flag.old_names)
@@ -196,24 +204,38 @@ class Given:
     left_out: list[str] = field(default_factory=list)
     is_legacy: bool = False
     """Whether a name was used that builds from May 2026 on refuse."""
+    unset: Set[str] = frozenset()
+    """Words and values with variables that nothing sets."""
 
     def take(self, name: str, value: str) -> None:
         """Keep a flag by one of its names, with its value."""
         flag = _BY_NAME[name]
+        if {value, f"{name}={value}"} & self.unset:
+            self.left_out.append(f"{name} {value} (a variable that the text does not set)")
+            return
         self.is_legacy = self.is_legacy or name in flag.old_names
         if flag.key in ("lora", "lora_scaled"):
             self.adapters.append(value)
         elif flag.key == "spec_type" and ":" in value and flag.key in self.values:
             self.values[flag.key] += f";{value}"  # ik_llama.cpp's stages add up
+        elif flag.key in APPENDED and flag.key in self.values:
+            self.values[flag.key] += f",{value}"
         elif flag.takes == "switch" or name in flag.off_names:
             self.values[flag.key] = "on" if is_on(value) != (name in flag.off_names) else "off"
         else:
             self.values[flag.key] = value
 
 
-def given_words(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Given:
-    """Arguments of a llama-server, which win over its environment; the later of two wins."""
-    given = Given()
+def given_words(
+    words: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    unset: Set[str] = frozenset(),
+) -> Given:
+    """Arguments of a llama-server, which win over its environment; the later of two wins.
+
+    Values with variables that nothing sets, `unset`, are listed.
+    """
+    given = Given(unset=unset)
     for variable, value in (environment or {}).items():
         if variable.startswith("LLAMA_ARG_") and variable in _BY_NAME:
             given.take(variable, value)
@@ -256,7 +278,7 @@ def _take_next(rest: deque[str], given: Given) -> None:
     elif flag.takes == "switch" or name in flag.off_names:
         given.take(name, "on")
     elif flag.takes == "maybe":
-        has_value = bool(rest) and rest[0].lower() in _CHOICES
+        has_value = bool(rest) and (rest[0].lower() in _CHOICES or rest[0] in given.unset)
         given.take(name, rest.popleft() if has_value else "on")
     elif rest:
         given.take(name, rest.popleft())

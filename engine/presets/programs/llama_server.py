@@ -8,7 +8,7 @@ said in the preset where kvchat's is another one (llama.cpp b11434, `common/comm
 import csv
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path, PurePath
 
@@ -47,6 +47,7 @@ from engine.presets.programs.rules import (
     Data,
     Reading,
     device_name,
+    file_stem,
     finite,
     kv_type,
     override_rule,
@@ -165,18 +166,26 @@ def render(request: ExportRequest) -> Exported:
 
 
 def read_words(
-    words: Sequence[str], name: str | None, environment: Mapping[str, str] | None = None
+    words: Sequence[str],
+    name: str | None,
+    environment: Mapping[str, str] | None = None,
+    unset: Set[str] = frozenset(),
 ) -> Imported:
     """The preset of a command in words, its program first or left out.
+
+    Args:
+        words: The command.
+        name: What the preset is called; None takes the model's name.
+        environment: The variables that the command is started with.
+        unset: Words and values with variables that nothing sets, which are listed.
 
     Raises:
         ImportedFileError: none of its flags means anything to a preset.
     """
     before = words[: _server_index(words) or 0]
     local = dict(word.split("=", 1) for word in before if _ASSIGNMENT.fullmatch(word))
-    given = given_words(_arguments(words), {**(environment or {}), **local})
-    model = given.values.get("model", PROGRAM)
-    called = name or PurePath(model).stem or PROGRAM
+    given = given_words(_arguments(words), {**(environment or {}), **local}, unset)
+    called = name or file_stem(given.values.get("model", PROGRAM)) or PROGRAM
     return preset_from(given, called, "a llama-server command line")
 
 
@@ -193,6 +202,7 @@ def preset_from(given: Given, name: str, source: str) -> Imported:
     reading = Reading(given, {"name": name}, list(given.left_out))
     for read in _READERS:
         read(reading)
+    reading.left_out += (flag.written(given.values[flag.key]) for flag in reading.unread())
     preset = validate_preset(reading.data, source)
     return Imported(preset, source, tuple(reading.left_out), tuple(reading.notes))
 
@@ -427,7 +437,7 @@ def _read_placement(reading: Reading) -> None:
     data = reading.data
     data["n_gpu_layers"] = reading.layers("n_gpu_layers", "auto")
     is_open = data["n_ctx"] == "max" or data["n_gpu_layers"] == "auto"
-    if is_open and is_on(reading.text("fit") or "off"):
+    if is_on(reading.text("fit") or "off") and is_open:
         reading.notes.append("--fit is on: kvchat's own rules decide what is left open")
     mode = reading.text("split_mode")
     if mode in ("none", "layer"):
