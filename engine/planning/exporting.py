@@ -64,8 +64,6 @@ def export_request(
         port=port,
         flag_set=flag_set(flags),
         margin_bytes=plan.setup.margin_bytes,
-        gpus=tuple(each.device for each in plan.estimate.devices if each.device.kind == "gpu"),
-        ram_free_bytes=plan.estimate.devices[-1].device.free_bytes,
         warnings=_warnings(plan),
     )
 

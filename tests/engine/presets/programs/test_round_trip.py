@@ -144,7 +144,6 @@ EVERYWHERE = [
     if each.flag_sets or each.read is not None
     for flags in each.flag_sets or ("current",)
 ]
-"""What can be read again: launches of other engines (vLLM, SGLang) only leave."""
 DRAFTING = ("n_draft", "draft_min_tokens", "draft_min_confidence")
 """What other programs have beside kvchat; the rest is for predictors that only kvchat has."""
 WORDS = {"predictor": ("the predictor is", "the draft model")}
