@@ -165,13 +165,11 @@ def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in listed for name in FORMATS)
 
 
-def test_a_wrong_format_or_set_of_flags_is_refused_with_the_nearest(
+def test_a_wrong_format_is_refused_with_the_nearest(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", str(starter_path), "--format", "olama"]) == 1
     assert "did you mean ollama" in capsys.readouterr().err
-    assert run(["export", str(starter_path), "--format", "compose", "--flags", "ik"]) == 1
-    assert "has no --flags ik" in capsys.readouterr().err
 
 
 def test_an_export_is_written_beside_what_is_there_only_with_force(
