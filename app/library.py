@@ -1,7 +1,7 @@
 """The user's library of models: what the hub offers for it, favourites, and files that go."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from engine.model.hub import (
     repository_models,
 )
 from engine.model.ollama import BLOBS, model_name
-from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, choose, fit_context, hub_options
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import Progress, take_model
@@ -72,8 +71,7 @@ def read_offer(
     planner: Planner,
     progress: Progress | None = None,
     *,
-    machine: PlannedMachine | None = None,
-    n_ctx: int = AUTO_N_CTX,
+    setup_of: Callable[[str], Setup] | None = None,
 ) -> HubOffer:
     """What a repository holds, judged on a machine by the header of one of its files.
 
@@ -81,8 +79,8 @@ def read_offer(
         asked: The repository; a quantisation leaves the others out.
         planner: Reads the header, and then knows it.
         progress: Told how much of the header has come.
-        machine: Which is planned for; None is this one.
-        n_ctx: Tokens of the context that the verdicts are for.
+        setup_of: The setup that the verdicts are for, by the address of that file; None is this
+            machine with the usual context.
 
     Raises:
         DownloadError: the repository cannot be listed.
@@ -93,9 +91,13 @@ def read_offer(
     models = [each for each in models if wanted in each.name.lower()] or models
     sample = choose(models, [ModelOption("", "", (), FitVerdict.FITS)] * len(models))
     assert sample is not None
-    path = take_model(sample.address, planner, progress)
-    setup = Setup(Configuration(path, n_ctx), machine=machine or PlannedMachine())
-    options = hub_options(models, planner.model(path), fit_context(setup, planner))
+    if setup_of is None:
+        path = take_model(sample.address, planner, progress)
+        setup = Setup(Configuration(path, AUTO_N_CTX))
+    else:
+        setup = setup_of(sample.address)
+    read = planner.model(setup.configuration.model_path)
+    options = hub_options(models, read, fit_context(setup, planner))
     return HubOffer(asked.repo, tuple(models), tuple(options))
 
 

@@ -11,7 +11,7 @@ from engine.builds import installed_build
 from engine.cache.namespace import FileHashes
 from engine.configuration import Configuration
 from engine.events import Finished, FinishReason, Loaded
-from engine.files import is_file
+from engine.files import expanded, is_file
 from engine.manifest import (
     Manifest,
     RecordedReply,
@@ -48,7 +48,7 @@ def open_manifest(
         if model is not None and name == own:
             return find_model(model, folders)
         beside = path.parent / Path(name).name
-        near = next((file for file in (Path(name).expanduser(), beside) if is_file(file)), None)
+        near = next((file for file in (expanded(name), beside) if is_file(file)), None)
         return near.absolute() if near is not None else find_model(Path(name).name, folders)
 
     configuration = manifest.configuration(find)

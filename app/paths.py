@@ -8,6 +8,7 @@ from pathlib import Path
 import platformdirs
 
 from engine.errors import EngineError
+from engine.files import expanded
 
 APP = "kvchat"
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
@@ -16,10 +17,7 @@ OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 def typed_path(text: str) -> Path:
     """The path that somebody typed; `~` is a home folder where there is one."""
-    try:
-        return Path(text.replace("\0", "\ufffd")).expanduser()
-    except RuntimeError:  # nobody is called so, or has no home
-        return Path(text.replace("\0", "\ufffd"))
+    return expanded(text.replace("\0", "\ufffd"))
 
 
 def current_folder() -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from engine.errors import PresetError
+from engine.files import expanded
 
 Target = Literal["kvchat", "llama-server"]
 """The program that a configuration is for: slots, rows of logits and window caches differ."""
@@ -243,7 +244,7 @@ class SamplingSettings:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute()) if path else ""
+    return str(expanded(path).absolute()) if path else ""
 
 
 def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
@@ -312,8 +313,8 @@ class Adapter:
         except ValueError:
             number = nan
         if not path or not isfinite(number):
-            return cls(Path(text).expanduser())
-        return cls(Path(path).expanduser(), number)
+            return cls(expanded(text))
+        return cls(expanded(path), number)
 
     @property
     def text(self) -> str:

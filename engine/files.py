@@ -30,6 +30,14 @@ RECORDS_BYTES = 1 << 23
 READ_BYTES = 1 << 20
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with its `~` expanded; as written where no user has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def replace_file(
     path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool, mode: int = 0o600
 ) -> None:
@@ -273,6 +281,14 @@ def drafting_process(path: Path) -> int | None:
     return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
 
 
+def _is_text(value: object) -> bool:
+    """Whether all texts of a value are Unicode, which names of files need not be."""
+    try:
+        return bool(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return False
+
+
 class NewestEntries(Generic[T]):
     """The newest entries of a file by their keys; one that cannot be written stays as it is.
 
@@ -315,6 +331,7 @@ class NewestEntries(Generic[T]):
             dump = self._adapter.dump_python
             newest = list(entries.items())[-self._n_most :]
             found = {key: dump(entry, mode="json") for key, entry in newest}
+            found = {key: entry for key, entry in found.items() if _is_text({key: entry})}
             text = json.dumps({"version": self._version, self._name: found})
             replace_file(self._path, [text.encode()], is_durable=False)
 

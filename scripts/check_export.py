@@ -196,28 +196,24 @@ def _with_schema(
 
     validator = jsonschema.Draft7Validator(json.loads(schema.read_text(encoding="utf-8")))
     for name, configuration in tried.items():
-        for flag_set in ("current", "ik"):
-            yield _valid(name, flag_set, model, configuration, validator, yaml)
+        yield _valid(name, model, configuration, validator, yaml)
 
 
 def _valid(
     name: str,
-    flag_set: str,
     model: Model,
     configuration: Configuration,
     validator: object,
     yaml: object,
 ) -> Outcome:
-    from engine.planning.exporting import flag_set as named
-
-    request = ExportRequest(configuration, model, name=name, flag_set=named(flag_set))
+    request = ExportRequest(configuration, model, name=name)
     text = FORMATS["llama-swap"].render(request).text
     data = yaml.safe_load(text)  # type: ignore[attr-defined]  # untyped, not installed here
     problems = [
         each.message
         for each in validator.iter_errors(data)  # type: ignore[attr-defined]  # as above
     ]
-    return Outcome(f"llama-swap schema: {name} ({flag_set})", "; ".join(problems) or None)
+    return Outcome(f"llama-swap schema: {name}", "; ".join(problems) or None)
 
 
 def _with_python_server(

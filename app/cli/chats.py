@@ -205,6 +205,7 @@ def export(
 ) -> None:
     """Write chats as Markdown or JSON lines."""
     from app.chat_files import format_of, text_of, write_chats
+    from engine.files import expanded
 
     if bool(chats) == all_chats:
         raise click.UsageError("name the chats to export, or give --all")
@@ -221,7 +222,7 @@ def export(
         if output is None or is_screen:
             print_text(pieces, nl=False)
         else:
-            write_chats(output.expanduser(), pieces, replace=force)
+            write_chats(expanded(output), pieces, replace=force)
             tell(f"{fmt.counted(len(found), 'chat')} in {output}")
         exported.say_what_is_left_out()
 
@@ -483,11 +484,11 @@ class _Imported:
 def _opened(name: str, reading: SlowReading) -> BinaryIO:
     """A file, or a copy of standard input: nobody waits for that while the chats are locked."""
     from app.chat_files import MAX_CHAT_FILE_BYTES
-    from engine.files import open_file
+    from engine.files import expanded, open_file
 
     with _named_faults(name):
         if name != STANDARD:
-            return BufferedReader(open_file(Path(name).expanduser()))
+            return BufferedReader(open_file(expanded(name)))
         copy = cast(BinaryIO, TemporaryFile())  # noqa: SIM115  the caller closes it
         while copy.tell() <= MAX_CHAT_FILE_BYTES and (block := sys.stdin.buffer.read(MIB)):
             copy.write(block)

@@ -21,9 +21,6 @@ DEFAULT_FORMAT = "llama-server"
 export_options = joined(
     click.option("--format", "format_name", default=DEFAULT_FORMAT, show_default=True,
                  metavar="NAME", help="The program or file format; `list` shows them all."),
-    click.option("--flags", type=click.Choice(["current", "ik"]), default="current",
-                 show_default=True,
-                 help="Which llama-server: llama.cpp's, or ik_llama.cpp's."),
     machine_options,
     knob_options,
     click.option("--name", metavar="NAME", help="Name of the model in the other program."),
@@ -48,7 +45,6 @@ def command(
     model: str | None,
     *,
     format_name: str,
-    flags: str,
     name: str | None,
     host: str,
     port: int,
@@ -79,13 +75,11 @@ def command(
     from app.planning import user_planner
     from engine.planning.exporting import export_format, export_request
 
-    format_ = export_format(format_name, flags)
+    format_ = export_format(format_name)
     planner = user_planner()
     plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
     preset = None if options["preset"] is None else str(options["preset"])
-    request = export_request(
-        plan, preset=preset, name=name, host=host, port=port, server=server, flags=flags
-    )
+    request = export_request(plan, preset=preset, name=name, host=host, port=port, server=server)
     about_types = types_notes(plan, options)
     request = replace(request, warnings=(*about_types, *request.warnings))
     exported = format_.render(request)
@@ -108,16 +102,11 @@ def _show_formats(*, as_json: bool) -> None:
     from engine.presets.programs.formats import FORMATS
 
     if as_json:
-        found = [
-            {"name": each.name, "title": each.title, "flags": each.flag_sets}
-            for each in FORMATS.values()
-        ]
-        print_json(found)
+        print_json([{"name": each.name, "title": each.title} for each in FORMATS.values()])
         return
     width = max(map(len, FORMATS))
     for each in FORMATS.values():
-        flags = f"  (--flags {', '.join(each.flag_sets)})" if len(each.flag_sets) > 1 else ""
-        say(f"{each.name:{width}}  {each.title}{flags}")
+        say(f"{each.name:{width}}  {each.title}")
 
 
 def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
@@ -141,11 +130,11 @@ def _show_json(
 ) -> None:
     from engine.presets.programs.llama_server import arguments, command_line
 
-    flags, configuration = request.flag_set, plan.setup.configuration
+    configuration = plan.setup.configuration
     server = {
         "program": request.program,
-        "args": arguments(configuration, flags),
-        "command": command_line(configuration, flags),
+        "args": arguments(configuration),
+        "command": command_line(configuration),
     }
     found = {
         "format": format_.name,

@@ -86,14 +86,14 @@ def _imported(
 
 
 def _text_of(source: str) -> str:
-    from engine.files import read_file_or_pipe
+    from engine.files import expanded, read_file_or_pipe
     from engine.presets.programs.base import ImportedFileError
 
     try:
         if source == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_FILE + 1)
         else:
-            path = Path(source).expanduser()
+            path = expanded(source)
             data = read_file_or_pipe(path, limit=LARGEST_FILE, wait_s=PIPE_WAIT_S)
     except OSError as error:
         raise ImportedFileError(

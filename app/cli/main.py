@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "export": (
         "app.cli.export",
-        "Write a plan as settings of llama-server and eleven other programs.",
+        "Write a plan as settings of llama-server and other programs.",
     ),
     "import": ("app.cli.import_", "Make a preset from another program's settings."),
     "pairs": (

@@ -24,6 +24,7 @@ from engine.configuration import (
     sampling_bounds,
 )
 from engine.errors import EngineError, shown
+from engine.files import expanded
 from engine.memory.units import parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
 
@@ -130,7 +131,7 @@ def _layers(text: str, *, words: set[str]) -> int | str:
 def _adapter(text: str) -> str:
     adapter = Adapter.read(text)
     path, _, scale = text.rpartition(":")
-    if not adapter.path.exists() and path and Path(path).expanduser().is_file():
+    if not adapter.path.exists() and path and expanded(path).is_file():
         raise click.BadParameter(f"{scale!r} is no scale: write a number such as 0.5")
     click.Path(exists=True, dir_okay=False).convert(str(adapter.path), None, None)
     return adapter.text

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from engine.presets.preset import Preset
 
 CPUS = get_args(Instructions)
+OF_ONE_FILE = {
+    "dry_run": "--dry-run", "log": "--log", "draft": "--draft", "mmproj": "--mmproj",
+    "lora": "--lora", "n_mtp_draft": "--mtp", "n_gpu_layers": "--gpu-layers",
+    "n_cpu_moe": "--n-cpu-moe",
+}  # fmt: skip
+"""Options of a plan that say nothing of the other files of a repository."""
 MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin", "net"})
 
 
@@ -270,7 +276,8 @@ def command(
 
     planner = user_planner()
     if (repository := parse_repository(model)) is not None:
-        _print_repository(repository, planner, as_json=as_json, options=options)
+        _check_for_repository({**options, "dry_run": dry_run, "log": log})
+        _print_repository(repository, target, planner, as_json=as_json, options=options)
         return
     plan = planner.plan(setup_of_options(model, target, planner, options))
     if dry_run:
@@ -313,19 +320,46 @@ def _print(plan: "Plan", planner: "Planner", log: Path | None, *, as_json: bool)
 
 
 def _print_repository(
-    asked: "RepositoryName", planner: "Planner", *, as_json: bool, options: Mapping[str, object]
+    asked: "RepositoryName",
+    target: "Target",
+    planner: "Planner",
+    *,
+    as_json: bool,
+    options: Mapping[str, object],
 ) -> None:
-    """Print every model of a repository with its verdict on the machine of the options."""
+    """Print every model of a repository with its verdict by the options."""
     from app.cli.models import print_offer
     from app.library import read_offer
     from engine.model.http_ranges import RemoteFileError
     from engine.model.hub import DownloadError
     from engine.planning.resolve import AUTO_N_CTX
 
-    machine, n_ctx = machine_of(options), whole(options["n_ctx"]) or AUTO_N_CTX
+    n_slots = whole(options["n_slots"]) or 1
+    n_ctx = whole(options["n_ctx"]) or AUTO_N_CTX * n_slots
+    fixed = {**options, "n_ctx": n_ctx, "mmproj": "off"}
     try:
         with SlowReading().hub() as reading:
-            offer = read_offer(asked, planner, reading.header, machine=machine, n_ctx=n_ctx)
+            offer = read_offer(
+                asked,
+                planner,
+                reading.header,
+                setup_of=lambda address: setup_of_options(address, target, planner, fixed),
+            )
     except DownloadError as error:
         raise RemoteFileError(str(error)) from error
     print_offer(offer, as_json=as_json)
+
+
+def _check_for_repository(options: Mapping[str, object]) -> None:
+    """Refuse options that have no meaning for a list of files.
+
+    Raises:
+        UsageError: there are some.
+    """
+    none = (None, (), False)
+    given = [flag for name, flag in OF_ONE_FILE.items() if options.get(name) not in none]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)} is for one file, and this lists all of a repository: name "
+            "hf:owner/repository/file.gguf"
+        )

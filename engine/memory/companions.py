@@ -17,8 +17,15 @@ from engine.memory.weights import LAYER
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
 
-PATCH_LIMIT = 4096
-"""Patches of the largest image that llama-server lets through by default."""
+MAX_IMAGE_TOKENS = {
+    "qwen2vl_merger": 4096, "qwen2.5vl_merger": 4096, "qwen3vl_merger": 4096, "glm4v": 4096,
+    "pixtral": 1024, "lightonocr": 1024, "kimivl": 1024, "lfm2": 1024,
+}  # fmt: skip
+"""Tokens of the largest image that llama.cpp encodes by default, by type of the projector
+(`set_limit_image_tokens` in `tools/mtmd/clip.cpp`); others take images of one size."""
+USUAL_IMAGE_TOKENS = 4096
+USUAL_MERGE = 2
+"""Patches of a side that become one token, where the header does not say."""
 STATES = 2
 """Rows of a projector's layer that live at once beside those of its feed-forward."""
 
@@ -79,13 +86,22 @@ def projector_graph_bytes(projector: GgufFile) -> int:
     """What encodes one image: its rows within a layer and those of the feed-forward, in f32.
 
     Measured with libmtmd of 0c1e57098 on the CPU, flash attention on, for seven shapes of three
-    kinds (196 to 4,096 patches, 768 to 1,152 wide): 1.00 to 1.17 of this.
+    kinds (196 to 4,096 patches, 768 to 1,152 wide): 1.00 to 1.17 of this. llama-server of that
+    build took 1.16 of this for 16,384 patches of a qwen3vl_merger.
     """
     n_ff = projector.integer("clip.vision.feed_forward_length") or 0
     width = projector.integer("clip.vision.embedding_length") or 0
-    n_patches = PATCH_LIMIT
+    return _max_patches(projector) * (n_ff + STATES * width) * FLOAT_BYTES
+
+
+def _max_patches(projector: GgufFile) -> int:
+    """Patches of the largest image that a projector encodes at once."""
+    kind = projector.text("clip.projector_type") or projector.text("clip.vision.projector_type")
     image = projector.integer("clip.vision.image_size")
     patch = projector.integer("clip.vision.patch_size")
-    if image and patch:
-        n_patches = min(PATCH_LIMIT, max(1, image // patch) ** 2)
-    return n_patches * (n_ff + STATES * width) * FLOAT_BYTES
+    if kind not in MAX_IMAGE_TOKENS and image and patch:
+        return max(1, image // patch) ** 2
+    keys = ("clip.vision.spatial_merge_size", "clip.vision.projector.scale_factor")
+    merges = (projector.integer(key) for key in keys)
+    merge = next(filter(None, merges), 1 if kind == "pixtral" else USUAL_MERGE)
+    return MAX_IMAGE_TOKENS.get(kind or "", USUAL_IMAGE_TOKENS) * merge**2

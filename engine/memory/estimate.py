@@ -181,7 +181,7 @@ def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
     n_slots = shape.n_slots + 1
     n_ctx = shape.n_ctx if shape.kv_unified else shape.n_cells * n_slots
     more = replace(shape, n_slots=n_slots, n_ctx=n_ctx)
-    return _bytes(architecture, more) - _bytes(architecture, shape)
+    return sum(_bytes(architecture, more).values()) - sum(_bytes(architecture, shape).values())
 
 
 def slots_text(
@@ -273,13 +273,30 @@ def cache_bytes(
     Raises:
         PresetError: a combination that llama.cpp refuses.
     """
-    shape = shape_for(model.architecture, configuration, target, devices)
-    return _bytes(model.architecture, shape)
+    return sum(cached_by_layer(model.architecture, configuration, target, devices).values())
 
 
-def _bytes(architecture: Architecture, shape: CacheShape) -> int:
+def cached_by_layer(
+    architecture: Architecture,
+    configuration: Configuration,
+    target: Target,
+    devices: tuple[Device, ...],
+) -> dict[int, int]:
+    """The exact bytes of keys, values and state that each layer keeps for all slots.
+
+    Raises:
+        PresetError: a combination that llama.cpp refuses.
+    """
+    return _bytes(architecture, shape_for(architecture, configuration, target, devices))
+
+
+def _bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
     kv_bytes = layer_kv_bytes(architecture, shape)
-    return sum(kv_bytes.values()) + sum(layer_state_bytes(architecture, shape).values())
+    state_bytes = layer_state_bytes(architecture, shape)
+    return {
+        index: kv_bytes.get(index, 0) + state_bytes.get(index, 0)
+        for index in kv_bytes.keys() | state_bytes.keys()
+    }
 
 
 Estimator = Callable[[Configuration], Estimate]

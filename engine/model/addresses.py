@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from engine.errors import ModelFileError
-from engine.files import read_text
+from engine.files import expanded, read_text
 from engine.servers import origin_of
 
 HF_PREFIX = "hf:"
@@ -138,9 +138,9 @@ def _on_hub(repo: str, file: str, revision: str) -> RemoteAddress:
 
 def _token_path() -> Path:
     if named := os.environ.get("HF_TOKEN_PATH"):
-        return Path(named).expanduser()
+        return expanded(named)
     if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "token"
+        return expanded(home) / "token"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "huggingface" / "token"
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import FrameType
 from typing import Any, NoReturn
 
+import psutil
 from jinja2 import TemplateError as JinjaError
 from jinja2 import pass_context
 from jinja2.exceptions import SecurityError
@@ -29,8 +30,9 @@ TIME_LIMIT_S = 2.0
 PROBE = "a7Z"
 """A text that no template writes by itself."""
 MAX_REPEAT = 1_000_000
-MEMORY_BYTES = 256 << 20
-"""Most memory that the process may take on while a template is rendered."""
+MEMORY_BYTES, MEMORY_SHARE = 256 << 20, 4
+"""Most memory that the process may take on while a template is rendered: the larger of the first
+and this part of the free memory. It holds for other threads too, which load states meanwhile."""
 MAX_TEXT = 16 << 20
 """Most characters of a prompt; a longer one fits no context."""
 PLAIN_STOP = ("\nUser:",)
@@ -103,8 +105,9 @@ class ChatTemplate:
         return PROBE not in as_text and PROBE in as_parts
 
     def _rendered(self, values: Sequence[Mapping[str, object]], **variables: bool) -> str:
+        most = max(MEMORY_BYTES, psutil.virtual_memory().available // MEMORY_SHARE)
         try:
-            with _time_limit(TIME_LIMIT_S), _memory_limit(MEMORY_BYTES):
+            with _time_limit(TIME_LIMIT_S), _memory_limit(most):
                 text = self._template.render(
                     messages=values,
                     add_generation_prompt=True,
@@ -120,7 +123,7 @@ class ChatTemplate:
         except TemplateError:
             raise
         except MemoryError as error:
-            raise _too_large(f"{MEMORY_BYTES >> 20} MiB of memory") from error
+            raise _too_large(f"{most >> 20} MiB of memory") from error
         except Exception as error:  # a template is foreign code: it can raise anything
             raise TemplateError(
                 f"the model's chat template failed: {type(error).__name__}: {error}; "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.files import NewestEntries
+from engine.files import NewestEntries, is_file
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, identity_of, kind_of
 from engine.model.tensor_table import TokenReads, token_reads
@@ -13,7 +13,8 @@ from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
 
 VERSION = 6
 """Rises when `StampedFacts` changes; a file of another version is not used."""
-MOST_MODELS = 50_000
+MOST_MODELS = 10_000
+"""About 5 MB, which `NewestEntries` still reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,13 @@ class HeaderCache:
         return facts
 
     def save(self) -> None:
-        """Remember what was asked for since this cache was made."""
-        if self._used != self._known:
+        """Save what was asked for since this cache was made, with the models of other folders."""
+        if any(self._known.get(path) != entry for path, entry in self._used.items()):
+            others = self._known.keys() - self._used.keys()
+            kept = {path: self._known[path] for path in others if is_file(Path(path))}
             # The next scan reads the headers again then; nothing that the user asked for is lost.
             with contextlib.suppress(OSError):
-                self._entries.write(self._used)
+                self._entries.write({**kept, **self._used})
 
 
 def read_facts(model: Path) -> HeaderFacts:

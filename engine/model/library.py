@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from stat import S_ISREG
 
 from engine.errors import ModelFileError
-from engine.files import file_status
+from engine.files import expanded, file_status
 from engine.model.addresses import is_remote
 from engine.model.gguf import SPLIT_NAME, part_names, read_gguf, read_part
 from engine.model.header_cache import HeaderCache, HeaderFacts
@@ -91,12 +92,9 @@ def scan(
         cut: Told of each folder that holds more than is looked at.
     """
     entries = read_headers(folders, cache_path=cache_path, progress=progress, cut=cut)
-    known = speeds or Speeds(None)
-    return [
-        replace(entry, speed=known.of(entry.identity, entry.name))
-        for entry in _once(entries)
-        if entry.kind in kinds
-    ]
+    models = [entry for entry in _once(entries) if entry.kind in kinds]
+    known = (speeds or Speeds(None)).of_all((entry.identity, entry.name) for entry in models)
+    return [replace(entry, speed=speed) for entry, speed in zip(models, known, strict=True)]
 
 
 def read_headers(
@@ -165,7 +163,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
             f"{text} is not on this machine: `kvchat plan` reads its header from there, to run it "
             "download the file and name its path"
         )
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.is_file():
         return path.absolute()
     if path.is_absolute() or (path.exists() and text.startswith(".")):
@@ -406,11 +404,19 @@ def _is_part(path: Path, shard: re.Match[str]) -> bool:
 
 def _split_model(first: Path, stem: str, total: int) -> ModelEntry:
     parts = [first.with_name(f"{stem}-{n:05}-of-{total:05}.gguf") for n in range(1, total + 1)]
-    there = [part for part in parts if part.is_file()]
-    nbytes = sum(part.stat().st_size for part in there)
-    n_missing = total - len(there)
+    sizes = [nbytes for part in parts if (nbytes := _size(part)) is not None]
+    n_missing = total - len(sizes)
     problem = f"{n_missing} of its {total} files are missing" if n_missing else None
-    return _file(first, stem, nbytes, problem)
+    return _file(first, stem, sum(sizes), problem)
+
+
+def _size(path: Path) -> int | None:
+    """The bytes of a file; None where there is none, or no longer."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if S_ISREG(status.st_mode) else None
 
 
 def _file(path: Path, name: str, nbytes: int, problem: str | None = None) -> ModelEntry:

@@ -1,7 +1,7 @@
 """How fast models run on this machine, as tune, benchmarks and chats measured it."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,12 +68,18 @@ class Speeds:
 
         What `kvchat tune` measured comes before a benchmark, and that before chats.
         """
-        if identity is not None:
-            kept = self._entries.read()
-            for by in ("tune", "bench"):
-                found = kept.get(_key(identity, by))
-                if found and found[0].is_sane:
-                    return found[0]
+        return self.of_all([(identity, name)])[0]
+
+    def of_all(self, models: Iterable[tuple[str | None, str]]) -> list[ModelSpeed | None]:
+        """The speeds of several models, each by its identity and name, as `of` finds one."""
+        kept = self._entries.read()
+        return [self._of(kept, identity, name) for identity, name in models]
+
+    def _of(self, kept: Mapping[str, Kept], identity: str | None, name: str) -> ModelSpeed | None:
+        for by in ("tune", "bench") if identity is not None else ():
+            found = kept.get(_key(identity or "", by))
+            if found and found[0].is_sane:
+                return found[0]
         return self._of_chats().get(name)
 
     def keep(self, identity: str, speed: ModelSpeed) -> None:

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
 
 from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import IncompatiblePairError, ModelFileError
 from engine.memory.hardware import has_gpu_backend
-from engine.model.gguf import GgufFile, read_gguf
+from engine.model.gguf import GgufFile, cached_by_header, read_gguf
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import check_headers
 
@@ -212,7 +211,7 @@ def check_draft(configuration: Configuration) -> str | None:
     return _cannot_pay(target, draft, "gpu" if on_gpu else "cpu")
 
 
-@lru_cache(maxsize=64)
+@cached_by_header(1)
 def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
     """Why a pair is not worth planning for: other tokens, or no gain; None where it may be."""
     try:

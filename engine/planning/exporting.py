@@ -1,45 +1,25 @@
 """From a plan to what an export is asked for: for the command and the screen alike."""
 
-from typing import get_args
-
 from engine.configuration import Configuration
 from engine.planning.planner import Plan, warnings_of
 from engine.planning.verdict import FitVerdict
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
-from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
+from engine.presets.programs.flags import FLAG_SETS, FlagSetName
 from engine.presets.programs.formats import FORMATS
 from engine.validation import nearest
 
 
-def export_format(name: str, flags: str = "current") -> Format:
+def export_format(name: str) -> Format:
     """The export format of a name.
 
     Raises:
-        ExportError: there is none, or it cannot address a llama-server with these flags.
+        ExportError: there is none.
     """
     if name not in FORMATS:
         near = nearest(name, FORMATS)
         hint = f"did you mean {near[0]}? There" if near else "there"
         raise ExportError(f"there is no format {name!r}: {hint} are {', '.join(FORMATS)}")
-    found = FORMATS[name]
-    if flags != "current" and flags not in found.flag_sets:
-        raise ExportError(
-            f"the format {name} has no --flags {flags}: it has "
-            f"{' and '.join(found.flag_sets) or 'one set of words'}"
-        )
-    return found
-
-
-def flag_set(name: str) -> FlagSet:
-    """The set of flags of a name.
-
-    Raises:
-        ExportError: there is none.
-    """
-    for known in get_args(FlagSetName):
-        if known == name:
-            return FLAG_SETS[known]
-    raise ExportError(f"there is no set of flags {name!r}: there are {', '.join(FLAG_SETS)}")
+    return FORMATS[name]
 
 
 def export_request(
@@ -50,7 +30,7 @@ def export_request(
     host: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
     server: str = "llama-server",
-    flags: str = "current",
+    flags: FlagSetName = "current",
 ) -> ExportRequest:
     """The export of a plan, named by the model's file and the preset."""
     stem = plan.model.file.path.stem
@@ -62,10 +42,8 @@ def export_request(
         uses_gpu=any(device.device.kind == "gpu" for device in plan.used_devices),
         host=host,
         port=port,
-        flag_set=flag_set(flags),
+        flag_set=FLAG_SETS[flags],
         margin_bytes=plan.setup.margin_bytes,
-        gpus=tuple(each.device for each in plan.estimate.devices if each.device.kind == "gpu"),
-        ram_free_bytes=plan.estimate.devices[-1].device.free_bytes,
         warnings=_warnings(plan),
     )
 

@@ -23,7 +23,7 @@ from engine.configuration import (
     PredictorName,
 )
 from engine.errors import PresetError
-from engine.files import is_file
+from engine.files import expanded, is_file
 from engine.memory.estimate import Companions, DoesNotFitError, Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, with_types
@@ -293,7 +293,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
 
 
 def _projector_path(rules: Preset) -> Path | None:
-    return None if rules.mmproj in (None, NO_PROJECTOR) else Path(rules.mmproj).expanduser()
+    return None if rules.mmproj in (None, NO_PROJECTOR) else expanded(rules.mmproj)
 
 
 def _with_projector_beside(rules: Preset, model: Model) -> Preset:

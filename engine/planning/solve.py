@@ -4,14 +4,14 @@ llama.cpp shares layers by free memory. But the last GPU also has the output lay
 buffers: one is full while another has room, which shares in whole layers use.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate
+from engine.memory.estimate import Estimate, cached_by_layer
 from engine.memory.hardware import Device
 from engine.memory.placement import place
-from engine.memory.terms import TermKind
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Offload
@@ -146,15 +146,38 @@ def best_shared(
     space: Space, model: Model, goal: Goal, offload: Offload
 ) -> tuple[Space, Point | None]:
     """The best choice of a goal and its space: with llama.cpp's split, or with an even one."""
-    best = best_choice(space, goal, offload)
-    split = None if space.base.tensor_split else _split_for(space, model, best)
-    if split is None:
-        return space, best
-    shared = replace(space, base=replace(space.base, tensor_split=split))
-    other = best_choice(shared, goal, offload)
-    if other is None or (best is not None and not _is_better(space, goal, offload, other, best)):
-        return space, best
-    return shared, other
+    taken, best = space, best_choice(space, goal, offload)
+    if space.base.tensor_split or len(space.gpus) < 2:
+        return taken, best
+    knobs, steps = best or (replace(space.choices()[-1], placement=space.last), space.least)
+    splits = (_split_for(space, model, (knobs, steps)), _fast_split(space, model, (knobs, steps)))
+    for split in dict.fromkeys(filter(None, splits)):
+        shared = replace(space, base=replace(space.base, tensor_split=split))
+        found = best_choice(shared, goal, offload)
+        if found and (best is None or _is_better(space, goal, offload, found, best)):
+            taken, best = shared, found
+    return taken, best
+
+
+def _fast_split(space: Space, model: Model, point: Point) -> tuple[float, ...] | None:
+    """The even split at the fastest placement, before that of a choice, where it fits.
+
+    With experts in RAM the first layers are small: llama.cpp's shares leave their GPUs empty, and
+    faster placements fit with other shares only.
+    """
+    knobs, steps = point
+
+    def fits(index: int) -> bool:
+        return space.room(replace(knobs, placement=index), steps).together >= 0
+
+    for index in range(bisect(0, knobs.placement, fits), knobs.placement):
+        placed = replace(knobs, placement=index)
+        split = _split_for(space, model, (placed, steps))
+        if split is not None:
+            now = replace(space.configuration(placed, steps), tensor_split=split)
+            if space.cost(now).fits(space.margin_bytes):
+                return split
+    return None
 
 
 def _is_better(space: Space, goal: Goal, offload: Offload, other: Point, best: Point) -> bool:
@@ -169,12 +192,11 @@ def _is_better(space: Space, goal: Goal, offload: Offload, other: Point, best: P
     return rank(space, goal, *other) > rank(space, goal, *best)
 
 
-def _split_for(space: Space, model: Model, best: Point | None) -> tuple[float, ...] | None:
-    """The even split at a choice, or, where none fits, at the smallest one."""
-    knobs, steps = best or (space.choices()[-1], space.least)
+def _split_for(space: Space, model: Model, point: Point) -> tuple[float, ...] | None:
+    """The even split at a choice."""
     split: tuple[float, ...] | None = None
     try:
-        estimate = space.estimate(knobs, steps)
+        estimate = space.estimate(*point)
         for _ in range(MAX_ROUNDS):
             better = even_split(model, estimate, space.margin_bytes)
             if better is None:
@@ -187,47 +209,66 @@ def _split_for(space: Space, model: Model, best: Point | None) -> tuple[float, .
 
 
 def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[float, ...] | None:
-    """The layers of each GPU that leave equal room for more context.
+    """The layers of each GPU that fill the same share of its room.
 
-    None where a change would move less than one layer, or a GPU has no room at all.
+    None where that is how they lie, or a GPU has no room at all.
     """
     now = estimate.configuration
-    devices = tuple(device.device for device in estimate.devices)
-    gpus = tuple(device for device in devices if device.kind == "gpu")
+    gpus = [each for each in estimate.devices if each.device.kind == "gpu"]
     if len(gpus) < 2 or now.split_mode != "layer" or now.n_gpu_layers == 0:
         return None
-    layers = _layers(model, estimate, gpus)
-    growing = {
-        d.device: d.term(TermKind.WEIGHTS).nbytes + d.term(TermKind.KV).nbytes
-        for d in estimate.devices
-    }
-    n_layers = sum(layers.values())
-    per_layer = sum(growing[gpu] for gpu in gpus) / n_layers
-    room = [
-        d.left_bytes - margin_bytes + layers[d.device] * per_layer
-        for d in estimate.devices
-        if d.device.kind == "gpu"
-    ]
-    if min(room) <= 0 or n_layers < len(gpus):
+    lying = _layers(model, estimate)
+    if len(lying) < len(gpus):
         return None
-    found = _apportioned(n_layers, room)
-    return None if found == [layers[gpu] for gpu in gpus] else tuple(map(float, found))
+    rooms = [
+        each.left_bytes
+        - margin_bytes
+        + sum(nbytes for device, nbytes in lying if device == each.device)
+        for each in gpus
+    ]
+    if min(rooms) <= 0:
+        return None
+    found = _apportioned([nbytes for _, nbytes in lying], rooms)
+    layers = [sum(device == each.device for device, _ in lying) for each in gpus]
+    return None if found == layers else tuple(map(float, found))
 
 
-def _layers(model: Model, estimate: Estimate, gpus: tuple[Device, ...]) -> dict[Device, int]:
-    """The number of layers on each GPU, the output layer counting as one."""
+def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
+    """The GPU of each layer that lies on one, in their order, and what moves with the layer."""
     now = estimate.configuration
-    cpu = next(d.device for d in estimate.devices if d.device.kind == "cpu")
+    devices = tuple(each.device for each in estimate.devices)
+    gpus = tuple(device for device in devices if device.kind == "gpu")
+    cpu = next(device for device in devices if device.kind == "cpu")
     weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
     where = place(weights, now, gpus, cpu)
-    lying = [*where.layer_devices, where.output_device]
-    return {gpu: lying.count(gpu) for gpu in gpus}
+    cached: dict[int, int] = {}
+    if now.offload_kqv:
+        cached = cached_by_layer(model.architecture, now, estimate.target, devices)
+    sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights.layer_bytes)]
+    sizes.append(weights.output_bytes + weights.tied_bytes)
+    lying = zip((*where.layer_devices, where.output_device), sizes, strict=True)
+    return [(device, nbytes) for device, nbytes in lying if device.kind == "gpu"]
 
 
-def _apportioned(n: int, rooms: list[float]) -> list[int]:
-    """Share layers so that the least room for each layer is the largest (D'Hondt's method)."""
-    found = [1] * len(rooms)
-    for _ in range(n - len(rooms)):
-        ratios = [room / (count + 1) for room, count in zip(rooms, found, strict=True)]
-        found[ratios.index(max(ratios))] += 1
-    return found
+SHARE_STEPS = 30
+"""Halvings of the share: after them it is known to a billionth."""
+
+
+def _apportioned(sizes: list[int], rooms: list[int]) -> list[int]:
+    """The number of layers of each GPU, in their order, with the least share of its room in use."""
+
+    def shared(share: float) -> list[int] | None:
+        counts, rest = [], deque(sizes)
+        for room in rooms:
+            held = count = 0
+            while rest and held + rest[0] <= share * room:
+                held += rest.popleft()
+                count += 1
+            counts.append(count)
+        return None if rest else counts
+
+    low, high = 0.0, sum(sizes) / min(rooms)
+    for _ in range(SHARE_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if shared(middle) else (middle, high)
+    return shared(high * (1 + 1e-6)) or []

@@ -7,6 +7,7 @@ from math import log2
 from engine.configuration import Configuration, KVTypes, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
+from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, is_quantized, with_types
 from engine.planning.goals import Goal
 from engine.planning.placements import REFUSED, OffloadLevel, Room, first_fitting, laid, room_of
@@ -53,6 +54,15 @@ class Space:
 
     def __post_init__(self) -> None:
         self.pair_costs = self.pair_costs or tuple(map(guessed_cost, self.pairs))
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs of the machine; none where llama.cpp refuses the smallest choice."""
+        try:
+            found = self.estimate(self.choices()[-1], self.least)
+        except PresetError:
+            return ()
+        return tuple(each.device for each in found.devices if each.device.kind == "gpu")
 
     @property
     def least(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from engine.errors import EngineError, HardwareError, shown
-from engine.files import open_file
+from engine.files import expanded, open_file
 from engine.memory.units import GIB, MIB, parse_bytes
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def parse_file(text: str) -> Path:
     Raises:
         KnobError: there is no such file, or it is no GGUF file.
     """
-    path = Path(text.strip()).expanduser()
+    path = expanded(text.strip())
     try:
         with open_file(path) as file:
             start = file.read(4)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.presets.programs.flags import CURRENT, FlagSet, FlagSetName
@@ -61,10 +60,6 @@ class ExportRequest:
     """Which llama-server is addressed, where it is one."""
     margin_bytes: int = DEFAULT_MARGIN_BYTES
     """Memory that the plan keeps free on every device."""
-    gpus: tuple[Device, ...] = ()
-    """The GPUs of the plan, those of workers first."""
-    ram_free_bytes: int = 0
-    """Free main memory of the machine that the plan is for; 0 is not known."""
     warnings: tuple[str, ...] = ()
     """What the estimate says about the plan, carried into the export."""
 

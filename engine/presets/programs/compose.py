@@ -22,7 +22,7 @@ from engine.presets.programs.base import (
     yaml_text,
 )
 from engine.presets.programs.llama_server import heading, read_words, request_remarks, serving
-from engine.presets.programs.shell import commands
+from engine.presets.programs.shell import Reader, commands
 
 if TYPE_CHECKING:
     from engine.presets.programs.yaml_tree import Node
@@ -89,10 +89,13 @@ def read(request: ImportRequest) -> Imported:
     title = chosen(services, request.entry, "service")
     entry = services[title]
     fields = entry if isinstance(entry, dict) else {}
-    command = [*_words(fields.get("entrypoint")), *_words(fields.get("command"))]
-    environment, left_out = _environment(fields.get("environment"))
+    reader = Reader()
+    words = [*_words(fields.get("entrypoint")), *_words(fields.get("command"))]
+    command = list(map(reader.interpolated, words))
+    listed, left_out = _environment(fields.get("environment"))
+    environment = {name: reader.interpolated(value) for name, value in listed.items()}
     left_out += [f"{key}: {_written(fields[key])}" for key in OTHER_FILES if key in fields]
-    found = read_words([word.replace("$$", "$") for word in command], request.name, environment)
+    found = read_words(command, request.name, environment, reader.unset)
     return replace(
         found,
         source=f"the service {title} of a compose file",
@@ -132,7 +135,7 @@ def _words(command: "Node | None") -> list[str]:
     if isinstance(command, list):
         return [word for word in command if isinstance(word, str)]
     text = command if isinstance(command, str) else ""
-    return [word for each in commands(text) for word in each.words]
+    return [word for each in commands(text.replace("$", "\\$")) for word in each.words]
 
 
 def _environment(listed: "Node | None") -> tuple[dict[str, str], list[str]]:

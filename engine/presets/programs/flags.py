@@ -1,16 +1,15 @@
 """The flags of llama-server: one table for what is written and for what is read.
 
-Names are those of llama.cpp b11434 (`common/arg.cpp`) and of ik_llama.cpp 8337e4c
-(`common/common.cpp`); those of builds before May 2026 are read only.
+Names are those of llama.cpp b11434 (`common/arg.cpp`), from May 2026 on.
 """
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-FlagSetName = Literal["current", "ik"]
+FlagSetName = Literal["current"]
 Takes = Literal["value", "switch", "maybe"]
 """Whether a flag takes a value, is a switch, or takes a value in newer builds only."""
 
@@ -46,72 +45,49 @@ class Flag:
     takes: Takes
     names: tuple[str, ...]
     off_names: tuple[str, ...] = ()
-    old_names: tuple[str, ...] = ()
-    """Names that builds from May 2026 on refuse."""
-    name_in_ik: str = ""
-    """The name that ik_llama.cpp takes, where it is another."""
-    is_in_ik: bool = True
+
+    def written(self, value: str) -> str:
+        """The flag with a value, for a person."""
+        if self.takes != "switch":
+            return f"{self.names[0]} {value}"
+        return self.names[0] if is_on(value) else self.off_names[0]
 
 
 @dataclass(frozen=True, slots=True)
 class FlagSet:
-    """The words of one family of llama-server builds: forks do not follow all changes."""
+    """The builds of llama-server that an export is for."""
 
     name: FlagSetName
     title: str
     builds: str
-    """Which builds take these words, for a person."""
-    all_layers: str
-    """Value of `--n-gpu-layers` that is all of them."""
-    joins_adapters: bool = True
-    """Whether several adapters are one comma-separated value of `--lora`."""
-
-    def has(self, key: str) -> bool:
-        """Whether these builds have a flag for a setting."""
-        return self.name != "ik" or _BY_KEY[key].is_in_ik
-
-    def option(self, key: str, value: str) -> Option:
-        """The option that gives a setting a value; a switch is `on` or `off`."""
-        flag = _BY_KEY[key]
-        name = (self.name == "ik" and flag.name_in_ik) or flag.names[0]
-        if flag.takes != "switch":
-            return Option(name.removeprefix("--"), value)
-        return Option((name if is_on(value) else flag.off_names[0]).removeprefix("--"))
-
-    def layers(self, n_layers: int) -> str:
-        """A number of layers, or the word for all of them."""
-        return self.all_layers if n_layers < 0 else str(n_layers)
+    """Which builds take the flags, for a person."""
 
 
 CURRENT = FlagSet(
     name="current",
     title="current",
     builds="llama.cpp from May 2026 on (checked with b11434 and commit 0c1e57098)",
-    all_layers="all",
 )
-IK = FlagSet(
-    name="ik",
-    title="ik_llama.cpp",
-    builds="ik_llama.cpp (checked with commit 8337e4c of August 2026)",
-    all_layers="999",
-    joins_adapters=False,
-)
-FLAG_SETS: dict[FlagSetName, FlagSet] = {each.name: each for each in (CURRENT, IK)}
+FLAG_SETS: dict[FlagSetName, FlagSet] = {CURRENT.name: CURRENT}
+ALL_LAYERS = "all"
+"""Value of `--n-gpu-layers` that is all of them."""
 
 
-def _flag(
-    key: str,
-    names: str,
-    *,
-    takes: Takes = "value",
-    off: str = "",
-    old: str = "",
-    in_ik: str = "",
-    is_in_ik: bool = True,
-) -> Flag:
-    return Flag(
-        key, takes, tuple(names.split()), tuple(off.split()), tuple(old.split()), in_ik, is_in_ik
-    )  # fmt: skip
+def option(key: str, value: str) -> Option:
+    """The option that gives a setting a value; a switch is `on` or `off`."""
+    flag = _BY_KEY[key]
+    if flag.takes != "switch":
+        return Option(flag.names[0].removeprefix("--"), value)
+    return Option((flag.names[0] if is_on(value) else flag.off_names[0]).removeprefix("--"))
+
+
+def layers_word(n_layers: int) -> str:
+    """A number of layers, or the word for all of them."""
+    return ALL_LAYERS if n_layers < 0 else str(n_layers)
+
+
+def _flag(key: str, names: str, *, takes: Takes = "value", off: str = "") -> Flag:
+    return Flag(key, takes, tuple(names.split()), tuple(off.split()))
 
 
 FLAGS: tuple[Flag, ...] = (
@@ -121,16 +97,16 @@ FLAGS: tuple[Flag, ...] = (
     _flag("n_ubatch", "--ubatch-size -ub LLAMA_ARG_UBATCH"),
     _flag("n_slots", "--parallel -np LLAMA_ARG_N_PARALLEL"),
     _flag("kv_unified", "--kv-unified -kvu LLAMA_ARG_KV_UNIFIED", takes="switch",
-          off="--no-kv-unified -no-kvu", is_in_ik=False),
+          off="--no-kv-unified -no-kvu"),
     _flag("type_k", "--cache-type-k -ctk LLAMA_ARG_CACHE_TYPE_K"),
     _flag("type_v", "--cache-type-v -ctv LLAMA_ARG_CACHE_TYPE_V"),
     _flag("flash_attention", "--flash-attn -fa LLAMA_ARG_FLASH_ATTN", takes="maybe",
           off="--no-flash-attn -no-fa"),
-    _flag("swa_full", "--swa-full LLAMA_ARG_SWA_FULL", takes="switch", is_in_ik=False),
+    _flag("swa_full", "--swa-full LLAMA_ARG_SWA_FULL", takes="switch"),
     _flag("n_threads", "--threads -t LLAMA_ARG_THREADS"),
     _flag("n_threads_batch", "--threads-batch -tb"),
     _flag("n_gpu_layers", "--n-gpu-layers -ngl --gpu-layers LLAMA_ARG_N_GPU_LAYERS"),
-    _flag("fit", "--fit -fit LLAMA_ARG_FIT", takes="maybe", is_in_ik=False),
+    _flag("fit", "--fit -fit LLAMA_ARG_FIT", takes="maybe"),
     _flag("split_mode", "--split-mode -sm LLAMA_ARG_SPLIT_MODE"),
     _flag("main_gpu", "--main-gpu -mg LLAMA_ARG_MAIN_GPU"),
     _flag("tensor_split", "--tensor-split -ts LLAMA_ARG_TENSOR_SPLIT"),
@@ -141,7 +117,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("offload_kqv", "--kv-offload -kvo LLAMA_ARG_KV_OFFLOAD", takes="switch",
           off="--no-kv-offload -nkvo LLAMA_ARG_NO_KV_OFFLOAD"),
     _flag("use_extra_buffers", "--repack LLAMA_ARG_REPACK", takes="switch",
-          off="--no-repack -nr LLAMA_ARG_NO_REPACK", is_in_ik=False),
+          off="--no-repack -nr LLAMA_ARG_NO_REPACK"),
     _flag("load_mode", "--load-mode -lm LLAMA_ARG_LOAD_MODE"),
     _flag("use_mmap", "--mmap LLAMA_ARG_MMAP", takes="switch",
           off="--no-mmap LLAMA_ARG_NO_MMAP"),
@@ -149,39 +125,37 @@ FLAGS: tuple[Flag, ...] = (
     _flag("mmproj_offload", "--mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD", takes="switch",
           off="--no-mmproj-offload LLAMA_ARG_NO_MMPROJ_OFFLOAD"),
     _flag("lora", "--lora"),
-    _flag("lora_scaled", "--lora-scaled", is_in_ik=False),
+    _flag("lora_scaled", "--lora-scaled"),
     _flag("temperature", "--temp --temperature LLAMA_ARG_TEMPERATURE"),
     _flag("top_k", "--top-k LLAMA_ARG_TOP_K"),
     _flag("top_p", "--top-p LLAMA_ARG_TOP_P"),
     _flag("min_p", "--min-p LLAMA_ARG_MIN_P"),
     _flag("repetition_penalty", "--repeat-penalty LLAMA_ARG_REPEAT_PENALTY"),
     _flag("repetition_window", "--repeat-last-n"),
-    _flag("json_schema", "--json-schema-file -jf", is_in_ik=False),
+    _flag("json_schema", "--json-schema-file -jf"),
     _flag("grammar", "--grammar-file"),
     _flag("spec_type", "--spec-type LLAMA_ARG_SPEC_TYPE"),
     _flag("draft_model", "--model-draft -md --spec-draft-model LLAMA_ARG_SPEC_DRAFT_MODEL "
           "LLAMA_ARG_MODEL_DRAFT"),
-    _flag("draft_max", "--spec-draft-n-max LLAMA_ARG_SPEC_DRAFT_N_MAX", in_ik="--draft-max",
-          old="--draft --draft-n --draft-max LLAMA_ARG_DRAFT_MAX"),
-    _flag("draft_min", "--spec-draft-n-min LLAMA_ARG_SPEC_DRAFT_N_MIN", in_ik="--draft-min",
-          old="--draft-min --draft-n-min LLAMA_ARG_DRAFT_MIN"),
+    _flag("draft_max", "--spec-draft-n-max LLAMA_ARG_SPEC_DRAFT_N_MAX"),
+    _flag("draft_min", "--spec-draft-n-min LLAMA_ARG_SPEC_DRAFT_N_MIN"),
     _flag("draft_p_min", "--spec-draft-p-min --draft-p-min LLAMA_ARG_SPEC_DRAFT_P_MIN "
-          "LLAMA_ARG_DRAFT_P_MIN", in_ik="--draft-p-min"),
+          "LLAMA_ARG_DRAFT_P_MIN"),
     _flag("draft_layers", "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft "
-          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", in_ik="--gpu-layers-draft"),
+          "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
     _flag("draft_type_k", "--spec-draft-type-k -ctkd --cache-type-k-draft "
-          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", in_ik="--cache-type-k-draft"),
+          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
     _flag("draft_type_v", "--spec-draft-type-v -ctvd --cache-type-v-draft "
-          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", in_ik="--cache-type-v-draft"),
-    _flag("lookup_n", "--spec-ngram-simple-size-n --spec-ngram-size-n"),
-    _flag("lookup_m", "--spec-ngram-simple-size-m --spec-ngram-size-m"),
+          "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
+    _flag("lookup_n", "--spec-ngram-simple-size-n"),
+    _flag("lookup_m", "--spec-ngram-simple-size-m"),
 )  # fmt: skip
 """Every flag that a preset has a field for, in the order in which they are written."""
 
+APPENDED = ("tensor_overrides",)
+"""Flags that may be repeated: their values add up."""
 _BY_KEY = {flag.key: flag for flag in FLAGS}
-_BY_NAME = {
-    name: flag for flag in FLAGS for name in (*flag.names, *flag.off_names, *flag.old_names)
-}
+_BY_NAME = {name: flag for flag in FLAGS for name in (*flag.names, *flag.off_names)}
 
 
 @dataclass(slots=True)
@@ -194,26 +168,35 @@ class Given:
     """Every `--lora` and `--lora-scaled`: llama-server adds them up, where other flags replace each
     other."""
     left_out: list[str] = field(default_factory=list)
-    is_legacy: bool = False
-    """Whether a name was used that builds from May 2026 on refuse."""
+    unset: Set[str] = frozenset()
+    """Words and values with variables that nothing sets."""
 
     def take(self, name: str, value: str) -> None:
         """Keep a flag by one of its names, with its value."""
         flag = _BY_NAME[name]
-        self.is_legacy = self.is_legacy or name in flag.old_names
+        if {value, f"{name}={value}"} & self.unset:
+            self.left_out.append(f"{name} {value} (a variable that the text does not set)")
+            return
         if flag.key in ("lora", "lora_scaled"):
             self.adapters.append(value)
-        elif flag.key == "spec_type" and ":" in value and flag.key in self.values:
-            self.values[flag.key] += f";{value}"  # ik_llama.cpp's stages add up
+        elif flag.key in APPENDED and flag.key in self.values:
+            self.values[flag.key] += f",{value}"
         elif flag.takes == "switch" or name in flag.off_names:
             self.values[flag.key] = "on" if is_on(value) != (name in flag.off_names) else "off"
         else:
             self.values[flag.key] = value
 
 
-def given_words(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Given:
-    """Arguments of a llama-server, which win over its environment; the later of two wins."""
-    given = Given()
+def given_words(
+    words: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    unset: Set[str] = frozenset(),
+) -> Given:
+    """Arguments of a llama-server, which win over its environment; the later of two wins.
+
+    Values with variables that nothing sets, `unset`, are listed.
+    """
+    given = Given(unset=unset)
     for variable, value in (environment or {}).items():
         if variable.startswith("LLAMA_ARG_") and variable in _BY_NAME:
             given.take(variable, value)
@@ -256,7 +239,7 @@ def _take_next(rest: deque[str], given: Given) -> None:
     elif flag.takes == "switch" or name in flag.off_names:
         given.take(name, "on")
     elif flag.takes == "maybe":
-        has_value = bool(rest) and rest[0].lower() in _CHOICES
+        has_value = bool(rest) and (rest[0].lower() in _CHOICES or rest[0] in given.unset)
         given.take(name, rest.popleft() if has_value else "on")
     elif rest:
         given.take(name, rest.popleft())

@@ -15,10 +15,8 @@ from engine.presets.programs import (
     lm_studio,
     models_preset,
     ollama,
-    sglang,
     shell,
     systemd,
-    vllm,
 )
 from engine.presets.programs.base import (
     Exported,
@@ -42,8 +40,6 @@ FORMATS: dict[str, Format] = {
         ollama,
         koboldcpp,
         llama_cpp_python,
-        vllm,
-        sglang,
     )
 }
 """By name, in the order that lists show."""

@@ -8,7 +8,7 @@ said in the preset where kvchat's is another one (llama.cpp b11434, `common/comm
 import csv
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path, PurePath
 
@@ -27,26 +27,27 @@ from engine.presets.programs.base import (
     writable,
 )
 from engine.presets.programs.flags import (
-    CURRENT,
     FLAG_SETS,
     FLAGS,
-    FlagSet,
     Given,
     Option,
     given_words,
     is_on,
+    layers_word,
+    option,
 )
 from engine.presets.programs.llama_server_drafts import (
     draft_pairs,
     draft_remarks,
     read_drafts,
 )
-from engine.presets.programs.remarks import CONSEQUENCES, differences
+from engine.presets.programs.remarks import differences
 from engine.presets.programs.rules import (
     ALL_LAYERS,
     Data,
     Reading,
     device_name,
+    file_stem,
     finite,
     kv_type,
     override_rule,
@@ -57,11 +58,6 @@ PROGRAM = "llama-server"
 SUBCOMMANDS = ("serve", "server")
 """`llama serve` is llama-server under llama.cpp's one binary."""
 DEFAULT_SLOTS = 4
-IN_IK = {
-    **CONSEQUENCES,
-    "swa_full": "it always keeps every token of such layers",
-    "use_extra_buffers": "it has none",
-}
 UNMAPPED = "none"
 LOAD_MODES = ("auto", "mmap", UNMAPPED)
 """Values of `--load-mode` that a preset can say."""
@@ -90,21 +86,21 @@ Pair = tuple[str, str]
 """A setting by its key in the table of flags, and its value as it is written."""
 
 
-def arguments(configuration: Configuration, flags: FlagSet = CURRENT) -> list[str]:
+def arguments(configuration: Configuration) -> list[str]:
     """The arguments behind the program's name.
 
     Raises:
         ExportError: a pattern of tensors that llama-server would cut apart.
     """
-    return [word for option in options(configuration, flags) for word in option.words]
+    return [word for each in options(configuration) for word in each.words]
 
 
-def command_line(configuration: Configuration, flags: FlagSet = CURRENT) -> str:
+def command_line(configuration: Configuration) -> str:
     """The whole command, quoted for a POSIX shell; raises as `arguments` does."""
-    return shlex.join([PROGRAM, *arguments(configuration, flags)])
+    return shlex.join([PROGRAM, *arguments(configuration)])
 
 
-def options(configuration: Configuration, flags: FlagSet) -> tuple[Option, ...]:
+def options(configuration: Configuration) -> tuple[Option, ...]:
     """The options of a llama-server that runs a configuration, in a fixed order.
 
     Raises:
@@ -113,19 +109,17 @@ def options(configuration: Configuration, flags: FlagSet) -> tuple[Option, ...]:
     pairs = (
         *_as_they_are(configuration, _USUAL),
         *_as_they_are(configuration.sampling, _USUAL.sampling),
-        *_placement(configuration, flags),
-        *_companions(configuration, flags),
+        *_placement(configuration),
+        *_companions(configuration),
     )
     in_order = sorted(pairs, key=lambda pair: _ORDER[pair[0]])
-    in_order += draft_pairs(configuration, flags)
-    return tuple(flags.option(key, value) for key, value in in_order if flags.has(key))
+    in_order += draft_pairs(configuration)
+    return tuple(option(key, value) for key, value in in_order)
 
 
-def remarks(
-    configuration: Configuration, model: Model | None = None, flags: FlagSet = CURRENT
-) -> list[str]:
+def remarks(configuration: Configuration, model: Model | None = None) -> list[str]:
     """What llama-server does otherwise than kvchat: setting, value, and what happens."""
-    return list(_remarks(configuration, model, flags))
+    return list(_remarks(configuration, model))
 
 
 def serving(request: ExportRequest, *, host: str | None = None) -> list[str]:
@@ -152,7 +146,7 @@ def heading(
 
 def request_remarks(request: ExportRequest) -> tuple[str, ...]:
     """The remarks of a request that a llama-server will run."""
-    return tuple(remarks(request.configuration, request.model, request.flag_set))
+    return tuple(remarks(request.configuration, request.model))
 
 
 def render(request: ExportRequest) -> Exported:
@@ -165,18 +159,26 @@ def render(request: ExportRequest) -> Exported:
 
 
 def read_words(
-    words: Sequence[str], name: str | None, environment: Mapping[str, str] | None = None
+    words: Sequence[str],
+    name: str | None,
+    environment: Mapping[str, str] | None = None,
+    unset: Set[str] = frozenset(),
 ) -> Imported:
     """The preset of a command in words, its program first or left out.
+
+    Args:
+        words: The command.
+        name: What the preset is called; None takes the model's name.
+        environment: The variables that the command is started with.
+        unset: Words and values with variables that nothing sets, which are listed.
 
     Raises:
         ImportedFileError: none of its flags means anything to a preset.
     """
     before = words[: _server_index(words) or 0]
     local = dict(word.split("=", 1) for word in before if _ASSIGNMENT.fullmatch(word))
-    given = given_words(_arguments(words), {**(environment or {}), **local})
-    model = given.values.get("model", PROGRAM)
-    called = name or PurePath(model).stem or PROGRAM
+    given = given_words(_arguments(words), {**(environment or {}), **local}, unset)
+    called = name or file_stem(given.values.get("model", PROGRAM)) or PROGRAM
     return preset_from(given, called, "a llama-server command line")
 
 
@@ -193,6 +195,7 @@ def preset_from(given: Given, name: str, source: str) -> Imported:
     reading = Reading(given, {"name": name}, list(given.left_out))
     for read in _READERS:
         read(reading)
+    reading.left_out += (flag.written(given.values[flag.key]) for flag in reading.unread())
     preset = validate_preset(reading.data, source)
     return Imported(preset, source, tuple(reading.left_out), tuple(reading.notes))
 
@@ -217,7 +220,7 @@ def _command(request: ExportRequest) -> list[str]:
             f"{request.program!r} cannot be started by a shell, which takes it for an option, a "
             "variable or nothing: write the whole path of llama-server"
         )
-    words = [request.program, *arguments(request.configuration, request.flag_set)]
+    words = [request.program, *arguments(request.configuration)]
     return list(map(writable, words))
 
 
@@ -237,8 +240,8 @@ def _spelled(value: object) -> str:
     return number(value) if isinstance(value, int | float) else str(value)
 
 
-def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
-    yield "n_gpu_layers", flags.layers(configuration.n_gpu_layers)
+def _placement(configuration: Configuration) -> Iterator[Pair]:
+    yield "n_gpu_layers", layers_word(configuration.n_gpu_layers)
     yield "fit", "off"
     if configuration.tensor_split:
         yield "tensor_split", ",".join(map(number, configuration.tensor_split))
@@ -251,22 +254,20 @@ def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
     elif configuration.n_cpu_moe:
         yield "n_cpu_moe", str(configuration.n_cpu_moe)
     if not configuration.use_mmap:
-        yield ("load_mode", UNMAPPED) if flags.name == "current" else ("use_mmap", "off")
+        yield "load_mode", UNMAPPED
 
 
-def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
+def _companions(configuration: Configuration) -> Iterator[Pair]:
     yield "model", str(configuration.model_path)
     if configuration.mmproj_path is not None:
         yield "mmproj", str(configuration.mmproj_path)
         if not configuration.mmproj_offload:
             yield "mmproj_offload", "off"
-    is_scaled = _has_scales(configuration) and flags.has("lora_scaled")
+    is_scaled = any(adapter.scale != 1.0 for adapter in configuration.adapters)
     key = "lora_scaled" if is_scaled else "lora"
     adapters = [_scaled(each) if is_scaled else str(each.path) for each in configuration.adapters]
-    if adapters and flags.joins_adapters:
+    if adapters:
         yield key, ",".join(map(_csv_field, adapters))
-    else:
-        yield from ((key, adapter) for adapter in adapters)
 
 
 def _override(override: TensorOverride) -> str:
@@ -282,10 +283,6 @@ def _override(override: TensorOverride) -> str:
             "overrides apart: write the pattern without it (`.` stands for any character)"
         )
     return f"{pattern}={device_name(override.device)}"
-
-
-def _has_scales(configuration: Configuration) -> bool:
-    return any(adapter.scale != 1.0 for adapter in configuration.adapters)
 
 
 def _scaled(adapter: Adapter) -> str:
@@ -308,14 +305,10 @@ def _csv_field(path: str) -> str:
 # --- what does not arrive ---
 
 
-def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
-    found = preset_from(given_words(arguments(configuration, flags)), PROGRAM, PROGRAM).preset
-    if flags.name == "ik":
-        yield from differences(configuration, found, flags.title, IN_IK, ("kv_unified",))
-        yield from _ik_remarks(configuration)
-    else:
-        yield from differences(configuration, found, PROGRAM)
-    yield from draft_remarks(configuration, model, flags)
+def _remarks(configuration: Configuration, model: Model | None) -> Iterator[str]:
+    found = preset_from(given_words(arguments(configuration)), PROGRAM, PROGRAM).preset
+    yield from differences(configuration, found, PROGRAM)
+    yield from draft_remarks(configuration, model)
     if configuration.sampling.grammar.endswith(LARK_SUFFIX):
         yield (
             f"grammar is {configuration.sampling.grammar}: {PROGRAM} reads Lark only where it was "
@@ -334,14 +327,6 @@ def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) 
     has_tokenizer = model is not None and model.file.text("tokenizer.ggml.model") is not None
     if model is not None and has_tokenizer and model.file.chat_template is None:
         yield "the model has no chat template: llama-server will guess one"
-
-
-def _ik_remarks(configuration: Configuration) -> Iterator[str]:
-    if configuration.n_slots > 1 or configuration.kv_unified:
-        state = "on" if configuration.kv_unified else "off"
-        yield f"kv_unified is {state}: the slots of ik_llama.cpp always share their cells"
-    if configuration.flash_attention == "auto":
-        yield "flash_attention is auto: ik_llama.cpp reads that as on"
 
 
 # --- from what was given to rules ---
@@ -427,7 +412,7 @@ def _read_placement(reading: Reading) -> None:
     data = reading.data
     data["n_gpu_layers"] = reading.layers("n_gpu_layers", "auto")
     is_open = data["n_ctx"] == "max" or data["n_gpu_layers"] == "auto"
-    if is_open and is_on(reading.text("fit") or "off"):
+    if is_on(reading.text("fit") or "off") and is_open:
         reading.notes.append("--fit is on: kvchat's own rules decide what is left open")
     mode = reading.text("split_mode")
     if mode in ("none", "layer"):

@@ -12,55 +12,45 @@ from engine.configuration import (
 )
 from engine.model.architecture import Model
 from engine.presets.programs.base import number
-from engine.presets.programs.flags import CURRENT, FlagSet
-from engine.presets.programs.remarks import Drafter, drafters, drafting_remarks
-from engine.presets.programs.rules import Data, Reading, finite, kv_type, whole
+from engine.presets.programs.flags import layers_word, option
+from engine.presets.programs.remarks import drafters, drafting_remarks
+from engine.presets.programs.rules import Data, Reading, finite, kv_type
 
 USUAL = SpeculationSettings()
 LLAMA_DRAFT_MAX = 3
 LLAMA_P_MIN = "0"
-LEGACY_DRAFT_MAX = 16
-LEGACY_P_MIN = "0.75"
 LLAMA_LOOKUP = (12, 48)
 """Pattern and length of `ngram-simple` where they are not given (llama.cpp `common.h`)."""
 LONGEST_PATTERN = 64
 LOOKUP, DRAFT, HEAD = "ngram-simple", "draft-simple", "draft-mtp"
-"""Types of today's `--spec-type`; ik_llama.cpp says `draft` and `mtp` for the last two."""
-DRAFT_TYPES, HEAD_TYPES = (DRAFT, "draft"), (HEAD, "mtp")
+"""Types of `--spec-type`."""
 
 Pair = tuple[str, str]
-Stages = dict[str, dict[str, str]]
 
 
 def draft_words(configuration: Configuration) -> list[str]:
     """Today's arguments that make llama-server draft as the configuration says, if it can."""
-    return [
-        word
-        for key, value in draft_pairs(configuration, CURRENT)
-        for word in CURRENT.option(key, value).words
-    ]
+    return [word for key, value in draft_pairs(configuration) for word in option(key, value).words]
 
 
-def draft_pairs(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
+def draft_pairs(configuration: Configuration) -> Iterator[Pair]:
     """The settings that make llama-server draft as the configuration says, if it can.
 
     Today's server takes its types in one list, so they are joined; the model's own head and a draft
     model share one length there, so the head drafts alone where both are asked for.
     """
-    pairs = list(_predictor_pairs(configuration, flags))
+    pairs = list(_predictor_pairs(configuration))
     types = [value for key, value in pairs if key == "spec_type"]
-    if flags.name == "current" and len(types) > 1:
+    if len(types) > 1:
         yield "spec_type", ",".join(types)
         pairs = [pair for pair in pairs if pair[0] != "spec_type"]
     yield from pairs
 
 
-def draft_remarks(
-    configuration: Configuration, model: Model | None, flags: FlagSet
-) -> Iterator[str]:
+def draft_remarks(configuration: Configuration, model: Model | None) -> Iterator[str]:
     """What llama-server does otherwise than kvchat when it drafts."""
     speculation, draft = configuration.speculation, configuration.draft
-    drafting, length = _drafting(configuration, flags), speculation.n_draft_of_server
+    drafting, length = drafters(configuration), speculation.n_draft_of_server
     yield from drafting_remarks(configuration, "llama-server", drafting, length)
     if "head" in drafting and model is not None and not model.architecture.head_layers:
         yield (
@@ -82,12 +72,11 @@ def draft_remarks(
 
 def read_drafts(reading: Reading) -> None:
     """Put the predictor, its lengths, the draft model and the model's own head into the preset."""
-    stages = _stages(reading)
+    written = (reading.text("spec_type") or "").split(",")
+    types = [each.replace("_", "-") for each in written if each]
     draft_model = reading.text("draft_model")
-    is_untyped = not stages and draft_model is not None
-    if is_untyped:
-        stages = {DRAFT: {}}
-    reading.data["speculation"] = _predictor_rules(reading, stages)
+    is_untyped = not types and draft_model is not None
+    reading.data["speculation"] = _predictor_rules(reading, [DRAFT] if is_untyped else types)
     if draft_model is None:
         return
     reading.data["draft"] = {
@@ -96,7 +85,7 @@ def read_drafts(reading: Reading) -> None:
         "type_k": kv_type(reading.text("draft_type_k"), "draft K", reading.left_out),
         "type_v": kv_type(reading.text("draft_type_v"), "draft V", reading.left_out),
     }
-    if is_untyped and not reading.given.is_legacy:
+    if is_untyped:
         reading.notes.append(
             "a draft model without --spec-type does nothing in builds from May 2026 on: the preset "
             "drafts with it"
@@ -104,20 +93,6 @@ def read_drafts(reading: Reading) -> None:
 
 
 # --- from a configuration to pairs ---
-
-
-def _drafting(configuration: Configuration, flags: FlagSet) -> tuple[Drafter, ...]:
-    """What drafts: a draft model behind the look-up does so in llama.cpp only.
-
-    As `combined` does here; llama.cpp 0c1e57098 takes the first draft that is not empty, look-up
-    before draft model (`common/speculative.cpp`).
-    """
-    found = drafters(configuration)
-    return (
-        found
-        if flags.name == "current" or "lookup" not in found
-        else tuple(each for each in found if each != "draft")
-    )
 
 
 def _draft_n_ctx(configuration: Configuration) -> int:
@@ -130,51 +105,26 @@ def _planned_length(speculation: SpeculationSettings) -> int:
     return speculation.n_draft if is_fixed else max(speculation.n_draft, speculation.n_draft_max)
 
 
-def _predictor_pairs(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
-    drafting, speculation = _drafting(configuration, flags), configuration.speculation
+def _predictor_pairs(configuration: Configuration) -> Iterator[Pair]:
+    drafting, speculation = drafters(configuration), configuration.speculation
     if "head" in drafting:
-        yield from _head(configuration.n_mtp_draft, flags)
-    if "lookup" in drafting:
-        yield from _lookup(speculation, flags)
-    if "draft" in drafting and configuration.draft is not None:
-        yield from _draft(configuration.draft, speculation, flags)
-
-
-def _head(n_draft: int, flags: FlagSet) -> Iterator[Pair]:
-    if flags.name == "ik":
-        yield "spec_type", f"mtp:n_max={n_draft},p_min=0"
-    else:
         yield "spec_type", HEAD
-        yield "draft_max", str(n_draft)
+        yield "draft_max", str(configuration.n_mtp_draft)
+    if "lookup" in drafting:
+        yield "spec_type", LOOKUP
+        yield "lookup_n", str(speculation.lookup_pattern_min)
+        yield "lookup_m", str(speculation.n_draft_of_server)
+    if "draft" in drafting and configuration.draft is not None:
+        yield from _draft(configuration.draft, speculation)
 
 
-def _lookup(speculation: SpeculationSettings, flags: FlagSet) -> Iterator[Pair]:
-    pattern, length = str(speculation.lookup_pattern_min), str(speculation.n_draft_of_server)
-    if flags.name == "ik":
-        sizes = f"n_max={length},ngram_size_n={pattern},ngram_size_m={length}"
-        yield "spec_type", f"{LOOKUP}:{sizes}"
-        return
-    yield "spec_type", LOOKUP
-    yield "lookup_n", pattern
-    yield "lookup_m", length
-
-
-def _draft(
-    draft: DraftConfiguration, speculation: SpeculationSettings, flags: FlagSet
-) -> Iterator[Pair]:
-    n_max = str(speculation.n_draft)
-    n_min = str(min(speculation.draft_min_tokens, speculation.n_draft))
-    p_min = number(speculation.draft_min_confidence)
-    if flags.name == "current":
-        yield "spec_type", DRAFT
+def _draft(draft: DraftConfiguration, speculation: SpeculationSettings) -> Iterator[Pair]:
+    yield "spec_type", DRAFT
     yield "draft_model", str(draft.model_path)
-    if flags.name == "ik":
-        yield "spec_type", f"draft:n_max={n_max},n_min={n_min},p_min={p_min}"
-    else:
-        yield "draft_max", n_max
-        yield "draft_min", n_min
-        yield "draft_p_min", p_min
-    yield "draft_layers", flags.layers(draft.n_gpu_layers)
+    yield "draft_max", str(speculation.n_draft)
+    yield "draft_min", str(min(speculation.draft_min_tokens, speculation.n_draft))
+    yield "draft_p_min", number(speculation.draft_min_confidence)
+    yield "draft_layers", layers_word(draft.n_gpu_layers)
     yield "draft_type_k", draft.type_k
     yield "draft_type_v", draft.type_v
 
@@ -182,28 +132,28 @@ def _draft(
 # --- from what was given to rules ---
 
 
-def _predictor_rules(reading: Reading, stages: Stages) -> Data:
+def _predictor_rules(reading: Reading, types: list[str]) -> Data:
     """The rules of the first predictor that kvchat has; others are listed.
 
     Look-up with a draft model behind it is `combined`, whichever is written first: llama.cpp
     0c1e57098 asks the look-up first.
     """
     rules: Data | None = None
-    are_combined = LOOKUP in stages and DRAFT in stages
-    for kind, stage in stages.items():
-        if kind in HEAD_TYPES:
-            length = _count(reading, "draft_max", stage.get("n_max"), LLAMA_DRAFT_MAX)
+    are_combined = LOOKUP in types and DRAFT in types
+    for kind in types:
+        if kind == HEAD:
+            length = _count(reading, "draft_max", LLAMA_DRAFT_MAX)
             reading.data["n_mtp_draft"] = _limited(length, reading)
         elif are_combined and kind in (LOOKUP, DRAFT):
             continue
         elif kind == LOOKUP and rules is None:
-            rules = _lookup_rules(reading, stage)
-        elif kind in DRAFT_TYPES and rules is None:
-            rules = _draft_rules(reading, stage)
+            rules = _lookup_rules(reading)
+        elif kind == DRAFT and rules is None:
+            rules = _draft_rules(reading)
         elif kind != "none":
             reading.left_out.append(f"--spec-type {kind}")
     if are_combined:
-        rules = _combined_rules(_lookup_rules(reading, {}), _draft_rules(reading, {}))
+        rules = _combined_rules(_lookup_rules(reading), _draft_rules(reading))
     return {"predictor": "off"} if rules is None else rules
 
 
@@ -218,24 +168,12 @@ def _combined_rules(lookup: Data, draft: Data) -> Data:
     }
 
 
-def _stages(reading: Reading) -> Stages:
-    """Each type with what ik_llama.cpp writes behind it: `draft:n_max=3,p_min=0.5`."""
-    written = reading.text("spec_type") or ""
-    parts = written.split(";" if ":" in written else ",")
-    stages: Stages = {}
-    for part in filter(None, parts):
-        name, _, values = part.partition(":")
-        pairs = (value.partition("=") for value in values.split(",") if value)
-        stages[name.replace("_", "-")] = {key: value for key, _, value in pairs}
-    return stages
-
-
-def _lookup_rules(reading: Reading, stage: dict[str, str]) -> Data:
-    wanted = _count(reading, "lookup_n", stage.get("ngram_size_n"), LLAMA_LOOKUP[0])
+def _lookup_rules(reading: Reading) -> Data:
+    wanted = _count(reading, "lookup_n", LLAMA_LOOKUP[0])
     pattern = max(1, min(wanted, LONGEST_PATTERN))
     if pattern != wanted:
         reading.notes.append(f"a look-up pattern of length {wanted} becomes {pattern}")
-    length = _count(reading, "lookup_m", stage.get("ngram_size_m"), LLAMA_LOOKUP[1])
+    length = _count(reading, "lookup_m", LLAMA_LOOKUP[1])
     n_draft_max = _limited(length, reading)
     return {
         "predictor": "lookup",
@@ -246,18 +184,16 @@ def _lookup_rules(reading: Reading, stage: dict[str, str]) -> Data:
     }
 
 
-def _draft_rules(reading: Reading, stage: dict[str, str]) -> Data:
-    usual = LEGACY_DRAFT_MAX if reading.given.is_legacy else LLAMA_DRAFT_MAX
-    n_draft = _limited(_count(reading, "draft_max", stage.get("n_max"), usual), reading)
-    least = _count(reading, "draft_min", stage.get("n_min"), 0)
+def _draft_rules(reading: Reading) -> Data:
+    n_draft = _limited(_count(reading, "draft_max", LLAMA_DRAFT_MAX), reading)
+    least = _count(reading, "draft_min", 0)
     rules: Data = {
         "predictor": "draft",
         "n_draft": n_draft,
         "n_draft_max": max(n_draft, USUAL.n_draft_max),
         "draft_min_tokens": min(least, n_draft),
     }
-    usual_p = LEGACY_P_MIN if reading.given.is_legacy else LLAMA_P_MIN
-    confidence = stage.get("p_min") or reading.text("draft_p_min") or usual_p
+    confidence = reading.text("draft_p_min") or LLAMA_P_MIN
     share = finite(confidence)
     if share is None:
         reading.left_out.append(f"--spec-draft-p-min {confidence} (not a number)")
@@ -266,10 +202,8 @@ def _draft_rules(reading: Reading, stage: dict[str, str]) -> Data:
     return rules
 
 
-def _count(reading: Reading, key: str, in_stage: str | None, default: int) -> int:
-    count = None if in_stage is None else whole(in_stage)
-    if count is None or count < 0:
-        count = reading.count(key)
+def _count(reading: Reading, key: str, default: int) -> int:
+    count = reading.count(key)
     return default if count is None else count
 
 

@@ -76,8 +76,8 @@ def read(request: ImportRequest) -> Imported:
         raise ImportedFileError(f"the model {title} of this llama-swap configuration has no cmd")
     macros = {**_macros(tree), **_macros(entry), "MODEL_ID": title}
     lines = (line for line in command.splitlines() if not line.lstrip().startswith("#"))
-    flat = " ".join(line.rstrip().removesuffix("\\") for line in lines)
-    words = [word for each in commands(_expanded(flat, macros)) for word in each.words]
+    text = "\n".join(line.rstrip().removesuffix("\\") for line in lines)
+    words = [word for each in commands(_expanded(text, macros)) for word in each.words]
     found = read_words(words, request.name or title, _environment(entry.get("env")))
     return replace(found, source=f"the model {title} of llama-swap")
 

@@ -18,7 +18,7 @@ from engine.presets.programs.base import (
     with_absolute_paths,
     writable,
 )
-from engine.presets.programs.flags import CURRENT, given_pairs
+from engine.presets.programs.flags import given_pairs
 from engine.presets.programs.llama_server import heading, options, preset_from, request_remarks
 
 GLOBAL = "*"
@@ -42,7 +42,7 @@ def render(request: ExportRequest) -> Exported:
     configuration = with_absolute_paths(request).configuration
     keys = "".join(
         f"{option.name} = {_value(writable(option.value or 'true'))}\n"
-        for option in options(configuration, CURRENT)
+        for option in options(configuration)
     )
     remarks = request_remarks(request)
     if configuration.tensor_overrides and configuration.n_cpu_moe:

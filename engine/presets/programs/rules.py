@@ -1,13 +1,13 @@
 """Values of other programs as rules of a preset."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from engine.configuration import MOST_COUNT, KVTypeName
 from engine.presets.programs.base import ImportedFileError
-from engine.presets.programs.flags import Given
+from engine.presets.programs.flags import FLAGS, Flag, Given
 from engine.validation import explain, explain_faults
 
 if TYPE_CHECKING:
@@ -31,10 +31,16 @@ class Reading:
     data: Data = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    _read: set[str] = field(default_factory=set)
 
     def text(self, key: str) -> str | None:
         """What was written for a key."""
+        self._read.add(key)
         return self.given.values.get(key)
+
+    def unread(self) -> Iterator[Flag]:
+        """The flags that were given and have no place in this preset."""
+        return (flag for flag in FLAGS if flag.key in self.given.values.keys() - self._read)
 
     def count(self, key: str) -> int | None:
         """A whole number; what is none is listed."""

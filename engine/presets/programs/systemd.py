@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from engine.files import expanded
 from engine.presets.programs.base import (
     Exported,
     ExportError,
@@ -20,7 +21,7 @@ from engine.presets.programs.base import (
 )
 from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.llama_server import heading, read_words, request_remarks, serving
-from engine.presets.programs.shell import lines_of
+from engine.presets.programs.shell import Reader, lines_of
 
 UNITS = Path("~/.config/systemd/user")
 
@@ -28,6 +29,7 @@ _PREFIXES = "@-:+!|"
 """They change how systemd starts a program (systemd.service(5), `|` since version 258)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
 _EXEC_START = re.compile(r"^ExecStart[ \t]*=[ \t]*[-@:+!|]*(.+)$", re.MULTILINE)
+_BARE_VARIABLE = re.compile(r"\$[A-Za-z_]\w*")
 _ENVIRONMENT = re.compile(r"^Environment[ \t]*=[ \t]*(.*)$", re.MULTILINE)
 _ENVIRONMENT_FILE = re.compile(r"^EnvironmentFile[ \t]*=[ \t]*(.+)$", re.MULTILINE)
 
@@ -64,7 +66,7 @@ def render(request: ExportRequest) -> Exported:
         "[Install]\n"
         "WantedBy=default.target\n"
     )
-    return Exported(text, remarks, install_path=UNITS.expanduser() / unit_name)
+    return Exported(text, remarks, install_path=expanded(UNITS) / unit_name)
 
 
 def is_unit(request: ImportRequest) -> bool:
@@ -83,11 +85,17 @@ def read(request: ImportRequest) -> Imported:
     if started is None:
         raise ImportedFileError("this systemd unit has no ExecStart")
     pairs = [
-        word.partition("=") for found in _ENVIRONMENT.finditer(joined) for word in _words(found[1])
+        word.replace("%%", "%").partition("=")
+        for found in _ENVIRONMENT.finditer(joined)
+        for word in _split(found[1])
     ]
-    environment = {variable: value for variable, _, value in pairs}
+    reader = Reader({variable: value for variable, _, value in pairs})
     files = tuple(f"EnvironmentFile={path}" for path in _ENVIRONMENT_FILE.findall(joined))
-    found = read_words(_words(started[1]), request.name, environment)
+    words: list[str] = []
+    for word in _split(started[1]):
+        filled = reader.interpolated(word).replace("%%", "%")
+        words += filled.split() if _BARE_VARIABLE.fullmatch(word) else [filled]
+    found = read_words(words, request.name, reader.variables, reader.unset)
     return replace(found, source="what a systemd unit starts", left_out=(*found.left_out, *files))
 
 
@@ -123,12 +131,11 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-def _words(command: str) -> list[str]:
+def _split(command: str) -> list[str]:
     try:
-        words = shlex.split(command)
+        return shlex.split(command)
     except ValueError as error:
         raise ImportedFileError(f"this systemd unit cannot be split into words: {error}") from error
-    return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
 file_name = named_file(".service")

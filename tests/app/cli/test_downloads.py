@@ -153,6 +153,32 @@ def test_a_plan_of_a_repository_lists_its_files(
     assert found[0]["max_n_ctx"] > 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["--slots 8", "--kv q4_0", "--margin 2GiB", "--ctx 512", "--target llama-server", "--ubatch 64",
+     "--preset low-memory", "--ram 64GiB", "--vram 8GiB"],
+)  # fmt: skip
+def test_options_count_in_a_plan_of_a_repository(
+    words: str, hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for options in ([], words.split()):
+        assert run(["plan", f"hf:{REPO}", "--json", *options]) == 0
+        found = json.loads(capsys.readouterr().out)
+        shown.append(
+            [(each["needed_bytes"], each["verdict"], each["free_bytes"]) for each in found]
+        )
+    assert shown[0] != shown[1]
+
+
+@pytest.mark.parametrize("words", ["--dry-run", "--gpu-layers 4", "--n-cpu-moe 1", "--mtp 2"])
+def test_options_of_one_file_are_refused_for_a_repository(
+    words: str, hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", f"hf:{REPO}", *words.split()]) == 2
+    assert words.split()[0] in capsys.readouterr().err
+
+
 def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, name in enumerate(("aa", "bb", "cc")):
         drafting_model(home / "models" / f"{name}.gguf", number)

@@ -174,3 +174,26 @@ def test_the_largest_context_is_what_memory_allows_and_not_what_the_goal_asks(
     text = text_of(capsys, "llama-3.1-8b", "--goal", "balanced", "--device", "24GiB")
     assert "context    32,768 tokens" in text
     assert re.search(r"largest context (?!32,768)[\d,]+", text)
+
+
+@pytest.mark.parametrize(
+    ("model", "cards"),
+    [
+        ("qwen3-235b-a22b", ["3x24GiB"]),
+        ("glm-4.5-air", ["2x24GiB"]),
+        ("gpt-oss-120b", ["24GiB", "12GiB"]),
+        ("gpt-oss-120b", ["12GiB", "24GiB"]),
+        ("qwen3-next-80b-a3b", ["2x16GiB"]),
+    ],
+)
+def test_experts_in_ram_leave_no_card_empty(
+    model: str, cards: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for card in cards for word in ("--device", card)]
+    limits = ("--min-ctx", 16384, "--max-ctx", 16384, "--ram", "256GiB")
+    found = fit(capsys, model, "--goal", "speed", *words, *limits)
+    devices = found["devices"]
+    assert isinstance(devices, list)
+    left = [device["left_bytes"] for device in devices if device["kind"] == "gpu"]
+    assert min(left) >= 512 * MIB
+    assert max(left) < 3 * GIB, "less than two layers with their experts"

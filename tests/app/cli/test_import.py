@@ -165,13 +165,11 @@ def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in listed for name in FORMATS)
 
 
-def test_a_wrong_format_or_set_of_flags_is_refused_with_the_nearest(
+def test_a_wrong_format_is_refused_with_the_nearest(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", str(starter_path), "--format", "olama"]) == 1
     assert "did you mean ollama" in capsys.readouterr().err
-    assert run(["export", str(starter_path), "--format", "compose", "--flags", "ik"]) == 1
-    assert "has no --flags ik" in capsys.readouterr().err
 
 
 def test_an_export_is_written_beside_what_is_there_only_with_force(
@@ -201,3 +199,131 @@ def test_install_puts_lm_studios_defaults_in_their_place(
     assert json.loads(place.read_text())["load"]["fields"]
     assert run(["export", str(model), "--format", "lm-studio", "--install"]) == 0
     assert "kept as" in capsys.readouterr().err
+
+
+def imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    """What `kvchat import --json` makes of a file; a value is there or it is named."""
+    file = tmp_path / "settings"
+    file.write_text(text)
+    capsys.readouterr()
+    assert run(["import", str(file), "--name", "x", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+SERVED = {"model": "/m/a.gguf", "n_ctx": 32768, "type_k": "q8_0", "type_v": "q8_0"}
+FLAGS = "-c 32768 -np 1", "--cache-type-k q8_0 --cache-type-v q8_0"
+SCRIPTS = {
+    "cmd": f"llama-server.exe -m /m/a.gguf ^\r\n {FLAGS[0]} ^\r\n {FLAGS[1]}\r\n",
+    "cmd with variables": "@echo off\r\nREM llama-server.exe -m old.gguf -c 512\r\n"
+    f"set MODEL=/m/a.gguf\r\nllama-server.exe -m %MODEL% {FLAGS[0]} ^\r\n {FLAGS[1]}\r\n",
+    "powershell": '& "C:\\llama\\llama-server.exe" `\n  -m "/m/a.gguf" `\n'
+    f" {FLAGS[0]} `\n {FLAGS[1]}\n",
+    "array": f'args=(-m "/m/a.gguf" {FLAGS[0]} # a note\n  {FLAGS[1]})\n'
+    'exec "$BIN/llama-server" "${args[@]}"\n',
+    "array in two parts": f"a=(-m /m/a.gguf)\nif true; then a+=({FLAGS[0]}\n {FLAGS[1]}); fi\n"
+    "llama-server ${a[@]}\n",
+    "words of a variable": f'ARGS="{FLAGS[0]} {FLAGS[1]}"\nllama-server -m /m/a.gguf $ARGS\n',
+    "defaults": 'llama-server -m "${MODEL:-/m/a.gguf}" -c ${CTX:=32768} -np ${N-1} '
+    '-ctk "${KV:-q8_0}" -ctv ${KV_V:-${KV:-q8_0}}\n',
+    "a default that is set": "CTX=32768; KV=q8_0\nllama-server -m /m/a.gguf -c ${CTX:-16} -np 1 "
+    "-ctk $KV -ctv ${KV:+q8_0}\n",
+    "output of a command": f"llama-server -t $(nproc) -m /m/a.gguf {FLAGS[0]} {FLAGS[1]}\n",
+    "unit": "[Service]\nEnvironment=MODEL=/m/a.gguf 'ARGS=-c 32768 -np 1'\n"
+    f"ExecStart=/usr/bin/llama-server -m ${{MODEL}} $ARGS {FLAGS[1]}\n",
+    "compose": "services:\n  llm:\n    image: ghcr.io/ggml-org/llama.cpp:server\n    command:\n"
+    '      - "-m"\n      - "${MODEL:-/m/a.gguf}"\n      - "-c"\n      - "${CTX:-32768}"\n'
+    "    environment:\n      LLAMA_ARG_N_PARALLEL: ${N:-1}\n"
+    "      LLAMA_ARG_CACHE_TYPE_K: q8_0\n      LLAMA_ARG_CACHE_TYPE_V: ${KV-q8_0}\n",
+    "llama-swap": "models:\n  a:\n    cmd: |\n      llama-server -m /m/a.gguf   # the model\n"
+    f"      {FLAGS[0]}  # context\n      # not this\n      {FLAGS[1]}\n",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_line_of_a_script_arrives(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = imported(SCRIPTS[name], tmp_path, capsys)
+    preset = found["preset"]
+    assert isinstance(preset, dict)
+    assert {key: preset[key] for key in SERVED} == SERVED
+    assert not {"n_slots", "kv_unified"} & preset.keys()
+
+
+def test_paths_of_windows_keep_their_backslashes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        'C:\\llama\\llama-server.exe -m "d:\\models\\a.gguf" ^\r\n'
+        " --mmproj d:\\m\\b.gguf -c 512\r\n"
+    )
+    preset = imported(text, tmp_path, capsys)["preset"]
+    assert isinstance(preset, dict)
+    assert (preset["model"], preset["mmproj"]) == ("d:\\models\\a.gguf", "d:\\m\\b.gguf")
+
+
+@pytest.mark.parametrize(
+    ("switch", "expected"),
+    [
+        ("LLAMA_ARG_FLASH_ATTN=${FA:-off}", {"flash_attention": "off"}),
+        ("LLAMA_ARG_KV_UNIFIED=${KVU:-0}", {}),
+        ("LLAMA_ARG_KV_UNIFIED=${KVU:-1}", {"kv_unified": True}),
+    ],
+)
+def test_the_default_of_a_switch_counts(
+    switch: str, expected: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"{switch}\nLLAMA_ARG_MODEL=/m/a.gguf\nLLAMA_ARG_CTX_SIZE=512\nLLAMA_ARG_N_PARALLEL=1\n"
+    preset = imported(text, tmp_path, capsys)["preset"]
+    assert isinstance(preset, dict)
+    names = ("flash_attention", "kv_unified")
+    assert {name: preset[name] for name in names if name in preset} == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'llama-server -c 512 -m "$UNKNOWN" -fa $UNKNOWN --n-gpu-layers ${UNKNOWN}',
+        'X="$UNKNOWN"\nllama-server -c 512 -m "$X" -fa $X --n-gpu-layers "$X"',
+        "llama-server -c 512 --model=$UNKNOWN -fa ${UNKNOWN%.x} --n-gpu-layers $(nproc)",
+        "[Service]\nExecStart=llama-server -c 512 -m ${UNKNOWN} -fa $UNKNOWN -ngl ${UNKNOWN}",
+    ],
+)
+def test_a_value_that_the_text_does_not_have_is_named(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = imported(f"{text}\n", tmp_path, capsys)
+    preset, left_out = found["preset"], found["left_out"]
+    assert isinstance(preset, dict)
+    assert isinstance(left_out, list)
+    assert not {"model", "flash_attention", "n_gpu_layers"} & preset.keys()
+    assert len(left_out) == 3
+
+
+def test_flags_add_up_as_in_llama_cpp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "llama-server -m a.gguf -ot 'blk\\.0\\.=CUDA0' -c 512 -c 1024 -ot 'exps=CPU'\n"
+    preset = imported(text, tmp_path, capsys)["preset"]
+    assert isinstance(preset, dict)
+    assert preset["n_ctx"] == 1024
+    assert preset["tensor_overrides"] == [
+        {"pattern": "blk\\.0\\.", "device": "GPU 0"}, {"pattern": "exps"},
+    ]  # fmt: skip
+
+
+def test_a_known_flag_without_a_place_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {
+        "--spec-draft-type-k": "q8_0", "--spec-draft-type-v": "q8_0", "--spec-draft-p-min": "0.6",
+        "--spec-draft-n-min": "2", "--spec-draft-ngl": "0",
+    }  # fmt: skip
+    given = " ".join(f"{flag} {value}" for flag, value in flags.items())
+    text = f"llama-server -m a.gguf -c 512 --spec-type draft-mtp --spec-draft-n-max 4 {given}\n"
+    found = imported(text, tmp_path, capsys)
+    preset, left_out = found["preset"], found["left_out"]
+    assert isinstance(preset, dict)
+    assert isinstance(left_out, list)
+    assert preset["n_mtp_draft"] == 4
+    assert {each.split()[0].replace("-ngld", "--spec-draft-ngl") for each in left_out} == {*flags}

@@ -216,3 +216,22 @@ def test_output_that_goes_nowhere_is_told_and_fails(command: str) -> None:
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "kvchat: standard output is closed\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "~nosuchuser/x.gguf"],
+        ["fit", "~nosuchuser/x.gguf"],
+        ["export", "~nosuchuser/x.gguf"],
+        ["import", "~nosuchuser/x.sh"],
+        ["plan", "qwen3-8b", "--draft", "~nosuchuser/x.gguf"],
+        ["plan", "qwen3-8b", "--mmproj", "~nosuchuser/x.gguf"],
+        ["plan", "qwen3-8b", "--lora", "~nosuchuser/x.gguf:0.5"],
+        ["plan", "qwen3-8b", "--preset", "~nosuchuser/x.toml"],
+        ["run", "-m", "~nosuchuser/x.gguf", "hi"],
+        ["chats", "import", "~nosuchuser/x.json"],
+    ],
+)
+def test_a_home_of_nobody_is_a_file_that_is_not_there(words: list[str]) -> None:
+    assert main.run(words) in (1, 2)

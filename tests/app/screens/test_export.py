@@ -47,19 +47,6 @@ async def test_the_whole_text_is_copied(starter_path: Path) -> None:
         assert f"\nmodel = {starter_path}\n" in app.clipboard
 
 
-async def test_flags_are_those_of_another_server(starter_path: Path) -> None:
-    screen = export_screen(starter_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: "spec-ngram-simple-size-n" in report_of(screen))
-        await pilot.press("f")
-        await wait_until(pilot, lambda: "ngram-simple:n_max" in report_of(screen))
-        assert "ik_llama.cpp flags" in str(screen.query_one(".title").render())
-        choose(screen, "lm-studio")
-        await pilot.pause()
-        assert not screen.check_action("flags", ())
-
-
 async def test_a_script_is_saved_so_that_it_can_be_run(starter_path: Path, tmp_path: Path) -> None:
     screen = export_screen(starter_path)
     app = Host(screen)

@@ -79,6 +79,27 @@ def test_small_images_have_fewer_patches(projector: GgufFile) -> None:
     assert projector_graph_bytes(replace(projector, values=values)) == graph
 
 
+@pytest.mark.parametrize(
+    ("values", "measured_mib"),
+    [
+        ({"clip.projector_type": "qwen3vl_merger", "clip.vision.image_size": 768,
+          "clip.vision.patch_size": 16, "clip.vision.spatial_merge_size": 2}, 480),
+        ({"clip.vision.embedding_length": 1536, "clip.vision.feed_forward_length": 4224,
+          "clip.vision.image_size": None, "clip.projector_type": "dots_ocr"}, 350),
+    ],
+)  # fmt: skip
+def test_the_graph_is_that_of_the_largest_image_that_llama_server_takes(
+    projector: GgufFile, values: dict[str, object], measured_mib: int
+) -> None:
+    known = {key: value for key, value in {**projector.values, **values}.items() if value}
+    found = planned(
+        Companions(projector=replace(projector, values=known)),  # type: ignore[arg-type]  # made here
+        mmproj_path=Path("mmproj.gguf"),
+    )
+    low, high = found.devices[0].term(TermKind.PROJECTOR).range
+    assert low <= measured_mib * MIB <= high
+
+
 def test_an_adapter_lies_beside_the_layers_that_it_changes(adapter: GgufFile) -> None:
     path = {"adapters": (Adapter(Path("lora.gguf")),)}
     whole = planned(Companions(adapters=(adapter,)), **path)

@@ -1,7 +1,9 @@
 import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from engine.errors import TemplateError
@@ -91,13 +93,29 @@ DOUBLED = "{% set n = namespace(a='a' * 1000000) %}{% for i in range(20) %}{% se
         "{% set a = 'a' * 1000000 %}{% for i in range(20) %}{{ a }}{% endfor %}",
     ],
 )
-def test_no_template_fills_the_memory(text: str) -> None:
+def test_no_template_fills_the_memory(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 29))
     before = resource.getrlimit(resource.RLIMIT_AS), peak()
     template = ChatTemplate(text)
     with pytest.raises(TemplateError, match=r"wants more than (256 MiB|a prompt of)|would make"):
         template.render(HELLO)
     assert resource.getrlimit(resource.RLIMIT_AS) == before[0]
     assert peak() - before[1] < 400 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems bound no address space")
+def test_another_thread_may_allocate_while_a_template_is_rendered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8 << 30))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    with ThreadPoolExecutor() as pool:
+        rendering = pool.submit(ChatTemplate(loop).render, HELLO)
+        while resource.getrlimit(resource.RLIMIT_AS) == before:
+            assert not rendering.done()
+        assert len(bytearray(400 << 20)) == 400 << 20
+        assert isinstance(rendering.exception(), TemplateError)
 
 
 def peak() -> int:

@@ -267,6 +267,32 @@ def test_a_file_that_was_moved_is_not_read_again(tmp_path: Path, read_paths: lis
     assert read_paths == [one]
 
 
+def test_a_scan_of_another_folder_leaves_what_is_remembered(
+    tmp_path: Path, read_paths: list[Path]
+) -> None:
+    one, two = tiny_gguf(tmp_path / "a" / "1.gguf"), tiny_gguf(tmp_path / "b" / "2.gguf")
+    cache = tmp_path / "models.json"
+    for _ in range(2):
+        for folder in ("a", "b"):
+            assert len(scan([tmp_path / folder], cache_path=cache)) == 1
+    assert read_paths == [one, two]
+    one.unlink()
+    tiny_gguf(tmp_path / "b" / "3.gguf")
+    scan([tmp_path / "b"], cache_path=cache)
+    assert str(one) not in cache.read_text(), "a file that is gone is forgotten"
+
+
+def test_a_name_that_is_no_text_leaves_the_others_remembered(
+    tmp_path: Path, read_paths: list[Path]
+) -> None:
+    one = tiny_gguf(tmp_path / "m" / "1.gguf")
+    odd = tiny_gguf(tmp_path / "m" / os.fsdecode(b"m\xff.gguf"))
+    cache = tmp_path / "models.json"
+    for _ in range(2):
+        assert len(scan([tmp_path / "m"], cache_path=cache)) == 1, "the copy counts once"
+    assert (read_paths.count(one), read_paths.count(odd)) == (1, 2)
+
+
 def test_a_changed_second_part_is_read_again(tmp_path: Path, read_paths: list[Path]) -> None:
     parts = [tiny_gguf(tmp_path / "m" / f"big-0000{n}-of-00002.gguf") for n in (1, 2)]
     cache = tmp_path / "models.json"

@@ -1,11 +1,16 @@
 """Whether a drafter pays: laws of the gain, and verdicts on pairs that are known."""
 
+import gc
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
+from engine.model.gguf import GgufFile
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.planning.draft_advice import (
     LEAST_GAIN,
@@ -14,6 +19,7 @@ from engine.planning.draft_advice import (
     Worth,
     best_gain,
     expected_costs,
+    objection,
     should_use_speculation,
 )
 
@@ -109,3 +115,17 @@ def test_a_verdict_follows_from_its_figures(share: float, machine: MachineKind) 
     assert (advice.worth is Worth.USE) == (advice.low.factor >= LEAST_GAIN)
     assert (advice.worth is Worth.NEVER) == (advice.ceiling.factor < LEAST_GAIN)
     assert (advice.n_draft > 0) == (advice.high.n_draft > 0)
+
+
+def test_advice_on_many_pairs_keeps_few_headers() -> None:
+    def n_headers() -> int:
+        gc.collect()
+        return sum(isinstance(each, GgufFile) for each in gc.get_objects())
+
+    before, entry = n_headers(), find_entry("smollm2-135m")
+    for number in range(40):
+        target, draft = (
+            replace(entry.header(), path=Path(f"{name}{number}.gguf")) for name in "ab"
+        )
+        assert objection(target, draft, "cpu")
+    assert n_headers() - before < 40

@@ -228,3 +228,15 @@ def test_a_file_that_is_not_there_has_a_bound_all_the_same() -> None:
     path = planner.add(find_entry("qwen3-8b").model("Q8_0"))
     assert not Path(path).exists()
     assert planner.plan(Setup(Configuration(path, 4096))).bound is not None
+
+
+def test_large_models_come_last_where_the_bandwidth_is_not_known() -> None:
+    cpu = (HERE[1],)
+    context = fit_context(None, Planner(here=cpu, bandwidths=lambda _: None))
+    names = ("qwen2.5-72b", "qwen2.5-7b", "qwen3-30b-a3b")
+    options = [
+        with_verdict(ModelOption(name, name, ()), find_entry(name).model(), context)
+        for name in names
+    ]
+    ranked = [option.name for option in rank_options(options)]
+    assert ranked == ["qwen3-30b-a3b", "qwen2.5-7b", "qwen2.5-72b"]

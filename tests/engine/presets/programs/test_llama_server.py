@@ -103,28 +103,23 @@ def test_adapters_are_split_at_commas_outside_quotes() -> None:
     )  # fmt: skip
 
 
-def test_a_draft_model_of_today_and_of_before_may_is_read() -> None:
+def test_a_draft_model_is_read() -> None:
     today = given(
         "-m a.gguf --spec-type draft-simple -md d.gguf --spec-draft-n-max 5 -ngld 3 -ctkd q8_0"
     )
-    before = given("-m a.gguf --model-draft d.gguf --draft-max 5 --draft-p-min 0.5")
     assert today.preset.draft is not None
     assert (today.preset.draft.n_gpu_layers, today.preset.draft.type_k) == (3, "q8_0")
-    assert today.preset.speculation.n_draft == before.preset.speculation.n_draft == 5
-    assert before.preset.speculation.predictor == "draft"
-    assert before.preset.speculation.draft_min_confidence == 0.5
-    assert not any("does nothing" in note for note in before.notes)
+    assert today.preset.speculation.n_draft == 5
+    assert today.preset.speculation.predictor == "draft"
+
+
+def test_flags_that_builds_of_today_refuse_are_listed() -> None:
+    found = given("-m a.gguf --spec-type draft-simple -md d.gguf --draft-max 5")
+    assert found.left_out == ("--draft-max 5",)
 
 
 def test_a_draft_model_without_its_type_is_noted() -> None:
     assert any("does nothing" in note for note in given("-m a.gguf -md d.gguf").notes)
-
-
-def test_stages_of_ik_llama_are_read() -> None:
-    found = given("-m a.gguf -md d.gguf --spec-type draft:n_max=6,n_min=1,p_min=0.25").preset
-    speculation = found.speculation
-    assert (speculation.n_draft, speculation.draft_min_tokens) == (6, 1)
-    assert speculation.draft_min_confidence == 0.25
 
 
 @pytest.mark.parametrize("types", ["ngram-simple,draft-simple", "draft-simple,ngram-simple"])
@@ -217,8 +212,6 @@ def test_several_types_give_the_head_and_one_predictor() -> None:
     assert found.preset.speculation.predictor == "lookup"
     assert found.preset.speculation.n_draft_max == 6
     assert found.left_out == ("--spec-type ngram-mod",)
-    stages = given("-m a.gguf --spec-type mtp:n_max=3 --spec-type ngram-simple:ngram_size_n=4")
-    assert (stages.preset.n_mtp_draft, stages.preset.speculation.lookup_pattern_min) == (3, 4)
 
 
 def test_a_quote_without_its_end_does_not_hide_the_settings_before_it() -> None:

@@ -14,7 +14,6 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.model.architecture import read_model
-from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.llama_server import arguments, remarks
 from tests.engine.presets.strategies import CONFIGURATIONS
 
@@ -26,8 +25,8 @@ def looking_up(**changes: object) -> Configuration:
     return replace(PLAIN, speculation=speculation)
 
 
-def value(configuration: Configuration, flag: str, flags: str = "current") -> str:
-    words = arguments(configuration, FLAG_SETS[flags])  # type: ignore[index]  # a literal
+def value(configuration: Configuration, flag: str) -> str:
+    words = arguments(configuration)
     return words[words.index(flag) + 1]
 
 
@@ -62,15 +61,6 @@ def test_the_automatic_rule_asks_for_the_longest_draft() -> None:
     assert any("the controller is auto" in remark for remark in remarks(auto))
 
 
-def test_every_family_has_its_own_words_for_a_draft_model() -> None:
-    speculation = SpeculationSettings(predictor=PredictorName.DRAFT, n_draft=5)
-    draft = DraftConfiguration(Path("/d.gguf"), 4096)
-    drafting = replace(PLAIN, draft=draft, speculation=speculation)
-    assert value(drafting, "--spec-draft-n-max") == "5"
-    assert value(drafting, "--spec-type", "ik") == "draft:n_max=5,n_min=0,p_min=0.6"
-    assert value(drafting, "--gpu-layers-draft", "ik") == "999"
-
-
 @pytest.mark.parametrize("predictor", [PredictorName.OFF, PredictorName.LOOKUP])
 def test_a_draft_model_that_does_not_draft_stays_behind_aloud(predictor: PredictorName) -> None:
     speculation = replace(PLAIN.speculation, predictor=predictor)
@@ -86,8 +76,6 @@ def test_a_draft_model_guesses_behind_a_combined_look_up_on_todays_servers() -> 
     assert arguments(both).count("--spec-type") == 1
     assert (value(both, "--model-draft"), value(both, "--spec-draft-n-max")) == ("/d.gguf", "5")
     assert not any("d.gguf stays behind" in remark for remark in remarks(both))
-    assert "--model-draft" not in arguments(both, FLAG_SETS["ik"])
-    assert any("d.gguf stays behind" in each for each in remarks(both, None, FLAG_SETS["ik"]))
 
 
 def test_the_models_own_head_drafts_beside_the_look_up() -> None:
@@ -95,7 +83,6 @@ def test_the_models_own_head_drafts_beside_the_look_up() -> None:
     assert value(both, "--spec-type") == "draft-mtp,ngram-simple"
     assert value(both, "--spec-draft-n-max") == "2"
     assert arguments(both).count("--spec-type") == 1
-    assert value(both, "--spec-type", "ik") == "mtp:n_max=2,p_min=0"
 
 
 def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
@@ -118,10 +105,8 @@ def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
     assert not any("has no next-token head" in each for each in remarks(headed))
 
 
-@pytest.mark.parametrize("flags", FLAG_SETS)
-def test_a_plugin_stays_behind_and_is_told_by_name(flags: str) -> None:
+def test_a_plugin_stays_behind_and_is_told_by_name() -> None:
     settings = SpeculationSettings(PredictorName.CUSTOM)
     configuration = replace(PLAIN, speculation=settings)
-    flag_set = FLAG_SETS[flags]  # type: ignore[index]  # a key of it
-    assert not any("spec" in word or "draft" in word for word in arguments(configuration, flag_set))
-    assert any("is custom" in remark for remark in remarks(configuration, flags=flag_set))
+    assert not any("spec" in word or "draft" in word for word in arguments(configuration))
+    assert any("is custom" in remark for remark in remarks(configuration))

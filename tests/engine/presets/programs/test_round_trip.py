@@ -21,17 +21,15 @@ from engine.planning.resolve import resolve
 from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
 from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportError, ExportRequest, Format
-from engine.presets.programs.flags import FLAG_SETS, FlagSet
 from engine.presets.programs.formats import FORMATS, read_text
 from tests.engine.presets.strategies import CONFIGURATIONS
 
 WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
-PAIRS = [(each.name, FLAG_SETS[flags]) for each in WITH_FLAGS for flags in each.flag_sets]
 NOBODY = Path("/nonexistent")
 
 
-def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Configuration:
-    """The configuration without what these flags cannot say; each of it is a remark."""
+def as_llama_server_has_it(configuration: Configuration) -> Configuration:
+    """The configuration without what its flags cannot say; each of it is a remark."""
     usual, said = SpeculationSettings(), configuration.speculation
     match said.predictor:
         case PredictorName.OFF | PredictorName.CUSTOM:
@@ -53,41 +51,27 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
                 draft_min_confidence=said.draft_min_confidence,
             )
     sampling = replace(configuration.sampling, stop_tokens=())
-    if flags.name == "ik":
-        sampling = replace(sampling, json_schema="")
     same = replace(configuration, speculation=kept, sampling=sampling)
     if configuration.n_mtp_draft and said.predictor is PredictorName.DRAFT:
         off = SpeculationSettings(predictor=PredictorName.OFF)
         same = replace(same, speculation=off, draft=None)
-    if flags.name != "ik":
-        return same
-    flash = "on" if same.flash_attention == "auto" else same.flash_attention
-    return replace(
-        same, kv_unified=False, swa_full=False, use_extra_buffers=True, flash_attention=flash
-    )
+    return same
 
 
-def through(format_name: str, flags: FlagSet, configuration: Configuration) -> Preset:
-    request = ExportRequest(configuration, name="there and back", flag_set=flags)
+def through(format_name: str, configuration: Configuration) -> Preset:
+    request = ExportRequest(configuration, name="there and back")
     return read_text(FORMATS[format_name].render(request).text, name="back").preset
 
 
-@pytest.mark.parametrize(
-    ("format_name", "flags"), PAIRS, ids=lambda each: getattr(each, "name", each)
-)
+@pytest.mark.parametrize("format_name", [each.name for each in WITH_FLAGS])
 @given(configuration=CONFIGURATIONS)
 @settings(max_examples=30)
 def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
-    format_name: str, flags: FlagSet, configuration: Configuration
+    format_name: str, configuration: Configuration
 ) -> None:
-    expected = preset_of(as_llama_server_has_it(configuration, flags), "back")
-    if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
-        configuration = replace(configuration, adapters=())
-        expected = expected.model_copy(update={"lora": ()})
-        if configuration.flash_attention == "auto":
-            expected = expected.model_copy(update={"flash_attention": "auto"})
+    expected = preset_of(as_llama_server_has_it(configuration), "back")
     try:
-        found = through(format_name, flags, configuration)
+        found = through(format_name, configuration)
     except ExportError:
         assume(False)
         raise
@@ -103,24 +87,24 @@ def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
     configuration = resolve(
         find_preset(str(builtin_dir() / f"{name}.toml"), NOBODY), model, machine
     )
-    back = resolve(through("shell", FLAG_SETS["current"], configuration), model, machine)
-    assert back == as_llama_server_has_it(configuration, FLAG_SETS["current"])
+    back = resolve(through("shell", configuration), model, machine)
+    assert back == as_llama_server_has_it(configuration)
 
 
 def test_a_look_up_comes_back_whole_and_the_default_suffixes_as_look_up() -> None:
-    current, usual = FLAG_SETS["current"], Configuration(Path("/m.gguf"), 4096)
+    usual = Configuration(Path("/m.gguf"), 4096)
     look_up = replace(usual.speculation, predictor=PredictorName.LOOKUP)
     with_look_up = replace(usual, speculation=look_up)
-    assert as_llama_server_has_it(with_look_up, current) == with_look_up
-    assert through("shell", current, with_look_up) == preset_of(with_look_up, "back")
+    assert as_llama_server_has_it(with_look_up) == with_look_up
+    assert through("shell", with_look_up) == preset_of(with_look_up, "back")
     assert usual.speculation.predictor is PredictorName.SUFFIX
-    assert through("shell", current, usual) == preset_of(with_look_up, "back")
+    assert through("shell", usual) == preset_of(with_look_up, "back")
 
 
 @given(configuration=CONFIGURATIONS)
 @settings(max_examples=40)
 def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> None:
-    kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
+    kept = as_llama_server_has_it(configuration)
     remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
     said = configuration.speculation
     if configuration.n_mtp_draft and said.predictor is PredictorName.DRAFT:
@@ -138,13 +122,7 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
         assert is_longer == any("drafts nothing shorter" in remark for remark in remarks)
 
 
-EVERYWHERE = [
-    (each.name, FLAG_SETS[flags])
-    for each in FORMATS.values()
-    if each.flag_sets or each.read is not None
-    for flags in each.flag_sets or ("current",)
-]
-"""What can be read again: launches of other engines (vLLM, SGLang) only leave."""
+EVERYWHERE = [each.name for each in FORMATS.values()]
 DRAFTING = ("n_draft", "draft_min_tokens", "draft_min_confidence")
 """What other programs have beside kvchat; the rest is for predictors that only kvchat has."""
 WORDS = {"predictor": ("the predictor is", "the draft model")}
@@ -162,9 +140,9 @@ def fields_of(preset: Preset) -> dict[str, object]:
     return {**known, **sampling, **drafting, "predictor": speculation["predictor"]}
 
 
-def unsaid(configuration: Configuration, form: Format, flags: FlagSet) -> list[str]:
+def unsaid(configuration: Configuration, form: Format) -> list[str]:
     """The fields that neither come back from a format nor are named in a remark of it."""
-    request = ExportRequest(configuration, name="there and back", flag_set=flags)
+    request = ExportRequest(configuration, name="there and back")
     exported = form.render(request)
     found = read_text(exported.text, name="back", model=str(configuration.model_path))
     before, after = (fields_of(each) for each in (preset_of(configuration, "back"), found.preset))
@@ -177,18 +155,14 @@ def unsaid(configuration: Configuration, form: Format, flags: FlagSet) -> list[s
     )
 
 
-@pytest.mark.parametrize(
-    ("format_name", "flags"), EVERYWHERE, ids=lambda each: getattr(each, "name", each)
-)
+@pytest.mark.parametrize("format_name", EVERYWHERE)
 @given(configuration=CONFIGURATIONS)
 @settings(max_examples=25)
 def test_every_field_comes_back_or_is_named_in_a_remark(
-    format_name: str, flags: FlagSet, configuration: Configuration
+    format_name: str, configuration: Configuration
 ) -> None:
-    if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
-        configuration = replace(configuration, adapters=())
     try:
-        lost = unsaid(configuration, FORMATS[format_name], flags)
+        lost = unsaid(configuration, FORMATS[format_name])
     except ExportError:
         assume(False)
         raise
@@ -220,21 +194,17 @@ def configuration_of(preset: Preset, like: Configuration) -> Configuration:
     )
 
 
-@pytest.mark.parametrize(
-    ("format_name", "flags"), EVERYWHERE, ids=lambda each: getattr(each, "name", each)
-)
+@pytest.mark.parametrize("format_name", EVERYWHERE)
 @given(configuration=CONFIGURATIONS)
 @settings(max_examples=25)
 def test_what_came_back_once_comes_back_the_same(
-    format_name: str, flags: FlagSet, configuration: Configuration
+    format_name: str, configuration: Configuration
 ) -> None:
     def there_and_back(leaving: Configuration) -> Preset:
-        request = ExportRequest(leaving, name="there and back", flag_set=flags)
+        request = ExportRequest(leaving, name="there and back")
         text = FORMATS[format_name].render(request).text
         return read_text(text, name="back", model=str(leaving.model_path)).preset
 
-    if flags.name == "ik":
-        configuration = replace(configuration, adapters=())
     try:
         once = there_and_back(configuration)
     except ExportError:
@@ -271,7 +241,7 @@ def test_a_program_gives_back_every_field_that_it_has(
 ) -> None:
     unscaled = (replace(each, scale=1.0) for each in configuration.adapters)
     leaving = replace(configuration, adapters=tuple(unscaled))
-    found, planned = through(format_name, FLAG_SETS["current"], leaving), preset_of(leaving, "back")
+    found, planned = through(format_name, leaving), preset_of(leaving, "back")
     names = COMES_BACK[format_name]
     assert {name: getattr(found, name) for name in names} == {
         name: getattr(planned, name) for name in names
