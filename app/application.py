@@ -39,7 +39,7 @@ from app.commands import Palette, commands_of, every_action, key_sections
 from app.console import console
 from app.fault_reports import FaultReport, write_report
 from app.faults import Faults, close_screens_once, outlive_faults
-from app.opening import ModelRequest
+from app.opening import ModelRequest, remembered_server
 from app.paths import faults_dir
 from app.render.charts import GraphSymbols
 from app.sanitize import harmless, visible
@@ -51,7 +51,6 @@ from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
 from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
-from engine.servers import kept_server
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -305,9 +304,10 @@ class KvchatApp(App[None]):
 
         A text may be the address of a server, as `Configuration.address` writes it.
         """
-        if isinstance(path, str) and (kept := kept_server(path)) is not None:
-            chat = self.services.settings.settings.chat
-            self.load(Configuration.at_server(kept[0], kept[1], chat.sampling()))
+        sampling = self.services.settings.settings.chat.sampling()
+        if isinstance(path, str) and (served := remembered_server(path, sampling)) is not None:
+            loaded = self.controller.configuration
+            self.load(loaded if loaded and loaded.address == path else served)
         elif path is not None:
             self._configure(Path(path))
 

@@ -418,6 +418,9 @@ class Configuration(EngineSettings):
     n_ctx: int
     server: str | None = None
     """Address of the server that makes the replies; None makes them here."""
+    is_server_named: bool = True
+    """Whether the user typed that address or keeps it in a preset; the key of the environment goes
+    to no other."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""
     type_v: KVTypeName = "f16"
@@ -436,13 +439,19 @@ class Configuration(EngineSettings):
 
     @classmethod
     def at_server(
-        cls, url: str, model: str | None = None, sampling: SamplingSettings | None = None
+        cls,
+        url: str,
+        model: str | None = None,
+        sampling: SamplingSettings | None = None,
+        *,
+        is_named: bool = True,
     ) -> "Configuration":
         """Replies of a server, which was started with settings of its own."""
         return cls(
             model_path=Path(model or ""),
             n_ctx=0,
             server=url,
+            is_server_named=is_named,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
             sampling=sampling or SamplingSettings(),
         )

@@ -72,15 +72,19 @@ def goes_unencrypted(url: str) -> bool:
     return scheme == "http" and host not in LOOPBACK
 
 
-def key_of(url: str) -> str | None:
+def key_of(url: str, *, is_named: bool = True) -> str | None:
     """The key of a server: of the environment, else of the keyring where there is one, else none.
 
     It is never written anywhere by kvchat.
 
+    Args:
+        url: The address of the server.
+        is_named: Whether the user named the address; the environment's key goes to no other.
+
     Raises:
         ServerError: it has characters that no request can carry.
     """
-    key = os.environ.get(KEY_VARIABLE, "").strip()
+    key = os.environ.get(KEY_VARIABLE, "").strip() if is_named else ""
     source = KEY_VARIABLE
     if not key:
         key, source = _of_keyring(url), "the keyring"

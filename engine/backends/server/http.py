@@ -79,7 +79,12 @@ class Http:
     """One server. Several threads may ask at once."""
 
     def __init__(
-        self, url: str, limits: TimeLimits, report_wait: Callable[[str], None] | None = None
+        self,
+        url: str,
+        limits: TimeLimits,
+        report_wait: Callable[[str], None] | None = None,
+        *,
+        is_named: bool = True,
     ) -> None:
         """Without a connection yet.
 
@@ -87,6 +92,7 @@ class Http:
             url: Its address.
             limits: How long it may take.
             report_wait: Called, from any thread, with what takes long; empty where it goes on.
+            is_named: Whether the user named the address: only then it gets the environment's key.
 
         Raises:
             ServerError: its key cannot be sent.
@@ -96,7 +102,7 @@ class Http:
         """As messages call it."""
         self.limits = limits
         self.report_wait = report_wait or (lambda _: None)
-        self._key = key_of(url)
+        self._key = key_of(url, is_named=is_named)
         headers = {"accept-encoding": "identity", "user-agent": "kvchat"}
         if self._key is not None:
             headers["authorization"] = f"Bearer {self._key}"
@@ -351,7 +357,8 @@ class Http:
                 todo = "it is refused" if self.has_key else "it wants one"
                 raise ServerError(
                     f"{self.name} asks for a key, and {todo} ({status}): put the right one into "
-                    f"{KEY_VARIABLE}, or into the keyring"
+                    f"{KEY_VARIABLE} and name the server with --server or in a preset, or put it "
+                    "into the keyring"
                 )
             case 404:
                 raise MissingError(f"{self.name} has not what it was asked for (404): {said}")

@@ -107,7 +107,10 @@ class ServerSession:
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._tell = tell or (lambda _: None)
         self._http = Http(
-            configuration.server, limits or TimeLimits(), lambda text: self._tell(Waiting(text))
+            configuration.server,
+            limits or TimeLimits(),
+            lambda text: self._tell(Waiting(text)),
+            is_named=configuration.is_server_named,
         )
         try:
             self._facts = ask_facts(self._http, self._wanted)
@@ -115,7 +118,8 @@ class ServerSession:
             self._http.close()
             raise
         self._program = self._program_of(self._facts)
-        self._counters = Counters(Http(configuration.server, LOOK_LIMITS), self._facts)
+        looks = Http(configuration.server, LOOK_LIMITS, is_named=configuration.is_server_named)
+        self._counters = Counters(looks, self._facts)
         self._is_asked = threading.Event()
         """A reply was asked for since counters were looked at."""
         self._is_closed = False
