@@ -342,6 +342,7 @@ class KvchatApp(App[None]):
             self.services.folders,
             self.services.fit_context,
             None if loaded is None else loaded.address,
+            loaded=loaded,
             purpose="load",
             servers=self.services.servers,
             add=lambda: self._add_model("add a model" if loaded else WELCOME),
