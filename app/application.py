@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,7 +50,7 @@ from app.startup import Services
 from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
-from engine.configuration import Configuration, sampling_bounds
+from engine.configuration import Configuration, SamplingSettings
 from engine.errors import EngineError
 from engine.validation import did_you_mean
 
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
 WELCOME = "welcome to kvchat: no model was found"
-NEW_CHATS = frozenset({*sampling_bounds(), "system_prompt"})
+NEW_CHATS = frozenset({*(each.name for each in fields(SamplingSettings)), "system_prompt"})
 """Settings that each chat has of its own: new ones begin with them."""
 LEAVE_EVERY_S = 0.05
 """How often is looked whether everything is saved when the user leaves."""

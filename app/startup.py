@@ -107,7 +107,8 @@ def prepare(request: ModelRequest) -> AppParts:
     if model is None and served is None:
         last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
         served = last_server(None if settings.models.default else last, chosen.sampling(settings))
-        model, no_default = _usual_model(settings, folders, last)
+        if served is None:  # its folders need not be looked through otherwise
+            model, no_default = _usual_model(settings, folders, last)
     controller = Conversation(
         new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
