@@ -23,6 +23,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.markup import escape
 from textual.notifications import SeverityLevel
@@ -138,6 +139,7 @@ class KvchatApp(App[None]):
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
         self._leaving: Timer | None = None
+        self._exit_code = 0
         self._start_theme = own_theme(theme or services.settings.settings.ui.theme)
         if self._start_theme is None:
             self._notices += self._register_themes()
@@ -153,6 +155,14 @@ class KvchatApp(App[None]):
         loop.set_exception_handler(self._take_from_loop)
         set_fault_handler(self._take_from_thread)
         self.call_after_refresh(self._begin)
+
+    def get_driver_class(self) -> type[Driver]:
+        usual = super().get_driver_class()
+        if sys.platform == "win32":
+            return usual
+        from app.driver import own_driver
+
+        return own_driver(usual)
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat
@@ -264,9 +274,14 @@ class KvchatApp(App[None]):
         set_fault_handler(None)
 
     async def action_quit(self) -> None:
+        self.leave()
+
+    def leave(self, return_code: int = 0) -> None:
         """Save and leave; where saving takes a moment, the screen says so until it is done."""
+        self._exit_code = return_code
         if self._leaving is not None:
             return
+        self.chat.drafts.save()
         self.controller.begin_close()
         self._leaving = self.set_interval(LEAVE_EVERY_S, self._leave_when_saved)
         if not self.controller.client.has_ended:
@@ -274,7 +289,7 @@ class KvchatApp(App[None]):
 
     def _leave_when_saved(self) -> None:
         if self.controller.client.has_ended:
-            self.exit()
+            self.exit(return_code=self._exit_code)
 
     def action_help(self) -> None:
         """Show the keys of the screen below, and the glossary; again to close it."""
