@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.markup import escape
 from textual.notifications import SeverityLevel
@@ -39,7 +41,7 @@ from app.commands import Palette, commands_of, every_action, key_sections
 from app.console import console
 from app.fault_reports import FaultReport, write_report
 from app.faults import Faults, close_screens_once, outlive_faults
-from app.opening import ModelRequest
+from app.opening import ModelRequest, remembered_server
 from app.paths import faults_dir
 from app.render.charts import GraphSymbols
 from app.sanitize import harmless, visible
@@ -49,9 +51,8 @@ from app.startup import Services
 from app.themes import load_themes, own_theme, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
-from engine.configuration import Configuration, sampling_bounds
+from engine.configuration import Configuration, SamplingSettings
 from engine.errors import EngineError
-from engine.servers import kept_server
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
 WELCOME = "welcome to kvchat: no model was found"
-NEW_CHATS = frozenset({*sampling_bounds(), "system_prompt"})
+NEW_CHATS = frozenset({*(each.name for each in fields(SamplingSettings)), "system_prompt"})
 """Settings that each chat has of its own: new ones begin with them."""
 LEAVE_EVERY_S = 0.05
 """How often is looked whether everything is saved when the user leaves."""
@@ -138,6 +139,7 @@ class KvchatApp(App[None]):
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
         self._leaving: Timer | None = None
+        self._exit_code = 0
         self._start_theme = own_theme(theme or services.settings.settings.ui.theme)
         if self._start_theme is None:
             self._notices += self._register_themes()
@@ -153,6 +155,14 @@ class KvchatApp(App[None]):
         loop.set_exception_handler(self._take_from_loop)
         set_fault_handler(self._take_from_thread)
         self.call_after_refresh(self._begin)
+
+    def get_driver_class(self) -> type[Driver]:
+        usual = super().get_driver_class()
+        if sys.platform == "win32":
+            return usual
+        from app.driver import own_driver
+
+        return own_driver(usual)
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat
@@ -264,9 +274,14 @@ class KvchatApp(App[None]):
         set_fault_handler(None)
 
     async def action_quit(self) -> None:
+        self.leave()
+
+    def leave(self, return_code: int = 0) -> None:
         """Save and leave; where saving takes a moment, the screen says so until it is done."""
+        self._exit_code = return_code
         if self._leaving is not None:
             return
+        self.chat.drafts.save()
         self.controller.begin_close()
         self._leaving = self.set_interval(LEAVE_EVERY_S, self._leave_when_saved)
         if not self.controller.client.has_ended:
@@ -274,7 +289,7 @@ class KvchatApp(App[None]):
 
     def _leave_when_saved(self) -> None:
         if self.controller.client.has_ended:
-            self.exit()
+            self.exit(return_code=self._exit_code)
 
     def action_help(self) -> None:
         """Show the keys of the screen below, and the glossary; again to close it."""
@@ -305,9 +320,10 @@ class KvchatApp(App[None]):
 
         A text may be the address of a server, as `Configuration.address` writes it.
         """
-        if isinstance(path, str) and (kept := kept_server(path)) is not None:
-            chat = self.services.settings.settings.chat
-            self.load(Configuration.at_server(kept[0], kept[1], chat.sampling()))
+        sampling = self.services.settings.settings.chat.sampling()
+        if isinstance(path, str) and (served := remembered_server(path, sampling)) is not None:
+            loaded = self.controller.configuration
+            self.load(loaded if loaded and loaded.address == path else served)
         elif path is not None:
             self._configure(Path(path))
 
@@ -342,6 +358,7 @@ class KvchatApp(App[None]):
             self.services.folders,
             self.services.fit_context,
             None if loaded is None else loaded.address,
+            loaded=loaded,
             purpose="load",
             servers=self.services.servers,
             add=lambda: self._add_model("add a model" if loaded else WELCOME),

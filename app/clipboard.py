@@ -1,6 +1,7 @@
 """Copying text out of the terminal, and pasting into it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,9 @@ def _hint() -> str:
 # --- pastes ---
 
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+FAST_LETTERS = 64
+"""Letters in one read that nobody types: as keys each would wrap its line anew."""
+_FAST = re.compile(rf"\x1b[^\x00-\x1f\x7f]*|[^\x00-\x1f\x7f-\x9f]{{{FAST_LETTERS},}}")
 ESCAPE_SIGN = "\u241b"
 
 
@@ -84,7 +88,8 @@ class HarmlessPastes(XTermParser):
     """Reads what the terminal sends; within a paste an escape begins no key.
 
     Textual 8.2.8 takes the sequences in a paste for keys, so that a pasted text presses enter where
-    the terminal leaves them in it, as tmux does.
+    the terminal leaves them in it, as tmux does. Many letters at once, from a terminal that marks
+    no pastes, are a paste too.
     """
 
     def __init__(self, debug: bool = False) -> None:
@@ -112,12 +117,18 @@ class HarmlessPastes(XTermParser):
             start = seen.find(PASTE_BEGINS)
             if start < 0:
                 self._before = seen[1 - len(PASTE_BEGINS) :]
-                yield data
+                yield _FAST.sub(_as_paste, data)
                 return
             at = start + len(PASTE_BEGINS) - len(self._before)
             self._is_within, self._before = True, ""
-            yield data[:at]
+            typed, mark = data[: max(at - len(PASTE_BEGINS), 0)], data[:at][-len(PASTE_BEGINS) :]
+            yield _FAST.sub(_as_paste, typed) + mark
             data = data[at:]
+
+
+def _as_paste(fast: re.Match[str]) -> str:
+    text = fast[0]
+    return text if text.startswith("\x1b") else f"{PASTE_BEGINS}{text}{PASTE_ENDS}"
 
 
 def _n_begun(text: str, mark: str) -> int:

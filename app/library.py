@@ -1,7 +1,11 @@
 """The user's library of models: what the hub offers for it, favourites, and files that go."""
 
+import fcntl
+import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +13,7 @@ from app import format as fmt
 from app import paths
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
-from engine.files import NewestEntries
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.model.addresses import HF_PREFIX
 from engine.model.catalog import find_entry
 from engine.model.gguf import SPLIT_NAME
@@ -22,13 +26,13 @@ from engine.model.hub import (
     repository_models,
 )
 from engine.model.ollama import BLOBS, model_name
+from engine.parsing import parse_json
 from engine.planning.models import ModelOption, choose, fit_context, hub_options
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import Progress, take_model
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.verdict import FitVerdict
 
-MOST_FAVOURITES = 500
 HF_BLOBS = "blobs"
 
 
@@ -163,17 +167,63 @@ class Favourites:
     """The models that the user marked, by their identity, in a small file of JSON."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._entries = NewestEntries(
-            path or paths.favourites_path(), "favourites", 1, MOST_FAVOURITES, bool
-        )
+        self._path = path or paths.favourites_path()
 
     def all(self) -> frozenset[str]:
-        """Identities of those that are marked."""
-        return frozenset(key for key, is_marked in self._entries.read().items() if is_marked)
+        """Identities of those that are marked; none where the file is damaged."""
+        return frozenset(self._read() or ())
 
-    def mark(self, identity: str, *, is_favourite: bool) -> None:
-        """Mark a model, or take its mark away."""
-        self._entries.add(identity, is_favourite)
+    def mark(self, identity: str, *, is_favourite: bool) -> str | None:
+        """Mark a model, or take its mark away; several kvchat may do so at once.
+
+        Returns:
+            Where a damaged file was set aside, in words; None where there was none.
+
+        Raises:
+            ModelFileError: it cannot be written.
+        """
+        try:
+            with _locked(self._path):
+                marked, aside = self._read(), None
+                if marked is None:
+                    aside = self._path.with_name(f"{self._path.name}.{time.time_ns()}.damaged")
+                    self._path.rename(aside)
+                marks = dict.fromkeys(marked or ())
+                marks.pop(identity, None)
+                if is_favourite:
+                    marks[identity] = None
+                text = json.dumps({"version": 1, "favourites": [*marks]})
+                replace_file(self._path, [text.encode()], is_durable=True)
+        except OSError as error:
+            raise ModelFileError(
+                f"{self._path} cannot be written ({error.strerror}): the mark is not kept"
+            ) from error
+        return None if aside is None else f"the list of favourites could not be read: see {aside}"
+
+    def _read(self) -> list[str] | None:
+        """The marks; None where the file holds none that this kvchat reads."""
+        try:
+            found = parse_json(read_bytes(self._path, limit=RECORDS_BYTES))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError):
+            return None
+        marks = found.get("favourites") if isinstance(found, dict) else None
+        is_known = isinstance(found, dict) and found.get("version") == 1
+        if not is_known or not isinstance(marks, list):
+            return None
+        return [each for each in marks if isinstance(each, str)]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    holder = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(holder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +271,17 @@ def removal_of(path: Path) -> Removal:
     files = [file for part in _parts(path) for file in _with_content(part)]
     nbytes = sum(file.stat().st_size for file in files if file.exists() and not file.is_symlink())
     return Removal(name, tuple(files), nbytes)
+
+
+def is_used(removal: Removal, configuration: Configuration | None) -> bool:
+    """Whether a configuration is loaded from a file that would go."""
+    if configuration is None:
+        return False
+    draft = () if configuration.draft is None else (configuration.draft.model_path,)
+    projector = () if configuration.mmproj_path is None else (configuration.mmproj_path,)
+    used = (configuration.model_path, *draft, *projector, *configuration.lora_paths)
+    parts = {part.resolve() for path in used for part in _parts(path)}
+    return any(file.resolve() in parts for file in removal.files)
 
 
 def _parts(path: Path) -> Sequence[Path]:

@@ -21,7 +21,7 @@ from engine.configuration import (
 from engine.errors import ModelFileError, PresetError
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
-from engine.servers import kept_server, shown_origin
+from engine.servers import kept_server, origin_of, shown_origin
 
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings
@@ -230,8 +230,28 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
 
 def last_server(last: str | None, sampling: SamplingSettings) -> Configuration | None:
     """The server of the chat used last; None where that chat was with a model here."""
-    kept = None if last is None else kept_server(last)
-    return None if kept is None else Configuration.at_server(*kept, sampling)
+    return None if last is None else remembered_server(last, sampling)
+
+
+def remembered_server(address: str, sampling: SamplingSettings) -> Configuration | None:
+    """A server of a chat or preset, by `Configuration.address`; None where that is a file.
+
+    The environment's key goes to it only where a preset of the user names it.
+    """
+    kept = kept_server(address)
+    if kept is None:
+        return None
+    url, model = kept
+    is_named = any(origin_of(url) == origin_of(each) for each, _ in preset_servers())
+    return Configuration.at_server(url, model, sampling, is_trusted=is_named)
+
+
+def preset_servers() -> list[tuple[str, str | None]]:
+    """The servers that the user's presets name, each with its model."""
+    from engine.presets.library import list_presets  # the screen opens without, when none is used
+
+    presets = (entry.preset for entry in list_presets(paths.presets_dir()))
+    return [(each.server, each.model) for each in presets if each is not None and each.server]
 
 
 def last_model() -> str | None:

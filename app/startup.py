@@ -17,6 +17,7 @@ from app.opening import (
     choose_model,
     last_server,
     new_client,
+    preset_servers,
     usual_model,
 )
 from app.store.chats import ChatStore
@@ -106,7 +107,8 @@ def prepare(request: ModelRequest) -> AppParts:
     if model is None and served is None:
         last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
         served = last_server(None if settings.models.default else last, chosen.sampling(settings))
-        model, no_default = _usual_model(settings, folders, last)
+        if served is None:  # its folders need not be looked through otherwise
+            model, no_default = _usual_model(settings, folders, last)
     controller = Conversation(
         new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
@@ -164,15 +166,10 @@ def _types_note(
 
 def _servers(store: ChatStore) -> list[str]:
     """The servers that chats were made with, last used first, and those of presets."""
-    from engine.presets.library import list_presets  # with the list's first showing
-
     used = [chat.model_path or "" for chat in store.list_chats(limit=MOST_CHATS)]
     found = dict.fromkeys(address for address in used if kept_server(address) is not None)
-    for entry in list_presets(paths.presets_dir()):
-        preset = entry.preset
-        if preset is not None and preset.server is not None:
-            found[Configuration.at_server(preset.server, preset.model).address] = None
-    return list(found)
+    of_presets = (Configuration.at_server(*each).address for each in preset_servers())
+    return list(found | dict.fromkeys(of_presets))
 
 
 def _usual_model(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from app import format as fmt
@@ -151,7 +152,8 @@ def read_file(name: str, folder: Path) -> Attachment:
                 "folder of the file, or copy it here"
             )
         if path.suffix.lower() in SUFFIXES:
-            image = read_image(path, f"@{shown}")
+            state = path.stat()
+            image = _image(path, f"@{shown}", (state.st_ino, state.st_size, state.st_mtime_ns))
             return Attachment(name, replace(image, name=name).reference, image=image)
         data = read_bytes(path, limit=MAX_FILE_BYTES)
     except ImageError as error:
@@ -167,6 +169,12 @@ def read_file(name: str, folder: Path) -> Attachment:
             f"@{shown} is no text in UTF-8 (byte {error.start:,}): convert it, or paste the text"
         ) from error
     return Attachment(name, without_marks(with_newlines(text)))
+
+
+@lru_cache(maxsize=32)
+def _image(path: Path, name: str, _stamp: tuple[int, int, int]) -> Image:
+    """An image that is read once as long as its file does not change, not with every key."""
+    return read_image(path, name)
 
 
 def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:

@@ -101,7 +101,7 @@ class ContextFull:
             owner=owner_of(chat.id),
         )
         requests = self._summary_requests(of_share)
-        self._conversation.lease = Summariser(self._conversation.client, requests, done)
+        self._conversation.lease = Summariser(self._conversation.client, chat.id, requests, done)
 
     def _summary_requests(
         self, of_share: Callable[..., tuple[GenerationRequest, int]]

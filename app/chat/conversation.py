@@ -209,19 +209,23 @@ class Conversation:
         self.client.set_speculation(settings)
 
     def stop(self) -> bool:
-        """End the reply in the shown chat, whose text so far stays, or a load.
+        """End the reply in the shown chat, whose text so far stays, its summary, or a load.
 
         Returns:
             False if neither runs.
         """
-        reply = self.replies.shown
+        reply, lease = self.replies.shown, self.lease
         if self.meters.phase is Phase.LOADING:
             self.client.stop()
         elif reply is not None and not reply.is_stopping:
             reply.is_stopping = True
             self.client.stop(reply.message_id)
-        elif isinstance(self.lease, Summariser) and self.lease.is_running:
-            self.lease.stop()
+        elif (
+            isinstance(lease, Summariser)
+            and lease.is_running
+            and self.history.is_shown(lease.chat_id)
+        ):
+            lease.stop()
         else:
             return False
         return True

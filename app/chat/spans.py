@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 from engine.events import TokenKind, TokensCommitted
 
@@ -39,14 +39,10 @@ def spans_of(event: TokensCommitted) -> Iterator[TokenSpan]:
 
 def merged_spans(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
     """The same text with neighbours of one kind and source as one span."""
-    merged: list[TokenSpan] = []
-    for span in spans:
-        last = merged[-1] if merged else None
-        if last is not None and (last.kind, last.source) == (span.kind, span.source):
-            merged[-1] = TokenSpan(last.text + span.text, span.kind, span.source)
-        else:
-            merged.append(span)
-    return merged
+    return [
+        TokenSpan("".join(span.text for span in same), kind, source)
+        for (kind, source), same in groupby(spans, key=lambda span: (span.kind, span.source))
+    ]
 
 
 def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
@@ -55,15 +51,15 @@ def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | 
     A finished reply may be shorter than what was shown of it: a stop string is taken away.
     """
     kept: list[TokenSpan] = []
-    left = text
+    end = 0
     for span in spans:
-        part = span.text[: len(left)]
-        if not left.startswith(part):
+        part = span.text[: len(text) - end]
+        if not text.startswith(part, end):
             return None
         if part:
             kept.append(TokenSpan(part, span.kind, span.source))
-        left = left[len(part) :]
-    return None if left else tuple(kept)
+        end += len(part)
+    return tuple(kept) if end == len(text) else None
 
 
 class SpanCache:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import count
 
 from app.chat.entries import index_of, prompt_messages, with_question
@@ -35,6 +34,8 @@ TURN_TOKENS = 8
 IMAGE_TOKENS = 256
 """Of an image, until its prompt is read: projectors give 64 to 576, and more where they cut tiles.
 """
+N_SIZES = 4096
+"""Texts whose sizes are remembered."""
 INSTRUCTION = (
     "Summarise our conversation so far in at most 200 words. Keep names, numbers, decisions, "
     "open questions and everything that later turns may refer to. Write the summary only."
@@ -91,14 +92,23 @@ def n_tokens_of(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> i
     return round(n_bytes / per_token) + IMAGE_TOKENS * n_images + TURN_TOKENS
 
 
-@lru_cache(maxsize=4096)
+_sizes: dict[int, tuple[int, int]] = {}
+"""Sizes by the hash of a text: a text with a file in it has megabytes and is not kept here."""
+
+
 def _size_of(text: str) -> tuple[int, int]:
     """Bytes of a message's text without its images, and how many those are.
 
     The screen asks for the size of all that it shows many times a second.
     """
-    images = images_in(text)
-    return len(text.encode()) - sum(len(each.reference.encode()) for each in images), len(images)
+    key = hash(text)
+    if key not in _sizes:
+        while len(_sizes) >= N_SIZES:
+            del _sizes[next(iter(_sizes))]
+        images = images_in(text)
+        n_bytes = len(text.encode()) - sum(len(each.reference.encode()) for each in images)
+        _sizes[key] = (n_bytes, len(images))
+    return _sizes[key]
 
 
 def is_surely_longer(text: str, n_ctx: int) -> bool:
@@ -173,6 +183,7 @@ class Summariser:
 
     Args:
         client: The engine, which must be idle.
+        chat_id: The chat that is summarised.
         requests: What is asked, from `summary_request`: the next where the one before is too long.
         done: Takes the text, or why there is none.
     """
@@ -180,9 +191,11 @@ class Summariser:
     def __init__(
         self,
         client: EngineClient,
+        chat_id: int,
         requests: Iterator[GenerationRequest],
         done: Callable[[str | None, str], None],
     ) -> None:
+        self.chat_id = chat_id
         self._client = client
         self._requests = requests
         self._done = done

@@ -1,6 +1,8 @@
 """Chats as files: Markdown to read, JSON lines that lose nothing, and both read back."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -10,6 +12,7 @@ from app.chat_files.jsonl import ChatFileError, jsonl_of, read_jsonl, wrong_line
 from app.chat_files.markdown import markdown_of, read_markdown
 from app.store.records import ChatTree
 from engine.files import replace_file
+from engine.servers import kept_server
 
 ChatFileFormat = Literal["md", "jsonl"]
 MAX_CHAT_FILE_BYTES = 1 << 30
@@ -69,6 +72,23 @@ def read_chats(
         if first.strip():
             return iter(read_markdown("".join(whole)))
     return iter(read_markdown(""))
+
+
+def imported(tree: ChatTree) -> ChatTree:
+    """A chat of a file as it is added here: it names no server and was used no later than now.
+
+    A file must neither lead to another machine nor decide which chat was used last.
+    """
+    now = time.time()
+    chat = tree.chat
+    is_server = chat.model_path is not None and kept_server(chat.model_path) is not None
+    adopted = replace(
+        chat,
+        model_path=None if is_server else chat.model_path,
+        created_at=min(chat.created_at, now),
+        updated_at=min(chat.updated_at, now),
+    )
+    return replace(tree, chat=adopted)
 
 
 def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str]:

@@ -27,7 +27,7 @@ MOST_FIELDS = 1_000
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, lt=253_402_128_000, allow_inf_nan=False)]
 """A time of the epoch, until the end of the year 9999: no milliseconds."""
-TokenId = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 FORMAT = "kvchat-chats"
 STORED = (

@@ -465,7 +465,7 @@ class _Imported:
         self._reading = reading
 
     def __iter__(self) -> Iterator[ChatTree]:
-        from app.chat_files import read_chats
+        from app.chat_files import imported, read_chats
 
         self.n_messages.clear()
         for name, file in self._files:
@@ -473,7 +473,7 @@ class _Imported:
                 file.seek(0)
                 for tree in read_chats(file, on_progress=self._show):
                     self.n_messages.append(len(tree.messages))
-                    yield tree
+                    yield imported(tree)
 
     def _show(self, n_bytes: int) -> None:
         if self.is_stopped:

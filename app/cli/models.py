@@ -217,7 +217,9 @@ def favourite(name: str, *, off: bool) -> None:
     from engine.model.identity import model_identity
 
     path = _path(name)
-    Favourites().mark(model_identity(path), is_favourite=not off)
+    note = Favourites().mark(model_identity(path), is_favourite=not off)
+    if note is not None:
+        tell(note)
     say(f"{path.stem} is {'no favourite any more' if off else 'a favourite'}")
 
 

@@ -6,10 +6,15 @@ a page of the web, whose scripts can reach the loopback too.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
+from app import paths
 from app.cli.console import say
 from app.cli.options import Count
 from engine.errors import EngineError
@@ -52,9 +57,39 @@ def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
         say(f"kvchat is at {address}")
         say("Ctrl+C ends it, and every tab with it.")
         if opens:
-            click.launch(address)
+            click.launch(str(stack.enter_context(page_to(address))))
 
-    serve(arguments, port, tell)
+    check_arguments(arguments)
+    with ExitStack() as stack:
+        serve(arguments, port, tell)
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse at once what no tab could be started with.
+
+    Raises:
+        click.UsageError: An option or a value is wrong.
+    """
+    from app.cli.main import chat  # which this module is loaded by
+
+    chat.make_context("kvchat web", [*arguments])
+
+
+@contextmanager
+def page_to(address: str) -> Iterator[Path]:
+    """A file of the user alone that leads a browser to an address, until the block ends.
+
+    Other users can read the arguments of a process, so a browser is not started with the word.
+    """
+    paths.state_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="web-", dir=paths.state_dir()) as folder:
+        page = Path(folder) / "kvchat.html"
+        page.write_text(
+            f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={escape(address)}">'
+            f'<a href="{escape(address)}">kvchat</a>',
+            encoding="utf-8",
+        )
+        yield page
 
 
 def serve(arguments: Sequence[str], port: int, tell: Callable[[str], None]) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import hmac
+import json
+import logging
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from aiohttp import web
 from textual_serve import server
@@ -22,6 +24,8 @@ MAIN = "from app.cli.main import main; main()"
 MOST_COLUMNS = 500
 MOST_ROWS = 200
 """A tab's size at most: the chat paints every cell of its screen."""
+MOST_OF_PROBLEM = 4000
+"""Bytes of what a kvchat that failed wrote, which its page shows."""
 END_S = 8.0
 """A tab's kvchat that has not saved and ended by then is killed."""
 HEADERS = {
@@ -41,6 +45,18 @@ REFUSED = "Open the address that `kvchat web` printed: it holds a word that this
 class Tab(AppService):
     """One tab's kvchat, of a size that a window can have; it ends within `END_S`."""
 
+    problem: ClassVar[str] = ""
+    """What the kvchat that failed last wrote to standard error."""
+
+    async def run(self) -> None:
+        """Run it, and close its page when it has ended, however it ended."""
+        assert self._process is not None
+        errors = Recorded(self._process.stderr)
+        self._process.stderr = errors  # type: ignore[assignment]  # of which it is read
+        await super().run()
+        Tab.problem = errors.text if await self._process.wait() else ""
+        await self.remote_close()
+
     async def start(self, width: int, height: int) -> None:
         await super().start(_bounded(width, MOST_COLUMNS), _bounded(height, MOST_ROWS))
 
@@ -56,6 +72,25 @@ class Tab(AppService):
                 self._process.kill()
 
 
+class Recorded:
+    """A stream that is read as before, the end of which can be read again."""
+
+    def __init__(self, stream: asyncio.StreamReader | None) -> None:
+        self._stream = stream
+        self._data = b""
+
+    @property
+    def text(self) -> str:
+        """The end of what was read."""
+        return self._data.decode("utf-8", "replace")
+
+    async def read(self, n_bytes: int) -> bytes:
+        """Read at most so many bytes."""
+        data = b"" if self._stream is None else await self._stream.read(n_bytes)
+        self._data = (self._data + data)[-MOST_OF_PROBLEM:]
+        return data
+
+
 class ChatServer(server.Server):
     """textual-serve's server behind the word, and quiet.
 
@@ -68,6 +103,8 @@ class ChatServer(server.Server):
     def __init__(self, arguments: Sequence[str], port: int, word: str) -> None:
         self._guard = guard(word, port)
         vars(server)["AppService"] = Tab  # the server offers no other way to name one
+        # Its tracebacks are of pages that were closed; what a tab says stands in its page.
+        logging.getLogger("textual-serve").disabled = True
         super().__init__(
             command_line(arguments),
             HOST,
@@ -90,7 +127,25 @@ class ChatServer(server.Server):
         made = await super()._make_app()
         made.middlewares.append(self._guard)
         made.router.add_get("/kvchat.js", _script)
+        made.router.add_get("/problem", _problem)
         return made
+
+    async def _process_messages(
+        self, websocket: web.WebSocketResponse, app_service: AppService
+    ) -> None:
+        """Hand on what the page sends; anything else is ignored."""
+        async for message in websocket:
+            match _parsed(message.data):
+                case ["stdin", str(text)]:
+                    await app_service.send_bytes(text.encode("utf-8", "replace"))
+                case ["resize", {"width": int(width), "height": int(height)}]:
+                    await app_service.set_terminal_size(width, height)
+                case ["ping", str() | int() | float() as what]:
+                    await websocket.send_json(["pong", what])
+                case ["blur", *_]:
+                    await app_service.blur()
+                case ["focus", *_]:
+                    await app_service.focus()
 
     async def on_startup(self, app: web.Application) -> None:
         """Say nothing: it does not listen yet."""
@@ -98,6 +153,18 @@ class ChatServer(server.Server):
 
 async def _script(_: web.Request) -> web.FileResponse:
     return web.FileResponse(PAGE / "kvchat.js")
+
+
+async def _problem(_: web.Request) -> web.Response:
+    return web.Response(text=Tab.problem)
+
+
+def _parsed(data: object) -> object:
+    """The JSON of a message; None where it is none."""
+    try:
+        return json.loads(data) if isinstance(data, str) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _bounded(n_cells: object, most: int) -> int:

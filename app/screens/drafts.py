@@ -179,7 +179,6 @@ class Drafts:
         """Take the number that the new chat got with its first question."""
         if self.chat_id is None:
             self.pending.move(None, chat_id)
-            self.pending.keep(None, UnsentText())
             self.chat_id = chat_id
 
     def takes_files(self, draft: UnsentText) -> bool:

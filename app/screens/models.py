@@ -12,7 +12,7 @@ from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from app import format as fmt
-from app.library import Favourites, removal_of
+from app.library import Favourites, is_used, removal_of
 from app.render.lines import Line, Run, clipped
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
@@ -20,6 +20,7 @@ from app.screens.dialogs import PickScreen, ask, confirm, in_thread, report
 from app.threads import call_if_open, close_with
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.model.architecture import Model
 from engine.model.hub import file_repository, parse_repository
@@ -104,6 +105,7 @@ class ModelsScreen(PickScreen[str]):
         context: Callable[[], FitContext | None],
         now: str | Path | None,
         *,
+        loaded: Configuration | None = None,
         purpose: Purpose = "plan",
         servers: Callable[[], Sequence[str]] = tuple,
         add: Callable[[], None] | None = None,
@@ -115,7 +117,8 @@ class ModelsScreen(PickScreen[str]):
             scan: Finds those of this machine.
             folders: Where it looks, for the note.
             context: What each is judged by, None where nothing is; called away from the screen.
-            now: The model that is loaded or planned.
+            now: The model that is marked: loaded or planned.
+            loaded: The configuration whose files cannot be deleted now.
             purpose: What a chosen model is for.
             servers: Those that were used, as `Configuration.address` writes them; their rows stand
                 behind the models of this machine.
@@ -135,6 +138,7 @@ class ModelsScreen(PickScreen[str]):
         self._folders = folders
         self._fit_context = context
         self._now = now
+        self._loaded = loaded
         self._purpose = purpose
         self._servers = servers
         self._add = add
@@ -309,7 +313,13 @@ class ModelsScreen(PickScreen[str]):
         if entry is not None and entry.identity is not None:
             favourites = Favourites()
             is_one = entry.identity in favourites.all()
-            favourites.mark(entry.identity, is_favourite=not is_one)
+            try:
+                note = favourites.mark(entry.identity, is_favourite=not is_one)
+            except EngineError as error:
+                report(self, error)
+            else:
+                if note is not None:
+                    self.notify(note, severity="warning")
             self._fill()
 
     def action_locate(self) -> None:
@@ -321,13 +331,13 @@ class ModelsScreen(PickScreen[str]):
         entry = self._entries.get(self.marked or "")
         if entry is None:
             return
-        if str(entry.path) == str(self._now):
-            self.notify("This model is loaded: load another before it is deleted.")
-            return
         try:
             removal = removal_of(entry.path)
         except EngineError as error:
             report(self, error)
+            return
+        if is_used(removal, self._loaded):
+            self.notify("This file is loaded: load another model before it is deleted.")
             return
 
         def remove() -> None:

@@ -78,7 +78,8 @@ class Pending:
         return together(request.draft for request in taken)
 
     def move(self, old: int | None, new: int | None) -> None:
-        """Let what waits in one chat wait in another: the new chat has got its number."""
+        """Let what is written and waits in one chat do so in another: a new one has a number."""
+        self._drafts = {new if chat == old else chat: d for chat, d in self._drafts.items()}
         self.queue = [replace(r, chat_id=new) if r.chat_id == old else r for r in self.queue]
 
     def unsent(self) -> dict[int | None, UnsentText]:

@@ -431,7 +431,8 @@ class PlannerScreen(Screen[Configuration | None]):
         setup, folders = self.setup, model_folders()
         now = None if setup is None else setup.configuration.model_path
         bench = partial(fit_context, setup, self.planner)
-        ask(self, ModelsScreen(self._scan, folders, bench, now), self.open_model)
+        loaded = self.session.loaded
+        ask(self, ModelsScreen(self._scan, folders, bench, now, loaded=loaded), self.open_model)
 
     def _choose_file(self, chooser: Chooser, setup: Setup) -> None:
         """List the files, one of which is to be drafted with, projected by, or added."""

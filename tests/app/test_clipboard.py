@@ -108,6 +108,22 @@ def test_escapes_in_a_paste_press_no_keys(n_letters: int) -> None:
     assert pastes[:2] == [HOSTILE.replace("\x1b", "\u241b"), "second"]
 
 
+@pytest.mark.parametrize("n_letters", [1, 7, 4096])
+def test_what_is_typed_stays_keys_and_many_letters_at_once_are_a_paste(n_letters: int) -> None:
+    typed = f"{'a' * 200}\r\x1b[A\x1b[200~{'b' * 200}\x1b[201~{'c' * 30}"
+    parser, told = HarmlessPastes(), []
+    for start in range(0, len(typed), n_letters):
+        told += list(parser.feed(typed[start : start + n_letters]))
+    written = "".join(
+        event.text if isinstance(event, events.Paste) else event.character or event.key
+        for event in told
+        if isinstance(event, events.Paste | events.Key)
+    )
+    assert written == f"{'a' * 200}\rup{'b' * 200}{'c' * 30}"
+    n_keys = sum(isinstance(event, events.Key) for event in told)
+    assert n_keys == (232 if n_letters < 100 else 32)
+
+
 def test_bytes_of_a_terminal_that_are_no_text_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from textual.drivers import linux_driver
 

@@ -53,6 +53,18 @@ def test_the_starter_opens_where_it_is_found(
     assert opened(ModelRequest()).model == starter_path
 
 
+def test_no_model_is_looked_for_where_the_last_chat_was_at_a_server(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
+    with ChatStore(paths.database_path()) as store:
+        store.create_chat(NewChat(title="there", model_path="http://cellar:8080#tiny"))
+    result = opened(ModelRequest())
+    assert result.configuration is not None
+    assert result.configuration.server == "http://cellar:8080"
+    assert result.model is None
+
+
 def test_the_model_used_last_opens_before_the_starter(
     starter_path: Path, gemma_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

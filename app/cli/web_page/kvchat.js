@@ -8,6 +8,13 @@ function focusTerminal() {
   document.querySelector(".xterm-helper-textarea")?.focus();
 }
 
+async function tellWhy() {
+  const what = document.getElementById("what");
+  what.textContent = "kvchat has ended in this tab.";
+  const problem = await fetch("/problem").then((answer) => answer.text()).catch(() => "");
+  if (problem) what.textContent = problem;
+}
+
 async function start() {
   const terminal = document.getElementById("terminal");
   const fitting = Math.floor(window.innerWidth / (COLUMNS * LETTER));
@@ -22,7 +29,7 @@ async function start() {
   document.head.append(library);
   new MutationObserver(() => {
     if (document.body.classList.contains("-closed")) {
-      document.getElementById("what").textContent = "kvchat has ended in this tab.";
+      tellWhy();
     } else if (document.body.classList.contains("-first-byte")) {
       focusTerminal();
     }

@@ -21,7 +21,7 @@ from app.chat.attachments import (
     read_files,
     without_marks,
 )
-from engine.images import Image, images_in
+from engine.images import Image, images_in, read_image
 from tests.filled_projectors import png
 
 
@@ -178,6 +178,29 @@ def test_an_image_stands_where_it_is_named_and_comes_back_by_its_name(
         "what is kept serves"
     )
     assert images_in(message_with(as_written(message, folder), ())) == [image]
+
+
+def test_an_image_is_read_again_only_when_its_file_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = png(folder / "a.png", width=4, height=3)
+    n_read = 0
+
+    def read(path: Path, name: str) -> Image:
+        nonlocal n_read
+        n_read += 1
+        return read_image(path, name)
+
+    monkeypatch.setattr("app.chat.attachments.read_image", read)
+    for _ in range(3):
+        [file] = read_files("@a.png", folder)
+    assert n_read == 1
+    png(path, width=5, height=3)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    [changed] = read_files("@a.png", folder)
+    assert file.image is not None
+    assert changed.image is not None
+    assert (file.image.width, changed.image.width, n_read) == (4, 5, 2)
 
 
 def test_an_image_at_the_end_of_a_sentence_keeps_the_sentence(folder: Path) -> None:

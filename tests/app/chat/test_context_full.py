@@ -198,6 +198,20 @@ def test_a_summary_that_is_stopped_changes_nothing(tmp_path: Path, clock: Clock)
     assert controller.can_ask
 
 
+def test_a_summary_is_stopped_in_its_own_chat_alone(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("word " * 99,), tps=1)
+    summarised = controller.history.chat
+    assert summarised is not None
+    maker.summarise()
+    controller.new_chat()
+    assert not controller.stop()
+    controller.poll()
+    assert controller.is_leased
+    controller.open_chat(summarised.id)
+    assert controller.stop()
+
+
 def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -221,7 +235,7 @@ def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
     sides = (plain_side(settings), speculative_side(settings))
     comparison = Comparison(client, request, sides, restore=settings)
     comparison.add_pairs()
-    summariser = Summariser(client, iter([request]), lambda *_: None)
+    summariser = Summariser(client, 1, iter([request]), lambda *_: None)
     client._running.clear()  # the engine goes on with nothing: both guests wait for their reply
     for n_notes, guest in enumerate((summariser, comparison), start=1):
         controller.lease = guest

@@ -21,7 +21,7 @@ TEXT = st.one_of(
     ),
 )
 TIMES = st.floats(0, 4e9)
-IDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4).map(tuple)
+IDS = st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple)
 STATS = st.dictionaries(
     TEXT, st.one_of(st.integers(-(2**63), 2**63 - 1), TEXT, st.lists(st.floats(-1, 1))), max_size=3
 )

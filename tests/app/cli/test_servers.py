@@ -1,5 +1,6 @@
 """Commands at a server: what it is, one answer."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from app import paths
 from app.cli.main import run
+from app.opening import ModelRequest
+from app.startup import prepare
+from app.store.chats import ChatStore
+from app.store.records import NewChat, NewTurn
 from engine.servers import KEY_VARIABLE
 from tests.hostile_language_server import LanguageServer, serving
 from tests.waiting import wait_until
@@ -49,6 +55,63 @@ def test_a_busy_server_is_waited_for_with_a_word_on_standard_error(
 def answer_from_the_second_question_on(server: LanguageServer) -> None:
     wait_until(lambda: len(server.asked) > 1)
     server.misdeed = "none"
+
+
+def keys_sent(server: LanguageServer) -> set[str | None]:
+    return {headers.get("authorization") for _, headers, _ in server.asked}
+
+
+@pytest.mark.parametrize("address", ["{url}", "{url}#tiny", "{url}/v1#tiny"])
+def test_no_file_of_chats_leads_to_a_server(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "sk-very-secret-123")
+    with ChatStore(paths.database_path()) as store:
+        mine = store.create_chat(NewChat(title="mine"))
+    with serving() as server:
+        file = tmp_path / "shared.jsonl"
+        head = {
+            "format": "kvchat-chats", "version": 1, "n_messages": 0, "title": "A recipe",
+            "title_locked": False, "created_at": 2e11, "updated_at": 2e11, "system_prompt": "",
+            "sampling": {}, "model_path": address.format(url=server.url),
+        }  # fmt: skip
+        file.write_text(json.dumps(head))
+        assert run(["chats", "import", str(file)]) == 0
+        with ChatStore(paths.database_path()) as store:
+            store.set_head(mine.id, None)
+            asked = NewTurn(mine, "q", None, model_path=None, model_name=None, vocabulary_id=None)
+            store.add_turn(asked)
+            assert store.list_chats()[0].id == mine.id, "a time in the future is not the last one"
+            store.delete_chat(mine.id)
+        parts = prepare(ModelRequest())
+        assert parts.configuration is None
+        assert parts.services.servers() == []
+        parts.close()
+        run(["run", "Hello"])
+        assert server.asked == []
+
+
+def test_the_key_of_the_environment_goes_only_to_a_server_that_was_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = "sk-very-secret-123"
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with serving() as server:
+        with ChatStore(paths.database_path()) as store:
+            store.create_chat(NewChat(title="asked there", model_path=f"{server.url}#tiny"))
+        assert run(["run", "Hello"]) == 0
+        assert keys_sent(server) == {None}
+        server.key = key
+        assert run(["run", "Hello"]) == 1
+        assert "--server" in capfd.readouterr().err
+        assert keys_sent(server) == {None}
+        assert run(["run", "--server", server.url, "Hello"]) == 0
+        preset = paths.presets_dir() / "cellar.toml"
+        preset.parent.mkdir(parents=True)
+        preset.write_text(f'name = "cellar"\nserver = "{server.url}"\nmodel = "tiny"\n')
+        server.asked.clear()
+        assert run(["run", "Hello"]) == 0
+        assert keys_sent(server) == {f"Bearer {key}"}
 
 
 def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

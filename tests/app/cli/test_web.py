@@ -2,18 +2,21 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from app.cli.main import run
 from app.cli.web import WebError, serve
+from tests.waiting import wait_until
 
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 
@@ -23,20 +26,37 @@ pytest.importorskip("textual_serve")
 from app.cli.web_server import COOKIE, MAIN, command_line  # noqa: E402  needs textual-serve
 
 
-@pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address that a running `kvchat web` printed."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path))
-    command = [sys.executable, "-c", MAIN, "web", "--port", "0", "--theme", "kvchat-paper"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+@dataclass
+class Served:
+    """A running `kvchat web`, and what it printed once it has ended."""
+
+    process: "subprocess.Popen[str]"
+    address: str = ""
+    said: str = ""
+
+
+@contextmanager
+def served(folder: Path, *arguments: str) -> Iterator[Served]:
+    environment = {**os.environ, "HOME": str(folder), "KVCHAT_MODELS": str(folder)}
+    command = [sys.executable, "-c", MAIN, "web", "--port", "0", *arguments]
+    out, err = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=out, stderr=err, text=True, env=environment) as server:
         assert server.stdout is not None
-        line = server.stdout.readline()
+        told = Served(server, server.stdout.readline().split()[-1])
         try:
-            yield line.split()[-1]
+            yield told
         finally:
-            server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 0
+            if server.poll() is None:
+                server.send_signal(signal.SIGINT)
+                told.said = server.stdout.read()
+                assert server.wait(60) == 0
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """The address that a running `kvchat web` printed."""
+    with served(tmp_path, "--theme", "kvchat-dark") as server:
+        yield server.address
 
 
 @asynccontextmanager
@@ -75,6 +95,106 @@ async def test_the_chat_paints_in_a_browser_takes_keys_and_ends_with_its_tab(add
             async with asyncio.timeout(120):
                 while not socket.closed:
                     await socket.receive()
+
+
+async def closed(socket: "aiohttp.ClientWebSocketResponse") -> None:
+    async with asyncio.timeout(120):
+        while not socket.closed:
+            await socket.receive()
+
+
+NO_MESSAGES = (
+    "{}", "{{{", "[]", "null", '["resize", "x"]', '["resize", {}]', '["stdin", 3]', "[" * 3000,
+    '["stdin", "\\udcff"]', '["resize", {"width": "x", "height": []}]', '["ping", {}]',
+    '[["stdin"]]',
+)  # fmt: skip
+
+
+async def test_messages_that_are_none_change_nothing_and_print_nothing(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        base = server.address.split("/?")[0]
+        async with browser() as session:
+            await (await session.get(server.address)).text()
+            url = f"{base}/ws?width=100&height=30"
+            async with session.ws_connect(url, origin=base) as socket:
+                await painted(socket, "no model was found")
+                for message in NO_MESSAGES:
+                    await socket.send_str(message)
+                await socket.send_bytes(b"\xff")
+                await socket.send_str(json.dumps(["stdin", "\x1b"]))
+                await painted(socket, "No model is loaded")
+    assert "Traceback" not in server.said
+
+
+async def test_a_chat_that_cannot_start_closes_its_page_with_the_reason(tmp_path: Path) -> None:
+    with served(tmp_path, "no-such-model") as server:
+        base = server.address.split("/?")[0]
+        async with browser() as session:
+            await (await session.get(server.address)).text()
+            async with session.ws_connect(f"{base}/ws", origin=base) as socket:
+                await closed(socket)
+            assert "no-such-model" in await (await session.get(f"{base}/problem")).text()
+
+
+@pytest.mark.parametrize("wrong", [["--no-open", "starter"], ["--kv", "auot"], ["a", "b"]])
+def test_what_no_tab_can_be_started_with_is_refused_at_once(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["web", *wrong]) == 2
+    assert "kvchat is at" not in capsys.readouterr().out
+
+
+def test_the_word_stands_in_no_arguments_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    opener = tmp_path / "bin" / "xdg-open"
+    opener.parent.mkdir()
+    opener.write_text(
+        f"""#!/bin/sh
+printf "%s\\n" "$@" > {told}.new
+ls -ld "$@" "$(dirname "$@")" >> {told}.new
+cat "$@" >> {told}.new
+mv {told}.new {told}
+"""
+    )
+    opener.chmod(0o755)
+    monkeypatch.setenv("PATH", str(opener.parent), prepend=os.pathsep)
+    with served(tmp_path, "--open") as server:
+        wait_until(told.exists)
+        page, *modes, html = told.read_text().splitlines()
+    assert server.address.partition("word=")[2] not in page
+    assert [mode for mode in modes if mode.startswith("drwx------")]
+    assert server.address in html
+    assert not Path(page).exists()
+
+
+async def test_a_tab_ends_with_its_server_however_much_was_typed(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        base = server.address.split("/?")[0]
+        async with browser() as session:
+            await (await session.get(server.address)).text()
+            async with session.ws_connect(f"{base}/ws", origin=base) as socket:
+                await painted(socket, "no model was found")
+                await socket.send_str(json.dumps(["stdin", "\x1b"]))
+                await socket.send_str(json.dumps(["stdin", "a" * 100_000]))
+                [tab] = children(server.process.pid)
+                server.process.kill()
+                server.process.wait()
+                wait_until(lambda: not is_running(tab))
+                return
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(each) for each in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> None:

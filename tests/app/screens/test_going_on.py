@@ -321,6 +321,33 @@ async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -
         assert len(client.requests) == 2
 
 
+async def test_what_is_typed_behind_a_waiting_question_stays_with_the_chat_that_it_begins(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("word " * 60, "two"), tps=40))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        controller = app.controller
+        await ask(pilot, screen, "first")
+        await wait_until(pilot, lambda: controller.is_replying)
+        first = controller.history.chat
+        assert first is not None
+        await pilot.press("ctrl+n")
+        await ask(pilot, screen, "second")
+        screen.composer.insert("a third")
+        await pilot.pause()
+        screen.open_chat(first.id)
+        store = controller.history.store
+        await wait_until(pilot, lambda: store.count_chats() == 2 and not controller.is_replying)
+        [begun] = [chat for chat in store.list_chats() if chat.id != first.id]
+        screen.open_chat(begun.id)
+        await wait_until(pilot, lambda: screen.composer.text == "a third")
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: controller.history.chat is None)
+        await pilot.pause()
+        assert screen.composer.text == ""
+
+
 async def test_what_was_not_sent_is_there_after_a_restart(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, Script(replies=(LONG,), tps=20))
     async with app.run_test(size=WIDE) as pilot:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from app.screens.downloads import DownloadScreen, HubScreen, progress_text
 from app.screens.models import ModelsScreen
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList
+from engine.configuration import Adapter, DraftConfiguration
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
@@ -26,6 +28,7 @@ from engine.planning.models import fit_context
 from engine.planning.planner import Planner
 from tests.drafting_models import drafting_model
 from tests.fakes_app import make_app, ready, wait_until
+from tests.fakes_client import CONFIGURATION
 from tests.hub_server import serving_hub
 
 
@@ -134,6 +137,37 @@ async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
         assert "≤" in lines[0]
         assert "tok/s" in lines[0]
         assert float(lines[0].split("≤")[1].split()[0]) >= 5
+
+
+async def test_no_file_that_is_loaded_is_deleted(tmp_path: Path) -> None:
+    entries = entries_of(tmp_path, 5)
+    target, draft, projector, adapter, free = [each.path for each in entries]
+    for each in entries:
+        each.path.write_bytes(b"12345")
+    loaded = replace(
+        CONFIGURATION,
+        model_path=tmp_path / "somewhere" / ".." / target.name,
+        draft=DraftConfiguration(draft, 512),
+        mmproj_path=projector,
+        adapters=(Adapter(adapter),),
+    )
+    (tmp_path / "somewhere").mkdir()
+    planned = free
+    screen = ModelsScreen(lambda: entries, [], lambda: None, planned, loaded=loaded)
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen)
+        await wait_until(pilot, lambda: screen.is_mounted and len(screen.query(SelectList)))
+        await wait_until(pilot, lambda: "model 4" in rows_of(screen))
+        for used in (target, draft, projector, adapter):
+            screen.mark_row(str(used))
+            await pilot.press("delete")
+            await pilot.pause()
+            assert app.screen is screen, used
+        screen.mark_row(str(free))
+        await pilot.press("delete")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
 
 
 async def test_a_model_is_marked_found_and_deleted(

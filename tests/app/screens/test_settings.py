@@ -1,5 +1,6 @@
 """The settings screen: what it says of each setting, and that a change counts where it says so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -79,6 +80,26 @@ async def test_a_number_is_corrected_in_place_and_written_with_the_comments_kept
         assert "0.9" in rows(app)
     assert (tmp_path / "config.toml").read_text() == COMMENTED.replace("0.3", "0.9")
     assert app.controller.history.sampling.temperature == 0.9
+
+
+async def test_every_sampling_setting_counts_in_the_next_new_chat(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot)
+        before = app.services.settings.settings.chat.sampling()
+        changes = {"thinking": "off", "thinking_budget": 50, "top_k": 3, "min_p": 0.2}
+        for name, value in changes.items():
+            screen.mark_row(("chat", name))
+            await pilot.press("enter")
+            if isinstance(app.screen, PickScreen):
+                await pilot.press(*str(value), "enter")
+            else:
+                app.screen.query_one(Input).value = str(value)
+                await pilot.press("enter")
+            await wait_until(pilot, lambda: app.screen is screen)
+        await pilot.press("escape", "escape", "ctrl+n")
+        await pilot.pause()
+        assert app.controller.history.sampling == replace(before, **changes)
 
 
 async def test_limits_of_replies_count_at_once_and_delete_takes_the_default_back(
