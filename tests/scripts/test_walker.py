@@ -96,7 +96,7 @@ class Asker(User):
 
     def step(self) -> str:
         self.ask()
-        while self._hands.sync().n_waiting:
+        while (shown := self._hands.sync()).n_waiting or shown.is_replying:
             pass
         return "ask"
 

@@ -2,18 +2,20 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.support.terminal import Terminal
-from tests.waiting import PATIENCE_S
 
 MAIN = "from app.cli.main import main; main()"
 KEYS = {
@@ -23,7 +25,22 @@ KEYS = {
 }  # fmt: skip
 """What a terminal sends for a key; `ctrl+x` and letters need no entry."""
 SIZE = (120, 36)
+LAST = "ctrl+g again"
+"""Stands below the last reply when it is whole."""
 EXIT_S = 60.0
+SEEN_S = float(os.environ.get("KVCHAT_TEST_SEEN_S", "120"))
+"""How long a text may take to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    """A message as the database has it."""
+
+    role: str
+    content: str
+    finish_reason: str | None
+    token_ids: tuple[int, ...]
+    stats: dict[str, Any]
 
 
 class Kvchat:
@@ -42,9 +59,8 @@ class Kvchat:
         self.models.mkdir()
         for model in models:
             (self.models / model.name).symlink_to(model)
-        config = folder / "config" / "kvchat"
-        config.mkdir(parents=True)
-        (config / "config.toml").write_text(settings)
+        (folder / "config" / "kvchat").mkdir(parents=True)
+        self.settings(settings)
         self._terminal: Terminal | None = None
 
     @property
@@ -64,6 +80,27 @@ class Kvchat:
             "TEXTUAL_ANIMATIONS": "none",
             "HF_ENDPOINT": "http://127.0.0.1:9",
         }
+
+    def settings(self, text: str) -> None:
+        """Write the settings file."""
+        (self.folder / "config" / "kvchat" / "config.toml").write_text(text)
+
+    def messages(self) -> list[SavedMessage]:
+        """All messages of the database, in the order in which they were added."""
+        database = self.folder / "data" / "kvchat" / "chats" / "chats.db"
+        if not database.exists():
+            return []
+        connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+        rows = connection.execute(
+            "SELECT role, content, finish_reason, token_ids, stats FROM messages ORDER BY id"
+        ).fetchall()
+        connection.close()
+        return [
+            SavedMessage(
+                role, content, reason, tuple(array("i", ids or b"")), json.loads(stats or "{}")
+            )
+            for role, content, reason, ids, stats in rows
+        ]
 
     # --- commands ---
 
@@ -109,12 +146,31 @@ class Kvchat:
             texts: Texts of single rows.
             without: Text that must be gone.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SEEN_S
         while not self._shows(texts, without):
             assert self.terminal.is_alive, f"it ended:\n{self.terminal.tail!r}"
             assert time.monotonic() < deadline, f"{texts} without {without!r} in\n{self.text}"
             self.terminal.read(0.05)
         return self.text
+
+    def opened(self) -> None:
+        """Wait until a model is loaded."""
+        while not self._has_loaded():
+            self.sees("")
+            self.settles(0.1)
+
+    def _has_loaded(self) -> bool:
+        head = self.terminal.screen.lines[0]
+        return "ctx" in head and "loading" not in head and "no model" not in head
+
+    def answered(self, n_replies: int) -> str:
+        """Wait until so many replies are saved whole, and the last one is shown so; the screen."""
+        deadline = time.monotonic() + SEEN_S
+        while sum(each.finish_reason is not None for each in self.messages()) < n_replies:
+            assert time.monotonic() < deadline, f"{n_replies} replies in\n{self.text}"
+            self.settles(0.1)
+        self.settles()
+        return self.sees(LAST)
 
     def _shows(self, texts: Sequence[str], without: str) -> bool:
         shown = self.text
