@@ -435,7 +435,5 @@ def for_batch(configuration: Configuration, n_at_once: int, n_ctx: int | None) -
         n_at_once: Replies.
         n_ctx: Tokens of each that were asked for; None shares out what the configuration has.
     """
-    if configuration.kv_unified:
-        return replace(configuration, n_slots=n_at_once)
     each = max(configuration.n_ctx // n_at_once, 1) if n_ctx is None else n_ctx
     return replace(configuration, n_slots=n_at_once, n_ctx=each * n_at_once)

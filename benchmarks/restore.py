@@ -56,7 +56,6 @@ class Case:
     n_tokens: int
     n_threads: int
     n_sequences: int = 1
-    is_unified: bool = False
 
     def open(self) -> LlamaCppBackend:
         n_cells = -(-(self.n_tokens + 512) // 256) * 256
@@ -71,7 +70,6 @@ class Case:
             flash_attention=self.flash_attention,
             n_threads=self.n_threads,
             n_slots=self.n_sequences,
-            kv_unified=self.is_unified,
         )
         return LlamaCppBackend(settings, NativeLog())
 
@@ -82,8 +80,6 @@ def main() -> None:
         print(f"\n{model.name}, {options.tokens} tokens, {options.threads} threads")
         if not options.only or "equality" in options.only:
             tell_equality(model, options)
-        if not options.only or "shared" in options.only:
-            tell_shared(model, options)
         if not options.only or "times" in options.only:
             tell_times(model, options)
         if not options.only or "decoding" in options.only:
@@ -97,7 +93,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--only", nargs="+", choices=["equality", "shared", "times", "decoding"])
+    parser.add_argument("--only", nargs="+", choices=["equality", "times", "decoding"])
     return parser.parse_args()
 
 
@@ -196,40 +192,6 @@ def verdict(expected: Rows, found: Rows) -> str:
     """Say `equal`, or the first row that differs."""
     differ = [n for n in range(len(expected)) if not np.array_equal(expected[n], found[n])]
     return "equal" if not differ else f"row {differ[0]}"
-
-
-def tell_shared(model: Path, options: argparse.Namespace) -> None:
-    print(
-        f"\nfour sequences in one pool of cells, a neighbour of {N_NEIGHBOUR} tokens\n"
-        "  K/V   flash   first row  largest difference  its margin  same choice"
-    )
-    for kind, flash_attention in KINDS:
-        case = Case(model, kind, flash_attention, options.tokens, options.threads, N_SLOTS, True)
-        backend = case.open()
-        sequence, neighbour = backend.open(), backend.open()
-        tokens = line(case.n_tokens)
-        read(sequence, tokens)
-        state = bytes(sequence.save())
-        expected = rows(sequence, options.rows)
-        sequence.crop(0)
-        read(neighbour, line(N_NEIGHBOUR, 2))  # takes the cells that were the line's
-        sequence.load(tokens, [state])
-        found = rows(sequence, options.rows)
-        backend.close()
-        print(f"  {kind:5} {flash_attention:5}  {difference(expected, found)}", flush=True)
-
-
-def difference(expected: Rows, found: Rows) -> str:
-    """Say where rows differ first, how much at most, and what it means for a greedy choice."""
-    apart = np.abs(expected - found).max(axis=1)
-    if not apart.any():
-        return "     none"
-    first, worst = int(np.argmax(apart > 0)), int(np.argmax(apart))
-    best = np.sort(expected[worst])[-2:]
-    n_same = int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
-    return (
-        f"{first:9}  {apart[worst]:18.4f}  {best[1] - best[0]:10.2f}  {n_same} of {len(expected)}"
-    )
 
 
 def tell_times(model: Path, options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from engine.backends.base import Forward, Logits, Sequence, Step
+from engine.backends.base import Forward, Logits, Step
 from engine.backends.defaults import BaseBackend, BaseSequence, verify_in_turn
 from engine.configuration import Adapter, KVTypes
 from engine.errors import (
@@ -93,7 +93,6 @@ class FakeBackend(BaseBackend):
         can_crop: bool = True,
         end_bias: float = -6.0,
         n_sequences: int = 1,
-        shares_cells: bool = False,
         can_slice: bool | None = None,
         can_shift: bool | None = None,
         state_format: str = "fake state 1",
@@ -104,7 +103,7 @@ class FakeBackend(BaseBackend):
         self.n_ctx, self.n_batch, self.n_rows = n_ctx, n_batch, n_rows
         self.kv_bytes = 64 * n_ctx
         self.can_crop = can_crop
-        self.n_sequences, self.shares_cells = n_sequences, shares_cells
+        self.n_sequences = n_sequences
         self.can_slice = can_crop if can_slice is None else can_slice
         self.can_shift = can_crop if can_shift is None else can_shift
         self.state_format = state_format
@@ -152,9 +151,7 @@ class FakeBackend(BaseBackend):
 
     def n_free(self, sequence: "FakeSequence") -> int:
         """The cells that a sequence can still take."""
-        if not self.shares_cells:
-            return self.n_ctx - len(sequence.cells)
-        return self.n_ctx - len({id(cell) for one in self.opened for cell in one.cells})
+        return self.n_ctx - len(sequence.cells)
 
     def set_threads(self, n_threads: int) -> None:
         self.n_threads_set = n_threads
@@ -283,15 +280,6 @@ class FakeSequence(BaseSequence):
         self._backend.n_loaded += 1
         self.cells = [FakeCell(token) for token in held]
         self._tokens = list(tokens)
-
-    def copy(self, source: Sequence, length: int) -> None:
-        if not (isinstance(source, FakeSequence) and self._backend.shares_cells):
-            raise StateError("cells are not shared")
-        if not source.can_crop(length):
-            raise CropUnsupportedError(f"the first {length} tokens cannot be shared")
-        self.cells = source.cells[:length]
-        self._tokens = list(source.tokens[:length])
-        self._is_shifted = source._is_shifted
 
     def shift(self, n_keep: int, n_drop: int) -> None:
         end = n_keep + n_drop

@@ -141,13 +141,6 @@ class Sequence(Protocol):
         """
         ...
 
-    def copy(self, source: "Sequence", length: int) -> None:
-        """Hold the first `length` tokens of another sequence, sharing its cells.
-
-        Needs `Backend.shares_cells`, and a length that `source.can_crop`.
-        """
-        ...
-
     def shift(self, n_keep: int, n_drop: int) -> None:
         """Drop `n_drop` tokens after the first `n_keep` and move the rest up to them.
 
@@ -214,11 +207,6 @@ class Backend(Protocol):
     @property
     def n_sequences(self) -> int:
         """Most sequences that are open at once."""
-        ...
-
-    @property
-    def shares_cells(self) -> bool:
-        """Whether sequences take their cells from one pool of `n_ctx`, and can share a prefix."""
         ...
 
     @property

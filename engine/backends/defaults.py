@@ -5,7 +5,7 @@ from collections.abc import Sequence as Tokens
 
 import numpy as np
 
-from engine.backends.base import Backend, Forward, Sequence, Step
+from engine.backends.base import Backend, Forward, Step
 from engine.configuration import Adapter, KVTypes
 from engine.errors import AdapterError, ContextFullError, CropUnsupportedError, StateError
 
@@ -21,7 +21,6 @@ class BaseBackend:
 
     can_crop = True
     can_shift = False
-    shares_cells = False
     n_sequences = 1
     n_threads: tuple[int, int] = (1, 1)
     rounds_by_threads = False
@@ -98,10 +97,6 @@ class BaseSequence:
         del tokens, states
         self.crop(0)
         raise StateError(self.no_states)
-
-    def copy(self, source: Sequence, length: int) -> None:
-        del source, length
-        raise StateError("the sequences of this backend share no cells")
 
     def shift(self, n_keep: int, n_drop: int) -> None:
         raise CropUnsupportedError(

@@ -101,15 +101,6 @@ class Recall:
         """Use and fill these tiers from now on, from states of `others` where they have less."""
         self._tiers, self._settings, self._others = tiers, settings, others
 
-    def has_room(self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None = None) -> bool:
-        """Whether a reply to a prompt can begin beside those that are being made.
-
-        What it has in common with one of them it shares, where cells are shared.
-        """
-        best, n_common = self._hot.best(tokens[:-1], adapters)
-        n_shared = n_common if self._backend.shares_cells and best.is_busy else 0
-        return self._hot.has_room(None, len(tokens) - n_shared + self._backend.n_rows)
-
     def begin(
         self,
         tokens: Tokens[int],
@@ -133,8 +124,7 @@ class Recall:
             recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
         self._hot.use(slot, owner)
-        slot.is_busy, slot.n_wanted = True, len(tokens) + 1
-        self._hot.make_room(slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
+        slot.is_busy = True
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
         self.restoring.add(n_restored, restore_s)
@@ -143,7 +133,7 @@ class Recall:
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
-                n_computed=slot.n_wanted - recalled.n_reused,
+                n_computed=len(tokens) + 1 - recalled.n_reused,
                 saved_s=self._saved_s(recalled, restore_s),
             )
         return replace(recalled, restore_s=restore_s)
@@ -157,21 +147,6 @@ class Recall:
         if recompute_s is None:
             recompute_s = recalled.recompute_s
         return None if recompute_s is None else recompute_s - restore_s
-
-    def make_room(self, slot: Slot, n_wanted: int) -> bool:
-        """See to it that a shared pool of cells has room for a line of `n_wanted` and a round.
-
-        Returns:
-            Whether it has: the replies that are being made give up nothing by themselves.
-        """
-        if not self._backend.shares_cells:
-            return True
-        n_tokens = n_wanted - slot.n_tokens + self._backend.n_rows
-        self._hot.make_room(slot, n_tokens)
-        has_room = self._hot.has_room(slot, n_tokens)
-        if has_room:
-            slot.n_wanted = n_wanted
-        return has_room
 
     def is_due(self, slot: Slot) -> bool:
         """Whether so much was computed since the last look that it is kept now."""
@@ -204,11 +179,10 @@ class Recall:
                 with contextlib.suppress(StateError):  # it went with another
                     self._tiers.drop(key)
         empty(slot)
-        self._hot.forget_shared(slot)
 
     def end(self, slot: Slot) -> None:
         """Take that a slot's reply is over: others may have the slot."""
-        slot.is_busy, slot.n_wanted = False, 0
+        slot.is_busy = False
         if slot not in self._ended:
             self._ended.append(slot)
 
@@ -220,18 +194,7 @@ class Recall:
         sequence = slot.sequence
         if len(sequence.tokens) > n_tokens:
             sequence.crop(n_tokens if sequence.can_crop(n_tokens) else 0)
-        self._hot.forget_shared(slot, slot.n_tokens)
         slot.n_looked_at = min(slot.n_looked_at, slot.n_tokens)
-
-    def give_up(self, slot: Slot) -> bool:
-        """Free the cells of a reply that stands by; False where it has none."""
-        slot.n_wanted = 0
-        if not slot.n_tokens:
-            return False
-        slot.sequence.crop(0)
-        self._hot.forget_shared(slot)
-        slot.n_looked_at = 0
-        return True
 
     def keep_ended(self) -> None:
         """Save what ended replies computed since the last call, as soon as there are tiers."""
@@ -275,8 +238,7 @@ class Recall:
         return replace(report, tiers=(hot, *report.tiers), entries=entries)
 
     def _hot_use(self) -> TierUse:
-        n_pools = 1 if self._backend.shares_cells else self._backend.n_sequences
-        n_cells = self._backend.n_ctx * n_pools
+        n_cells = self._backend.n_ctx * self._backend.n_sequences
         n_held = min(self._hot.n_held, n_cells)
         return TierUse(
             name="hot",
@@ -296,12 +258,8 @@ class Recall:
         match = None if tiers is None else tiers.match(tokens, owner=owner)
         match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        # What is restored shares no cell with those that are busy.
-        has_room = not best.is_busy or self._hot.has_room(
-            None, len(tokens) + 1 + self._backend.n_rows
-        )
         n_gained = max(n_hot, _n_kept(best, tokens)) + MIN_GAIN
-        if match is not None and match.n_tokens >= n_gained and has_room:
+        if match is not None and match.n_tokens >= n_gained:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
@@ -323,8 +281,8 @@ class Recall:
 
         The whole state is copied and then cut. Before both were timed, half of it must be of use.
         """
-        if n_common < MIN_GAIN or self._backend.shares_cells:
-            return n_common >= MIN_GAIN
+        if n_common < MIN_GAIN:
+            return False
         copy_s = self._copying.seconds_of(source.n_tokens)
         compute_s = self.rate.seconds_of(n_common)
         if copy_s is None or compute_s is None:
@@ -357,9 +315,7 @@ class Recall:
             states = self._tiers.read(match)
             if not states:
                 return None
-            self._hot.make_room(slot, match.n_tokens)
             slot.sequence.load(tokens[: match.n_tokens], states)
-            self._hot.forget_shared(slot)
         except StateError as error:
             self._tiers.refuse(match, str(error))
             return None
@@ -389,7 +345,6 @@ class Recall:
             empty(slot)
         slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
-        self._hot.forget_shared(slot, slot.n_looked_at)
         if adapters is None and isinstance(slot.sequence, RegainsTokens):
             slot.n_looked_at = slot.sequence.regain(tokens)
         return slot.n_looked_at
@@ -405,7 +360,6 @@ class Recall:
             slot.sequence.shift(n_keep, n_drop)
             slot.is_pure = False
         length = rewind(slot.sequence, tokens, known=n_keep)
-        self._hot.forget_shared(slot)
         slot.is_pure = slot.is_pure or not length
         slot.n_looked_at = length
         return Recalled(slot, n_hot=length)

@@ -172,11 +172,7 @@ class Session:
             while not generation.is_over:
                 while events:
                     yield events.popleft()
-                if not step() and not generation.is_over and not events:
-                    raise EngineError(
-                        "this reply waits for cells that others hold whose events nobody takes: "
-                        "take theirs too, or raise the context"
-                    )
+                step()
             yield from generation.take()
             if generation.fault is not None:
                 raise generation.fault

@@ -248,5 +248,3 @@ def test_each_reply_has_the_context_that_was_asked_for() -> None:
     one = Configuration(model_path=Path("m.gguf"), n_ctx=8192)
     assert (for_batch(one, 8, None).n_ctx, for_batch(one, 8, None).n_slots) == (8192, 8)
     assert for_batch(one, 8, 2048).n_ctx == 16384
-    pool = Configuration(model_path=Path("m.gguf"), n_ctx=8192, kv_unified=True)
-    assert for_batch(pool, 8, None).n_ctx == 8192

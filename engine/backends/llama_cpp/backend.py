@@ -71,7 +71,7 @@ class AbortFlag:
 class LlamaCppBackend(BaseBackend):
     """A model, its context and the sequences in it.
 
-    A draft computes one row of logits at a time; unless `kv_unified`, the slots divide the cells.
+    A draft computes one row of logits at a time; the slots divide the cells.
 
     Args:
         configuration: What to open.
@@ -127,7 +127,6 @@ class LlamaCppBackend(BaseBackend):
         self.n_batch: int = llama_cpp.llama_n_batch(self.native)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
-        self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(self.native)
         self.n_swa: int = llama_cpp.llama_model_n_swa(self._model)
         self.memory = llama_cpp.llama_get_memory(self.native)
@@ -139,12 +138,11 @@ class LlamaCppBackend(BaseBackend):
         self.can_shift = not (self.is_recurrent or self.n_swa) and bool(
             llama_cpp.llama_memory_can_shift(self.memory)
         )
-        n_cells = None if self.shares_cells else log.window_cells()
+        n_cells = log.window_cells()
         self.states = States(
             self.native,
             n_swa=self.n_swa,
             ring=Ring(n_cells) if n_cells else None,
-            shares_cells=self.shares_cells,
             heads=log.cache_heads(),
         )
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
@@ -336,7 +334,7 @@ class LlamaCppBackend(BaseBackend):
         after each gap. So a short gap is filled, and what fills it taken back. A state that moves
         on, or a window, would not be as before.
         """
-        if len(by_id) < 2 or self.shares_cells or self.is_recurrent or self.n_swa:
+        if len(by_id) < 2 or self.is_recurrent or self.n_swa:
             return {}
         if any(step.n_tokens != 1 for step, _ in by_id.values()):
             return {}
@@ -395,20 +393,13 @@ class LlamaCppBackend(BaseBackend):
             return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
         if status == NO_CELLS:
             return ContextFullError(
-                f"llama.cpp found no cells for {n_asked} tokens after {n_held}"
-                f"{self._others(pairs[0][1])}: raise the context, or shorten the chat"
+                f"llama.cpp found no cells for {n_asked} tokens after {n_held}: raise the "
+                "context, or shorten the chat"
             )
         return DecodeError(
             f"llama_decode gave {status} for {n_asked} tokens after {n_held}: the log has the "
             "reason; reload the model"
         )
-
-    def _others(self, sequence: LlamaCppSequence) -> str:
-        """Tokens that other sequences hold; a prefix that they share counts for each."""
-        n_held = sum(len(one.tokens) for one in self.opened.values() if one is not sequence)
-        if not self.shares_cells or not n_held:
-            return ""
-        return f" (the sequences share {self.n_ctx} cells, and others hold {n_held} tokens)"
 
     def _open_projector(self, configuration: Configuration, path: Path) -> None:
         try:

@@ -1,8 +1,8 @@
 """Saving and restoring what a sequence holds; llama.cpp reads no state that was not checked.
 
-With one pool of cells a part of a sequence is saved and restored too: a second id takes part in its
-cells for the moment, without a copy. llama.cpp accepts ids up to its limit of 256 there, however
-many sequences the context was opened for, and says so by writing cells of no sequence.
+Where the context holds one sequence, a part of it is saved and restored too: a second id takes part
+in its cells for the moment, without a copy. llama.cpp accepts ids up to its limit of 256 there, and
+says so by writing cells of no sequence.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ from engine.backends.llama_cpp.state_format import (
     read_parts,
 )
 from engine.configuration import KVTypes
-from engine.errors import ContextFullError, StateError
+from engine.errors import StateError
 
 SCRATCH = 255
 """The last id that llama.cpp has (LLAMA_MAX_SEQ - 1)."""
@@ -59,13 +59,11 @@ class States:
         *,
         n_swa: int,
         ring: Ring | None,
-        shares_cells: bool,
         heads: tuple[CacheHeads, ...],
     ) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
-        self._shares_cells = shares_cells
         self.ring = ring
         self._heads = heads
         self._shape: StateLayout | None = None
@@ -148,7 +146,6 @@ class States:
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
                 what the sequence holds is unchanged unless llama.cpp itself refused.
-            ContextFullError: other sequences hold the cells that all share.
         """
         if len(states) == 1:
             first_held = self._write_whole(sequence_id, states[0], n_tokens, positions)
@@ -206,11 +203,6 @@ class States:
             self._refuse(n_tokens)
 
     def _refuse(self, n_tokens: int) -> NoReturn:
-        if self._shares_cells:
-            raise ContextFullError(
-                f"a state of {n_tokens} tokens was asked for and other sequences hold the cells: "
-                "close one, or raise the context"
-            )
         raise StateError(f"llama.cpp refused a state of {n_tokens} tokens: the log has the reason")
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:

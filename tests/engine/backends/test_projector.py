@@ -238,22 +238,6 @@ def test_states_around_an_image_are_cut_joined_and_gone_back_in(
     backend.close()
 
 
-def test_a_prefix_with_an_image_is_shared(tmp_path: Path, picture: Image) -> None:
-    backend = LlamaCppBackend(
-        configured(tmp_path, "qwen2vl", n_slots=2, kv_unified=True), NativeLog()
-    )
-    tokens = line_of(backend, f"a {picture.reference} b")
-    first, second = backend.open(), backend.open()
-    first.prefill(tokens)
-    second.copy(first, len(tokens) - 1)
-    second.decode(tokens[-1])
-    found = second.decode(9).logits[0].copy()
-    assert np.array_equal(first.decode(9).logits[0], found)
-    second.copy(first, next(n for n, token in enumerate(tokens) if token < 0))
-    assert second.decode(9).logits.any()
-    backend.close()
-
-
 @pytest.mark.parametrize("text", ["a {} b", "a {}"])
 def test_a_stop_behind_an_image_leaves_what_was_decoded(
     text: str, tmp_path: Path, picture: Image

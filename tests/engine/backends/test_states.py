@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.errors import ContextFullError, DecodeAborted, StateError
+from engine.errors import DecodeAborted, StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.engine.backends.opened import Opened, settings
 from tests.filled_models import SHAPES, filled_model
@@ -301,46 +301,3 @@ class TestSeparateSequences(SeveralSequencesContract):
     @pytest.fixture
     def line(self) -> list[int]:
         return LINE
-
-
-class TestSharedSequences(TestSeparateSequences):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def backend(cls, folder: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
-        backend = LlamaCppBackend(
-            settings(folder / "llama.gguf", n_slots=3, n_ctx=256, kv_unified=True), log
-        )
-        yield backend
-        backend.close()
-
-    def test_cells_that_others_hold_are_told(self, backend: LlamaCppBackend) -> None:
-        first, second = self.open(backend, LINE[:150]), self.open(backend, LINE[:100])
-        with pytest.raises(ContextFullError, match="others hold 150 tokens"):
-            second.prefill(LINE[100:110])
-        assert list(second.tokens) == LINE[:100]
-        state = first.save()
-        first.crop(0)
-        read(second, 200)
-        with pytest.raises(ContextFullError, match="other sequences hold the cells"):
-            first.load(LINE[:150], [state])
-        assert list(first.tokens) == []
-        second.close()
-        first.load(LINE[:150], [state])
-        assert list(self.open(backend, LINE[:106]).tokens) == LINE[:106]
-
-    def test_a_state_of_mixed_cells_is_cut_in_the_order_of_its_tokens(
-        self, backend: LlamaCppBackend
-    ) -> None:
-        first, second = self.open(backend, LINE[:40]), self.open(backend, LINE[:50])
-        first.crop(10)
-        read(second, 70)
-        read(first, 60)
-        state = first.save()
-        front, back = backend.split_state(state, 25)
-        assert bytes(first.save(25)) == back
-        assert bytes(first.save(59)) == backend.split_state(back, 34)[1]
-        expected = rows(first)
-        second.load(LINE[:60], [front, back])
-        assert np.abs(rows(second) - expected).max() < 0.05
-        second.crop(60)
-        assert backend.split_state(second.save(), 25) == (front, back)
