@@ -2,19 +2,17 @@
 
     python benchmarks/restore.py MODEL... [--tokens 2000] [--rows 64] [--threads 2]
 
-For each model four tables:
+For each model three tables:
 
 1. Equality. A line of `--tokens` tokens is decoded and saved, `--rows` more tokens are decoded one
    by one; then the state is restored, and the logits of the same tokens are compared bit by bit:
    `whole` in one piece, `slices` in four, `branch` at two thirds with other tokens behind (where
    states cannot be cut: other tokens behind the whole), `restart` in a new process. Once for one
    sequence alone and once for the third of four, each in cells of its own.
-2. Shared cells. The same with four sequences in one pool of cells, one of them a neighbour of 200
-   tokens: the first row that differs, by how much, and the margin of its most likely token.
-3. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
+2. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
    restoring it from eight stretches (parts) and in one piece (set), for 600 tokens and `--tokens`.
-4. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence,
-   as one of four with cells of their own, as one of four in one pool.
+3. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence and as one
+   of four with cells of their own.
 """
 
 import argparse
@@ -224,15 +222,15 @@ def times(backend: LlamaCppBackend, sequence: Sequence, repeats: int) -> str:
 
 
 def tell_decoding(model: Path, options: argparse.Namespace) -> None:
-    print("\n  flash   alone ms  1 of 4 ms  1 of 4 in a pool ms")
+    print("\n  flash   alone ms  1 of 4 ms")
     depth = min(600, options.tokens)
     for flash_attention in FLASH:
         backends = [
-            Case(model, "f16", flash_attention, depth, options.threads, n, is_unified).open()
-            for n, is_unified in ((1, False), (N_SLOTS, False), (N_SLOTS, True))
+            Case(model, "f16", flash_attention, depth, options.threads, n).open()
+            for n in (1, N_SLOTS)
         ]
         sequences = [backend.open() for backend in backends]
-        samples: list[list[float]] = [[], [], []]
+        samples: list[list[float]] = [[], []]
         for sequence in sequences:
             read(sequence, line(depth))
         for token in line(options.rows, 1):
@@ -240,8 +238,8 @@ def tell_decoding(model: Path, options: argparse.Namespace) -> None:
                 times_s.append(median(lambda: sequence.decode(token), 1))  # noqa: B023 - called here
         for backend in backends:
             backend.close()
-        alone, separate, pool = (1e3 * statistics.median(times_s) for times_s in samples)
-        print(f"  {flash_attention:5}  {alone:9.2f}  {separate:9.2f}  {pool:19.2f}", flush=True)
+        alone, separate = (1e3 * statistics.median(times_s) for times_s in samples)
+        print(f"  {flash_attention:5}  {alone:9.2f}  {separate:9.2f}", flush=True)
 
 
 def median(work: Callable[[], object], repeats: int) -> float:

@@ -17,7 +17,6 @@ from engine.configuration import Adapter, KVTypes
 from engine.errors import (
     AdapterError,
     ContextFullError,
-    CropUnsupportedError,
     DecodeAborted,
     StateError,
 )
@@ -94,7 +93,6 @@ class FakeBackend(BaseBackend):
         end_bias: float = -6.0,
         n_sequences: int = 1,
         can_slice: bool | None = None,
-        can_shift: bool | None = None,
         state_format: str = "fake state 1",
         n_threads: int = 1,
         rounds_by_threads: bool = False,
@@ -105,7 +103,6 @@ class FakeBackend(BaseBackend):
         self.can_crop = can_crop
         self.n_sequences = n_sequences
         self.can_slice = can_crop if can_slice is None else can_slice
-        self.can_shift = can_crop if can_shift is None else can_shift
         self.state_format = state_format
         self.n_threads = (n_threads, n_threads)
         self.rounds_by_threads = rounds_by_threads
@@ -225,7 +222,6 @@ class FakeSequence(BaseSequence):
 
     def __init__(self, backend: FakeBackend) -> None:
         super().__init__(backend)
-        self._is_shifted = False
         self.cells: list[FakeCell] = []
         """What is really held; `tokens` is what it was said to be."""
 
@@ -253,11 +249,8 @@ class FakeSequence(BaseSequence):
     def crop(self, length: int) -> None:
         super().crop(length)
         del self.cells[length:]
-        self._is_shifted = self._is_shifted and length > 0
 
     def save(self, start: int = 0) -> bytes | memoryview:
-        if self._is_shifted:
-            raise StateError("tokens were dropped from the middle: it is not saved")
         if not 0 <= start < len(self.cells):
             raise StateError(f"{len(self.cells)} tokens are held: none from {start} on")
         if start and not self._backend.can_slice:
@@ -280,14 +273,6 @@ class FakeSequence(BaseSequence):
         self._backend.n_loaded += 1
         self.cells = [FakeCell(token) for token in held]
         self._tokens = list(tokens)
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        end = n_keep + n_drop
-        if not self._backend.can_shift or not 0 <= n_keep < end <= len(self._tokens):
-            raise CropUnsupportedError(f"{n_drop} tokens behind {n_keep} cannot be dropped")
-        del self._tokens[n_keep:end]
-        del self.cells[n_keep:end]
-        self._is_shifted = True
 
     def close(self) -> None:
         self._tokens = []

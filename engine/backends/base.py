@@ -141,14 +141,6 @@ class Sequence(Protocol):
         """
         ...
 
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        """Drop `n_drop` tokens after the first `n_keep` and move the rest up to them.
-
-        Needs `Backend.can_shift`. What is held is then no function of `tokens` alone: it must not
-        be saved for others.
-        """
-        ...
-
     def close(self) -> None:
         """Free the cells."""
         ...
@@ -212,11 +204,6 @@ class Backend(Protocol):
     @property
     def can_slice(self) -> bool:
         """Whether saved states can be cut at any token: full attention and nothing else."""
-        ...
-
-    @property
-    def can_shift(self) -> bool:
-        """Whether tokens can be dropped from the middle of a sequence."""
         ...
 
     @property

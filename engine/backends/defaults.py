@@ -20,7 +20,6 @@ class BaseBackend:
     """
 
     can_crop = True
-    can_shift = False
     n_sequences = 1
     n_threads: tuple[int, int] = (1, 1)
     rounds_by_threads = False
@@ -60,7 +59,6 @@ class BaseSequence:
     """A line of tokens that can be cut anywhere, and neither saved nor moved."""
 
     no_states = BaseBackend.no_states
-    no_shift = "this cache has no cells to move"
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -97,11 +95,6 @@ class BaseSequence:
         del tokens, states
         self.crop(0)
         raise StateError(self.no_states)
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        raise CropUnsupportedError(
-            f"{n_drop} tokens after {n_keep} cannot be dropped: {self.no_shift}"
-        )
 
     def close(self) -> None:
         self._tokens.clear()

@@ -106,7 +106,6 @@ class Recall:
         tokens: Tokens[int],
         owner: str,
         *,
-        may_shift: bool = False,
         adapters: tuple[Adapter, ...] | None = None,
     ) -> Recalled:
         """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere.
@@ -119,9 +118,7 @@ class Recall:
         """
         watch = Stopwatch()
         self.keep_ended()
-        recalled = self._shifted(tokens, owner, adapters) if may_shift else None
-        if recalled is None:
-            recalled = self._found(tokens, owner, adapters)
+        recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
         self._hot.use(slot, owner)
         slot.is_busy = True
@@ -215,9 +212,8 @@ class Recall:
             tiers.note(f"What was computed could not be kept: {error}", is_problem=True)
 
     def _keeps(self, slot: Slot) -> bool:
-        """Whether the line is somebody's, and its state is that of its tokens."""
-        is_usual = slot.is_pure and slot.adapters is None
-        return self._tiers is not None and bool(slot.owner) and is_usual
+        """Whether the line is somebody's, and computed with the adapters of the tiers."""
+        return self._tiers is not None and bool(slot.owner) and slot.adapters is None
 
     def report(self) -> CacheReport:
         """Where everything lies; from any thread."""
@@ -228,7 +224,7 @@ class Recall:
         keys = {
             key
             for slot in tuple(self._hot.slots)
-            if slot.is_pure and slot.adapters is None
+            if slot.adapters is None
             for key in self._tiers.keys_on(list(slot.sequence.tokens))
         }
         entries = tuple(
@@ -324,7 +320,7 @@ class Recall:
             return None
         finally:
             match.release()
-        slot.is_pure, slot.adapters = True, None
+        slot.adapters = None
         n_held = self._rewound(slot, tokens, None)
         n_cold = min(match.n_cold, n_held)
         return Recalled(
@@ -341,28 +337,13 @@ class Recall:
     def _rewound(
         self, slot: Slot, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None
     ) -> int:
-        if not slot.is_pure or slot.adapters != adapters:
+        if slot.adapters != adapters:
             empty(slot)
         slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
         if adapters is None and isinstance(slot.sequence, RegainsTokens):
             slot.n_looked_at = slot.sequence.regain(tokens)
         return slot.n_looked_at
-
-    def _shifted(
-        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
-    ) -> Recalled | None:
-        found = self._hot.shiftable(tokens, owner, adapters)
-        if found is None:
-            return None
-        slot, n_keep, n_drop = found
-        if n_drop:
-            slot.sequence.shift(n_keep, n_drop)
-            slot.is_pure = False
-        length = rewind(slot.sequence, tokens, known=n_keep)
-        slot.is_pure = slot.is_pure or not length
-        slot.n_looked_at = length
-        return Recalled(slot, n_hot=length)
 
 
 def _n_kept(slot: Slot, tokens: Tokens[int]) -> int:

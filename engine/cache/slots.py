@@ -7,9 +7,6 @@ from engine.backends.base import Backend, Sequence, common_prefix
 from engine.configuration import Adapter
 from engine.errors import ContextFullError
 
-MIN_SHIFTED = 16
-"""Shortest stretch behind a gap that is worth moving."""
-
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -19,8 +16,6 @@ class Slot:
     owner: str = ""
     turn: int = 0
     """When it was used last, in replies."""
-    is_pure: bool = True
-    """Whether what it holds follows from its tokens alone; not so behind a shift."""
     is_busy: bool = False
     """Whether a reply is being made in it."""
     adapters: tuple[Adapter, ...] | None = None
@@ -64,30 +59,8 @@ class HotTier:
 
     def n_longest(self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None) -> int:
         """Tokens of the line's start that some sequence holds, if it can be cut there or not."""
-        alike = (each for each in self._slots if each.is_pure and each.adapters == adapters)
+        alike = (each for each in self._slots if each.adapters == adapters)
         return max((common_prefix(each.sequence.tokens, tokens) for each in alike), default=0)
-
-    def shiftable(
-        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None = None
-    ) -> tuple[Slot, int, int] | None:
-        """Find a line of this owner that becomes `tokens` when a stretch in the middle is dropped.
-
-        A line that lost its middle before goes on without a further gap too.
-
-        Returns:
-            The slot, how many tokens stay in front, and how many go; None where no line is alike.
-        """
-        if not self._backend.can_shift:
-            return None
-        for slot in self._slots:
-            is_own = bool(owner) and slot.owner == owner and slot.adapters == adapters
-            if not is_own or slot.is_busy:
-                continue
-            if gap := _gap(slot.sequence.tokens, tokens):
-                return slot, *gap
-            if not slot.is_pure:
-                return slot, common_prefix(slot.sequence.tokens, tokens), 0
-        return None
 
     def slot_for(self, best: Slot, n_common: int, owner: str) -> Slot:
         """The slot for a line whose first `n_common` tokens `best` holds.
@@ -126,8 +99,6 @@ class HotTier:
 
     def copy(self, source: Slot, slot: Slot, length: int) -> None:
         """Hold the first tokens of another slot, where states can be cut."""
-        if not source.is_pure:
-            return
         empty(slot)
         if self._backend.can_slice:
             slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
@@ -138,24 +109,9 @@ class HotTier:
 def empty(slot: Slot) -> None:
     """Hold nothing in a slot."""
     slot.sequence.crop(0)
-    slot.owner, slot.is_pure, slot.n_looked_at = "", True, 0
+    slot.owner, slot.n_looked_at = "", 0
 
 
 def _n_usable(slot: Slot, tokens: Tokens[int]) -> int:
-    if not slot.is_pure:
-        return 0
     length = common_prefix(slot.sequence.tokens, tokens)
     return length if slot.sequence.can_crop(length) else 0
-
-
-def _gap(held: Tokens[int], tokens: Tokens[int]) -> tuple[int, int] | None:
-    """Find the stretch of `held` without which it begins as `tokens`."""
-    n_keep = common_prefix(held, tokens)
-    held, head = list(held), list(tokens[n_keep : n_keep + MIN_SHIFTED])
-    if len(head) < MIN_SHIFTED:
-        return None
-    for n_drop in range(1, len(held) - n_keep - MIN_SHIFTED + 1):
-        at = n_keep + n_drop
-        if held[at] == head[0] and held[at : at + MIN_SHIFTED] == head:
-            return n_keep, n_drop
-    return None

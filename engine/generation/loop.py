@@ -217,9 +217,7 @@ class ReplyLoop:
         sampler = Sampler(request.sampling, self._seed(), mask=mask)
         shared.threads.begin(is_held=shared.n_held > 0)
         shared.costs.use_threads(shared.threads.n_decode)
-        recalled = self._recall.begin(
-            tokens[:-1], request.owner, may_shift=request.may_shift, adapters=request.adapters
-        )
+        recalled = self._recall.begin(tokens[:-1], request.owner, adapters=request.adapters)
         return Reply(
             request=request,
             sampler=sampler,

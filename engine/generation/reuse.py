@@ -118,7 +118,7 @@ class LastLines:
         if at == len(now) and n_same >= len(prompt.tokens) - len(prompt.continues):
             return _edited((*messages, Message("assistant", "")), at)
         if at < len(line.messages):
-            return (ReadCause.TRIMMED, "") if request.may_shift else _edited(messages, at)
+            return (ReadCause.TRIMMED, "") if request.is_trimmed else _edited(messages, at)
         if at < len(now) and now[at] != line.reply:
             return _edited(messages, at)
         if line.thinks is not may_think(request):

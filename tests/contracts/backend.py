@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Backend, Sequence, Step, common_prefix, rewind
-from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
+from engine.errors import ContextFullError, DecodeAborted, StateError
 
 
 class BackendContract:
@@ -319,26 +319,6 @@ class StateContract:
         for at in (0, 24, 25):
             with pytest.raises(StateError):
                 backend.split_state(sequence_state(backend, line[:24]), at)
-
-    def test_dropped_tokens_leave_the_rest_behind_the_kept_head(
-        self, backend: Backend, line: list[int]
-    ) -> None:
-        sequence = backend.open()
-        self.prefill_all(backend, sequence, line[:30])
-        if not backend.can_shift:
-            with pytest.raises(CropUnsupportedError):
-                sequence.shift(4, 10)
-            assert list(sequence.tokens) == line[:30]
-            return
-        sequence.shift(4, 10)
-        assert list(sequence.tokens) == line[:4] + line[14:30]
-        sequence.decode(line[30])
-        assert len(sequence.tokens) == 21
-        with pytest.raises(StateError):
-            sequence.save()
-        sequence.crop(0)
-        self.prefill_all(backend, sequence, line[:5])
-        assert len(sequence.save()) > 0
 
 
 def sequence_state(backend: Backend, tokens: Tokens[int]) -> bytes | memoryview:

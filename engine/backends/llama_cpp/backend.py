@@ -135,9 +135,6 @@ class LlamaCppBackend(BaseBackend):
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self.can_crop = not self.is_recurrent
-        self.can_shift = not (self.is_recurrent or self.n_swa) and bool(
-            llama_cpp.llama_memory_can_shift(self.memory)
-        )
         n_cells = log.window_cells()
         self.states = States(
             self.native,

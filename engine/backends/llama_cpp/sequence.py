@@ -38,7 +38,6 @@ class LlamaCppSequence(BaseSequence):
         """Tokens that a restored sliding window lacks, whatever positions are filled."""
         self._is_ring_broken = False
         """Whether the window's cells lie in another order than plain decoding's."""
-        self._is_shifted = False
 
     def can_crop(self, length: int) -> bool:
         held = len(self._tokens)
@@ -86,11 +85,6 @@ class LlamaCppSequence(BaseSequence):
             self.crop(0)
 
     def save(self, start: int = 0) -> bytes | memoryview:
-        if self._is_shifted:
-            raise StateError(
-                "tokens were dropped from the middle of this sequence: what it holds no longer "
-                "follows from its tokens, and is not saved"
-            )
         if not 0 <= start < len(self._tokens):
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
         self.learn_states()
@@ -111,24 +105,6 @@ class LlamaCppSequence(BaseSequence):
         self.learn_states()
         self._hold(tokens, states)
 
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        n_held = len(self._tokens)
-        if not self._backend.can_shift:
-            raise CropUnsupportedError(
-                "this model's cache cannot drop tokens from its middle; start again from 0"
-            )
-        if not (n_drop > 0 and n_keep >= 0 and n_keep + n_drop <= n_held):
-            raise CropUnsupportedError(
-                f"the cache holds {n_held} tokens: {n_drop} after the first {n_keep} are not there"
-            )
-        end = n_keep + n_drop
-        memory = self._backend.memory
-        if not llama_cpp.llama_memory_seq_rm(memory, self.id, n_keep, end):
-            raise CropUnsupportedError("llama.cpp refused to drop tokens; start again from 0")
-        llama_cpp.llama_memory_seq_add(memory, self.id, end, -1, -n_drop)
-        del self._tokens[n_keep:end]
-        self._is_shifted = True
-
     def close(self) -> None:
         """Free the cells."""
         if self._backend.opened.get(self.id) is not self:
@@ -140,7 +116,6 @@ class LlamaCppSequence(BaseSequence):
         llama_cpp.llama_memory_seq_rm(self._backend.memory, self.id, -1, -1)
         self._tokens = []
         self._image_end = self._position_gap = 0
-        self._is_shifted = False
         self._first_whole = 0
         self._is_ring_broken = False
 

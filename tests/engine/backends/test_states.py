@@ -243,27 +243,6 @@ def test_damaged_states_are_refused_or_differ_in_numbers_only(opened: Opened, na
     assert bytes(sequence.save()) == state
 
 
-def test_a_shift_moves_what_is_behind_the_gap_to_its_new_positions(
-    tmp_path: Path, log: NativeLog
-) -> None:
-    """In a model of one layer keys and values follow from token and position alone."""
-    backend = LlamaCppBackend(
-        settings(filled_model(tmp_path / "one.gguf", "llama", block_count=1)), log
-    )
-    sequence = backend.open()
-    read(sequence, 120)
-    sequence.shift(10, 50)
-    shifted = sequence.decode(9).logits[0].copy()
-    sequence.crop(0)
-    for start in range(0, 70, 35):
-        sequence.prefill((LINE[:10] + LINE[60:120])[start : start + 35])
-    assert np.abs(sequence.decode(9).logits[0] - shifted).max() < 0.02
-    sequence.crop(0)
-    read(sequence, 120)
-    assert np.abs(sequence.decode(9).logits[0] - shifted).max() > 0.1
-    backend.close()
-
-
 class TestStatesOfMadeModels(StateContract):
     @pytest.fixture(scope="class", params=sorted(SHAPES))
     @classmethod

@@ -52,9 +52,9 @@ def compute(recall: Recall, tokens: list[int], owner: str) -> int:
     return len(tokens) - recalled.n_reused
 
 
-def begun(recall: Recall, tokens: list[int], owner: str, *, may_shift: bool = False) -> Recalled:
+def begun(recall: Recall, tokens: list[int], owner: str) -> Recalled:
     """Where a reply begins, which leaves its slot to the next at once."""
-    recalled = recall.begin(tokens, owner, may_shift=may_shift)
+    recalled = recall.begin(tokens, owner)
     recall.end(recalled.slot)
     return recalled
 
@@ -273,22 +273,6 @@ def test_what_was_computed_before_the_tiers_were_open_is_saved_when_they_are() -
 
     assert again.text == first.text
     assert again.stats.n_reused >= 50
-
-
-def test_dropped_turns_are_moved_over_where_that_is_allowed() -> None:
-    backend = FakeBackend()
-    recall = recall_of(backend)
-    compute(recall, LINE, "chat:1")
-    shorter = [*LINE[:20], *LINE[40:], 7]
-
-    recalled = begun(recall, shorter, "chat:1", may_shift=True)
-    recalled.sequence.decode(7)
-    recall.keep_ended()
-
-    assert recalled.n_hot == 40
-    assert begun(recall, [*shorter, 8, 9], "chat:1", may_shift=True).n_hot == 41
-    assert backend.n_saved == 1  # what was shifted is not a function of its tokens: never kept
-    assert begun(recall, shorter, "chat:1", may_shift=False).n_warm == 20  # from memory again
 
 
 @pytest.mark.parametrize("can_crop", [True, False])
