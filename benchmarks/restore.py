@@ -11,8 +11,8 @@ For each model three tables:
    sequence alone and once for the third of four, each in cells of its own.
 2. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
    restoring it from eight stretches (parts) and in one piece (set), for 600 tokens and `--tokens`.
-3. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence and as one
-   of four with cells of their own.
+3. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence
+   and as one of four with cells of their own.
 """
 
 import argparse

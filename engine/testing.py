@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.backends.base import Forward, Logits, Step
 from engine.backends.defaults import BaseBackend, BaseSequence, verify_in_turn
-from engine.configuration import Adapter, KVTypes
+from engine.configuration import Adapter
 from engine.errors import (
     AdapterError,
     ContextFullError,
@@ -108,7 +108,6 @@ class FakeBackend(BaseBackend):
         self.rounds_by_threads = rounds_by_threads
         self.n_threads_set = n_threads
         self.n_saved = 0
-        self.n_requantised = 0
         self.n_loaded = 0
         self.opened: list[FakeSequence] = []
         self.batches: list[tuple[int, ...]] = []
@@ -138,13 +137,6 @@ class FakeBackend(BaseBackend):
         if not 0 < at < len(cells):
             raise StateError(f"the state has {len(cells)} tokens and cannot be cut behind {at}")
         return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
-
-    def requantise(self, state: bytes | memoryview, types: KVTypes) -> bytes:
-        del types  # a fake state has none
-        if self.state_format == "fake state without types":
-            raise StateError("this model keeps no keys and values that have types")
-        self.n_requantised += 1
-        return bytes(state)
 
     def n_free(self, sequence: "FakeSequence") -> int:
         """The cells that a sequence can still take."""

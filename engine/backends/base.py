@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import Adapter, KVTypes
+from engine.configuration import Adapter
 from engine.errors import ContextFullError
 from engine.images import Image, before_image
 
@@ -245,17 +245,6 @@ class Backend(Protocol):
 
         Raises:
             StateError: the state is damaged, or has not more than `at` tokens.
-        """
-        ...
-
-    def requantise(self, state: bytes | memoryview, types: KVTypes) -> bytes | memoryview:
-        """A saved state of these cache types in those of this backend. Any thread may ask.
-
-        The state is another backend's of the same model and format that agrees in all but these
-        types. What they lost stays lost.
-
-        Raises:
-            StateError: the state is damaged, or its layout forbids it; the message says why.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Tokens
 import numpy as np
 
 from engine.backends.base import Backend, Forward, Step
-from engine.configuration import Adapter, KVTypes
+from engine.configuration import Adapter
 from engine.errors import AdapterError, ContextFullError, CropUnsupportedError, StateError
 
 State = bytes | memoryview
@@ -37,10 +37,6 @@ class BaseBackend:
     def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
         del state, at
         raise StateError(self.no_states)
-
-    def requantise(self, state: State, types: KVTypes) -> State:
-        del state, types
-        raise StateError("this backend converts no states to other cache types")
 
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
         return verify_in_turn(steps)

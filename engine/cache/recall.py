@@ -14,7 +14,6 @@ from statistics import median
 from engine.backends.base import Backend, RegainsTokens, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
-from engine.cache.requantised import OtherTypes, Requantised
 from engine.cache.slots import HotTier, Slot, empty
 from engine.clock import Stopwatch
 from engine.configuration import Adapter
@@ -62,8 +61,6 @@ class Recalled:
     n_branch: int = 0
     """Tokens that other lines began with too: where no state lies, one is worth being made there;
     0 where there is none."""
-    requantised: Requantised | None = None
-    """What was converted from other cache types on the way."""
 
     @property
     def sequence(self) -> Sequence:
@@ -87,7 +84,6 @@ class Recall:
         self._backend = backend
         self._hot = HotTier(backend)
         self._tiers: PrefixCache | None = None
-        self._others: OtherTypes | None = None
         self._settings = CacheSettings()
         self._ended: list[Slot] = []
         """Slots whose replies are over, and were not looked at for what to keep since."""
@@ -95,11 +91,9 @@ class Recall:
         self.restoring = TokenRate()
         self._copying = TokenRate()
 
-    def attach(
-        self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
-    ) -> None:
-        """Use and fill these tiers from now on, from states of `others` where they have less."""
-        self._tiers, self._settings, self._others = tiers, settings, others
+    def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
+        """Use and fill these tiers from now on."""
+        self._tiers, self._settings = tiers, settings
 
     def begin(
         self,
@@ -252,16 +246,13 @@ class Recall:
         n_uncut = self._hot.n_longest(tokens, adapters)
         tiers = self._tiers if adapters is None else None
         match = None if tiers is None else tiers.match(tokens, owner=owner)
-        match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
         n_gained = max(n_hot, _n_kept(best, tokens)) + MIN_GAIN
         if match is not None and match.n_tokens >= n_gained:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
-                return replace(
-                    restored, n_uncut=n_uncut, n_branch=n_branch, requantised=requantised
-                )
+                return replace(restored, n_uncut=n_uncut, n_branch=n_branch)
         else:
             if match is not None:
                 match.release()
@@ -290,19 +281,6 @@ class Recall:
         self._hot.copy(source, slot, n_common)
         if slot.n_tokens:
             self._copying.add(n_tokens, watch.total())
-
-    def _extended(
-        self, tokens: Tokens[int], owner: str, match: Match | None, n_hot: int
-    ) -> tuple[Match | None, Requantised | None]:
-        """A match with what other cache types had beyond it, and what was converted for that."""
-        if match is None or self._tiers is None or self._others is None:
-            return match, None
-        beyond = max(match.n_tokens, n_hot) + MIN_GAIN
-        requantised = self._others.bring(self._tiers, tokens, owner, beyond=beyond)
-        if requantised is None:
-            return match, None
-        match.release()
-        return self._tiers.match(tokens, owner=owner), requantised
 
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load what a match found; None where nothing of it was usable."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import ctypes.util
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,12 +20,11 @@ from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
 from engine.backends.llama_cpp.parameters import open_context
 from engine.backends.llama_cpp.projector import Projector
-from engine.backends.llama_cpp.requantisation import is_rotation_off
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
-from engine.configuration import Adapter, Configuration, KVTypes
+from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 from engine.events import BufferSize
 from engine.images import ImageError, behind_images
@@ -38,6 +38,10 @@ FILLER = 0
 MOST_FILLERS = 2
 """In a row. On two cores 7 rows of the starter model take 1.1 plain steps more as two batches, and
 a row takes 0.5; on a GPU a row takes nearly nothing."""
+
+
+ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
+"""Variable of llama.cpp that keeps quantised keys and values as they are."""
 
 
 class AbortFlag:
@@ -140,7 +144,6 @@ class LlamaCppBackend(BaseBackend):
             self.native,
             n_swa=self.n_swa,
             ring=Ring(n_cells) if n_cells else None,
-            heads=log.cache_heads(),
         )
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
@@ -158,7 +161,8 @@ class LlamaCppBackend(BaseBackend):
 
     @property
     def state_format(self) -> str:
-        how = ", not rotated" if is_rotation_off() else ""
+        is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
+        how = "" if is_rotated else ", not rotated"
         return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}{how}"
 
     @property
@@ -192,11 +196,6 @@ class LlamaCppBackend(BaseBackend):
         start = states.first_position(state)
         front, back = states.cut(state, start, start + at), states.cut(state, start + at)
         return bytes(front), bytes(back)
-
-    def requantise(self, state: State, types: KVTypes) -> State:
-        if not self.states.is_learned:
-            self._learn_states()
-        return self.states.requantise(state, types)
 
     def open(self) -> LlamaCppSequence:
         """An empty sequence; where there is only one, that one is emptied.

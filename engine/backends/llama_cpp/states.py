@@ -13,8 +13,6 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.llama_cpp.log import CacheHeads
-from engine.backends.llama_cpp.requantisation import Requantiser
 from engine.backends.llama_cpp.state_edit import (
     Cells,
     Ring,
@@ -38,7 +36,6 @@ from engine.backends.llama_cpp.state_format import (
     find_shape,
     read_parts,
 )
-from engine.configuration import KVTypes
 from engine.errors import StateError
 
 SCRATCH = 255
@@ -59,13 +56,11 @@ class States:
         *,
         n_swa: int,
         ring: Ring | None,
-        heads: tuple[CacheHeads, ...],
     ) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
         self.ring = ring
-        self._heads = heads
         self._shape: StateLayout | None = None
         self.is_learned = False
 
@@ -213,16 +208,6 @@ class States:
         """
         shape = self._needed()
         return join(shape, (cell_range(state, shape, start, end),))
-
-    def requantise(self, state: State, types: KVTypes) -> State:
-        """A state of these types in the types of this context.
-
-        Raises:
-            StateError: it is damaged, or its layout forbids it.
-        """
-        if self._shape is None:
-            raise StateError("what states of this model look like is not known")
-        return Requantiser(self._shape, self._heads).convert(state, types)
 
     def first_position(self, state: State) -> int:
         """Where in the line a state begins.

@@ -26,7 +26,6 @@ MEASURED = GenerationStats(
     by_source={"lookup": SourceCounts(8, 6, 5, 4, 3), "draft": SourceCounts(4, 3, 2, 1, 1)},
     by_position=(PositionCounts(4, 3), PositionCounts(3, 2)),
     n_near_ties=2,
-    n_redecoded=1,
     prefill_s=0.2,
     first_token_s=0.25,
     decode_s=0.5,
