@@ -21,7 +21,6 @@ from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, Loaded
 from engine.backends.llama_cpp.parameters import open_context
 from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
-from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.configuration import Adapter, Configuration
@@ -139,11 +138,9 @@ class LlamaCppBackend(BaseBackend):
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self.can_crop = not self.is_recurrent
-        n_cells = log.window_cells()
         self.states = States(
             self.native,
             n_swa=self.n_swa,
-            ring=Ring(n_cells) if n_cells else None,
         )
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)

@@ -20,7 +20,6 @@ BUFFER_LINE = re.compile(
 )
 CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
 """The size of a cache over all devices; in a dry run its buffers are printed as empty."""
-WINDOW_LINE = re.compile(r"creating\s+SWA KV cache, size = (?P<cells>\d+) cells")
 PROJECTOR_LINE = re.compile(r"load_hparams: model size:\s*(?P<mib>[\d.]+) MiB")
 COMPRESSOR_LINE = re.compile(r"llama_dsv4_comp_state: .*, size =\s*(?P<mib>[\d.]+) MiB")
 """State that DeepSeek V4 keeps beside its caches, one line for each kind."""
@@ -69,11 +68,6 @@ class NativeLog:
         """The size in bytes of each KV cache that was logged since `clear`."""
         matches = (CACHE_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
-
-    def window_cells(self) -> int | None:
-        """The cells of the sliding window's cache that was logged since `clear`."""
-        matches = (WINDOW_LINE.search(line) for line in self._lines)
-        return next((int(match["cells"]) for match in matches if match), None)
 
     def compressor_sizes(self) -> tuple[int, ...]:
         """The bytes of each compressor state that was logged since `clear`."""

@@ -34,10 +34,6 @@ class LlamaCppSequence(BaseSequence):
         """First tokens up to the end of the last image."""
         self._position_gap = 0
         """How many more they are than their positions."""
-        self._first_whole = 0
-        """Tokens that a restored sliding window lacks, whatever positions are filled."""
-        self._is_ring_broken = False
-        """Whether the window's cells lie in another order than plain decoding's."""
 
     def can_crop(self, length: int) -> bool:
         held = len(self._tokens)
@@ -65,9 +61,6 @@ class LlamaCppSequence(BaseSequence):
                 f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
                 "tokens; start again from 0"
             )
-        ring = self._backend.states.ring
-        if ring is not None and ring.is_broken(len(self._tokens), length):
-            self._is_ring_broken = True
         del self._tokens[length:]
         if length < self._image_end:
             self._image_end, self._position_gap = behind_images(self._tokens), length - position
@@ -93,10 +86,7 @@ class LlamaCppSequence(BaseSequence):
             positions = positions[:-1]
         if start:
             return states.read_end(self.id, start, len(self._tokens), positions)
-        state = states.read(self.id, positions)
-        if self._is_ring_broken:
-            self._hold(self._tokens, [state])
-        return state
+        return states.read(self.id, positions)
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         self._backend.check_open()
@@ -116,8 +106,6 @@ class LlamaCppSequence(BaseSequence):
         llama_cpp.llama_memory_seq_rm(self._backend.memory, self.id, -1, -1)
         self._tokens = []
         self._image_end = self._position_gap = 0
-        self._first_whole = 0
-        self._is_ring_broken = False
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
@@ -126,14 +114,12 @@ class LlamaCppSequence(BaseSequence):
             positions = self._positions(tokens)
             if positions is not None:
                 positions, end = positions[:-1], int(positions[-1])
-            first_whole = self._backend.states.write(self.id, states, len(tokens), positions)
+            self._backend.states.write(self.id, states, len(tokens), positions)
         except EngineError:
             self._forget()
             raise
         self._tokens = list(tokens)
         self._image_end, self._position_gap = behind_images(tokens), len(tokens) - end
-        self._first_whole = first_whole
-        self._is_ring_broken = False
 
     def _positions(self, tokens: Tokens[int]) -> Integers | None:
         """The positions of a line's tokens and of one more; None where they are 0, 1, …."""
@@ -185,7 +171,6 @@ class LlamaCppSequence(BaseSequence):
         if positions is not None:
             length = int(np.searchsorted(positions, last, side="right"))
         self._tokens = line[:length]
-        self._is_ring_broken = self._backend.states.ring is not None
         if length and (self._backend.is_recurrent or not self._window_is_whole(length)):
             self._forget()
 
@@ -195,8 +180,7 @@ class LlamaCppSequence(BaseSequence):
         `seq_rm` returns True on a sliding-window cache too that it leaves without those cells.
         """
         in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._backend.memory, self.id)
-        first = max(in_memory, self._first_whole) if in_memory >= 0 else in_memory
-        return 0 <= first <= max(0, length + 1 - self._backend.n_swa)
+        return 0 <= in_memory <= max(0, length + 1 - self._backend.n_swa)
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from engine.backends.llama_cpp.state_edit import (
     Cells,
-    Ring,
     cell_range,
     first_position,
     join,
@@ -31,7 +30,6 @@ from engine.backends.llama_cpp.state_format import (
     RecurrentLayout,
     State,
     StateLayout,
-    StatePart,
     check_magic,
     find_shape,
     read_parts,
@@ -55,12 +53,10 @@ class States:
         context: object,
         *,
         n_swa: int,
-        ring: Ring | None,
     ) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
-        self.ring = ring
         self._shape: StateLayout | None = None
         self.is_learned = False
 
@@ -126,7 +122,7 @@ class States:
         states: Sequence[State],
         n_tokens: int,
         positions: Integers | None = None,
-    ) -> int:
+    ) -> None:
         """Replace what a sequence holds by `n_tokens` from states that follow one another.
 
         Args:
@@ -135,18 +131,14 @@ class States:
             n_tokens: In all of them.
             positions: Of its tokens; None where they are 0, 1, ….
 
-        Returns:
-            The first token that all layers hold: not 0 after a sliding window.
-
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
                 what the sequence holds is unchanged unless llama.cpp itself refused.
         """
         if len(states) == 1:
-            first_held = self._write_whole(sequence_id, states[0], n_tokens, positions)
+            self._write_whole(sequence_id, states[0], n_tokens, positions)
         else:
             self._write_parts(sequence_id, states, n_tokens, positions)
-            first_held = 0
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
         expected = n_tokens - 1 if positions is None else int(positions[-1])
         if last != expected:
@@ -154,21 +146,13 @@ class States:
                 f"a state of {n_tokens} tokens was restored up to position {expected}, and "
                 f"llama.cpp holds it up to {last}"
             )
-        return first_held
 
     def _write_whole(
         self, sequence_id: int, state: State, n_tokens: int, positions: Integers | None
-    ) -> int:
-        parts = self._checked(state, n_tokens)
-        state = self._unrolled(state, parts, n_tokens)
+    ) -> None:
+        self._check(state, n_tokens)
         if not self._write_native(sequence_id, self._with_positions(state, positions)):
             self._refuse(n_tokens)
-        if self.ring is not None and self.ring.has_gap(n_tokens):
-            self._remove(sequence_id, n_tokens, n_tokens + 1)
-        held = [
-            int(part.positions.min()) for part in parts if isinstance(part.shape, AttentionLayout)
-        ]
-        return max(held, default=0)
 
     def _write_parts(
         self,
@@ -226,10 +210,10 @@ class States:
             )
         return shape
 
-    def _checked(self, state: State, n_tokens: int) -> tuple[StatePart, ...]:
+    def _check(self, state: State, n_tokens: int) -> None:
         if self._shape is None:
             check_magic(state)
-            return ()
+            return
         parts = read_parts(state, self._shape)
         n_attention = sum(isinstance(part.shape, AttentionLayout) for part in parts)
         n_swa = 0 if n_attention > 1 else self._n_swa
@@ -241,15 +225,6 @@ class States:
                 n_swa = self._n_swa
             if not is_right:
                 raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
-        return parts
-
-    def _unrolled(self, state: State, parts: Sequence[StatePart], n_tokens: int) -> State:
-        if self.ring is None:
-            return state
-        for part in reversed(parts):
-            if isinstance(part.shape, AttentionLayout):
-                return self.ring.unroll(state, part, part.shape, n_tokens)
-        return state
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
         """The state of a sequence, after some spare bytes.
