@@ -154,6 +154,8 @@ class LlamaCppBackend(BaseBackend):
     def can_slice(self) -> bool:
         if not self.states.is_learned:
             self._learn_states()
+        if self.projector is not None and self.projector.has_rows:
+            return False  # positions of tokens are no places in the line
         return self.states.slice_layout is not None
 
     @property

@@ -81,12 +81,12 @@ class LlamaCppSequence(BaseSequence):
         if not 0 <= start < len(self._tokens):
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
         self.learn_states()
-        states, positions = self._backend.states, self._positions(self._tokens)
-        if positions is not None:
-            positions = positions[:-1]
-        if start:
-            return states.read_end(self.id, start, len(self._tokens), positions)
-        return states.read(self.id, positions)
+        states = self._backend.states
+        if not start:
+            return states.read(self.id)
+        if not self._backend.can_slice:
+            raise StateError("states of this model cannot be cut, with this projector or at all")
+        return states.read_end(self.id, start, len(self._tokens))
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         self._backend.check_open()
@@ -109,17 +109,17 @@ class LlamaCppSequence(BaseSequence):
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
-        end = len(tokens)
         try:
             positions = self._positions(tokens)
-            if positions is not None:
-                positions, end = positions[:-1], int(positions[-1])
-            self._backend.states.write(self.id, states, len(tokens), positions)
+            if positions is None:
+                positions = np.arange(len(tokens) + 1, dtype=np.int32)
+            self._backend.states.write(self.id, states, positions[:-1])
         except EngineError:
             self._forget()
             raise
         self._tokens = list(tokens)
-        self._image_end, self._position_gap = behind_images(tokens), len(tokens) - end
+        self._image_end = behind_images(tokens)
+        self._position_gap = len(tokens) - int(positions[-1])
 
     def _positions(self, tokens: Tokens[int]) -> Integers | None:
         """The positions of a line's tokens and of one more; None where they are 0, 1, …."""

@@ -1,9 +1,6 @@
 """Saved states cut at any token and joined again.
 
-A state that is kept numbers its tokens from 0 on. Where rows and columns of images are positions,
-llama.cpp's own numbers are others: `to_token_indices` and `to_positions` convert.
-
-CellIndex are copied by whole stretches: a state of 30 layers takes 60 copies for each of its parts,
+Cells are copied by ranges: a state of 30 layers takes 60 copies for each of its parts,
 however many tokens it has.
 """
 
@@ -19,9 +16,7 @@ from engine.backends.llama_cpp.state_format import (
     MAGIC,
     TENSORS,
     AttentionLayout,
-    Integers,
     State,
-    StateLayout,
     StatePart,
     TensorLayout,
     read_parts,
@@ -31,9 +26,6 @@ from engine.errors import StateError
 
 Bytes = NDArray[np.uint8]
 CellIndex = slice | NDArray[np.intp]
-
-PLAIN_INTS = 2
-"""Of a recurrent cell's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,35 +156,3 @@ def join(shape: AttentionLayout, pieces: Sequence[Cells]) -> memoryview:
     HEADER.pack_into(state.data, 0, MAGIC, 0)
     put_attention(state, HEADER.size, shape, n_cells, follow_one_another(pieces))
     return state.data.toreadonly()
-
-
-def to_token_indices(state: Bytes, shape: StateLayout, positions: Integers, start: int) -> None:
-    """Replace each token's position by its index in the line.
-
-    Args:
-        state: As llama.cpp gave it; it is changed.
-        shape: Its layout.
-        positions: Of the line's tokens, by their places.
-        start: Place of the first token that it holds.
-
-    Raises:
-        StateError: the state holds other positions.
-    """
-    for part in read_parts(state.data, shape):
-        records = part.records
-        if records.shape[1] == PLAIN_INTS:
-            order = np.argsort(records[:, 0], kind="stable")
-        else:  # position, 1, column, row: an image's tokens go row by row
-            order = np.lexsort((records[:, 2], records[:, 3], records[:, 0]))
-        first = max(start, len(positions) - len(order))
-        if not np.array_equal(records[order, 0], positions[first:]):
-            raise StateError("llama.cpp gave a state of other positions than its line has")
-        records[order, 0] = np.arange(first, len(positions), dtype=np.int32)
-
-
-def to_positions(state: State, shape: StateLayout, positions: Integers) -> Bytes:
-    """A state with the positions of its tokens, as llama.cpp takes it."""
-    placed = np.frombuffer(state, np.uint8).copy()
-    for part in read_parts(placed.data, shape):
-        part.records[:, 0] = positions[part.records[:, 0]]
-    return placed

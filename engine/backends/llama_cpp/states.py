@@ -18,8 +18,6 @@ from engine.backends.llama_cpp.state_edit import (
     cell_range,
     first_position,
     join,
-    to_positions,
-    to_token_indices,
 )
 from engine.backends.llama_cpp.state_format import (
     COUNT,
@@ -73,21 +71,15 @@ class States:
         self._shape = find_shape(state)
         self.is_learned = True
 
-    def read(self, sequence_id: int, positions: Integers | None = None) -> memoryview:
+    def read(self, sequence_id: int) -> memoryview:
         """The whole state of a sequence.
-
-        Args:
-            sequence_id: Of the sequence.
-            positions: Of its tokens; None where they are 0, 1, ….
 
         Raises:
             StateError: llama.cpp gave none.
         """
-        return self._with_indices(self._read_native(sequence_id), positions)
+        return self._read_native(sequence_id).data.toreadonly()
 
-    def read_end(
-        self, sequence_id: int, start: int, n_tokens: int, positions: Integers | None = None
-    ) -> memoryview:
+    def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
         """The state of the tokens from `start` on, of a sequence of `n_tokens`.
 
         With one pool of cells nothing before them is copied.
@@ -97,69 +89,48 @@ class States:
         """
         shape = self._needed()
         if shape.n_streams > 1:
-            return self.cut(self.read(sequence_id, positions), start)
-        position = start if positions is None else int(positions[start])
-        end = self._read_native_end(sequence_id, n_tokens - start, position, shape)
-        state = self._with_indices(end, positions, start)
+            return self.cut(self.read(sequence_id), start)
+        end = self._read_native_end(sequence_id, n_tokens - start, start, shape)
+        state = end.data.toreadonly()
         piece = cell_range(state, shape, start, n_tokens)
         return state if isinstance(piece.cells, slice) else join(shape, (piece,))
-
-    def _with_indices(
-        self, state: NDArray[np.uint8], positions: Integers | None, start: int = 0
-    ) -> memoryview:
-        if positions is not None and self._shape is not None:
-            to_token_indices(state, self._shape, positions, start)
-        return state.data.toreadonly()
-
-    def _with_positions(self, state: State, positions: Integers | None) -> State:
-        if positions is None or self._shape is None:
-            return state
-        return to_positions(state, self._shape, positions).data
 
     def write(
         self,
         sequence_id: int,
         states: Sequence[State],
-        n_tokens: int,
-        positions: Integers | None = None,
+        positions: Integers,
     ) -> None:
-        """Replace what a sequence holds by `n_tokens` from states that follow one another.
+        """Replace what a sequence holds by tokens from states that follow one another.
 
         Args:
             sequence_id: Of the sequence.
             states: Of the line from its start on.
-            n_tokens: In all of them.
-            positions: Of its tokens; None where they are 0, 1, ….
+            positions: Of its tokens.
 
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
                 what the sequence holds is unchanged unless llama.cpp itself refused.
         """
+        n_tokens, expected = len(positions), int(positions[-1])
         if len(states) == 1:
-            self._write_whole(sequence_id, states[0], n_tokens, positions)
+            self._check(states[0], positions)
+            if not self._write_native(sequence_id, states[0]):
+                self._refuse(n_tokens)
         else:
-            self._write_parts(sequence_id, states, n_tokens, positions)
+            self._write_parts(sequence_id, states, n_tokens)
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
-        expected = n_tokens - 1 if positions is None else int(positions[-1])
         if last != expected:
             raise StateError(
                 f"a state of {n_tokens} tokens was restored up to position {expected}, and "
                 f"llama.cpp holds it up to {last}"
             )
 
-    def _write_whole(
-        self, sequence_id: int, state: State, n_tokens: int, positions: Integers | None
-    ) -> None:
-        self._check(state, n_tokens)
-        if not self._write_native(sequence_id, self._with_positions(state, positions)):
-            self._refuse(n_tokens)
-
     def _write_parts(
         self,
         sequence_id: int,
         states: Sequence[State],
         n_tokens: int,
-        positions: Integers | None,
     ) -> None:
         shape = self._needed()
         parts: list[Cells] = []
@@ -170,14 +141,10 @@ class States:
         if at != n_tokens:
             raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
         if shape.n_streams > 1:
-            whole = self._with_positions(join(shape, parts), positions)
-            is_taken = self._write_native(sequence_id, whole)
+            is_taken = self._write_native(sequence_id, join(shape, parts))
         else:
             self._remove(sequence_id)
-            is_taken = all(
-                self._append_native(sequence_id, self._with_positions(state, positions))
-                for state in states
-            )
+            is_taken = all(self._append_native(sequence_id, state) for state in states)
         if not is_taken:
             self._refuse(n_tokens)
 
@@ -210,7 +177,7 @@ class States:
             )
         return shape
 
-    def _check(self, state: State, n_tokens: int) -> None:
+    def _check(self, state: State, positions: Integers) -> None:
         if self._shape is None:
             check_magic(state)
             return
@@ -219,12 +186,14 @@ class States:
         n_swa = 0 if n_attention > 1 else self._n_swa
         for part in parts:
             if isinstance(part.shape, RecurrentLayout):
-                is_right = int(part.positions[0]) == n_tokens - 1
+                is_right = part.positions[0] == positions[-1]
             else:
-                is_right = _follow(part.positions, n_tokens, n_swa)
+                is_right = _follow(part.positions, positions, n_swa)
                 n_swa = self._n_swa
             if not is_right:
-                raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
+                raise StateError(
+                    f"the saved state does not hold the {len(positions)} tokens of its line"
+                )
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
         """The state of a sequence, after some spare bytes.
@@ -296,13 +265,16 @@ def _pointer(address: int) -> object:
     return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
 
 
-def _follow(positions: Integers, n_tokens: int, n_swa: int) -> bool:
-    """Whether positions are those of a line's cells, or of its sliding window, each once."""
-    lowest = n_tokens - len(positions)
+def _follow(found: Integers, positions: Integers, n_swa: int) -> bool:
+    """Whether the positions of cells are those of a line, or of its sliding window, each once."""
+    n_tokens = len(positions)
+    lowest = n_tokens - len(found)
+    if lowest < 0:
+        return False
     if lowest and not (n_swa and _opens_window(lowest, n_tokens, n_swa)):
         return False
-    expected = np.arange(lowest, n_tokens, dtype=np.int32)
-    return np.array_equal(positions, expected) or np.array_equal(np.sort(positions), expected)
+    expected = positions[lowest:]
+    return np.array_equal(found, expected) or np.array_equal(np.sort(found), expected)
 
 
 def _opens_window(lowest: int, n_tokens: int, n_swa: int) -> bool:
