@@ -536,7 +536,6 @@ def with_slots(request: ModelRequest, one: Configuration, n_at_once: int) -> Mod
         one: Its configuration, whose context is shared out where the request has no `n_ctx`.
         n_at_once: Replies.
     """
-    shared = one.n_ctx if one.kv_unified else max(one.n_ctx // n_at_once, 1) * n_at_once
-    is_shared = request.n_ctx is None or one.kv_unified
-    n_ctx = shared if is_shared else (request.n_ctx or 0) * n_at_once
-    return replace(request, n_ctx=n_ctx, rules={**request.rules, "n_slots": n_at_once})
+    each = max(one.n_ctx // n_at_once, 1) if request.n_ctx is None else request.n_ctx
+    rules = {**request.rules, "n_slots": n_at_once}
+    return replace(request, n_ctx=each * n_at_once, rules=rules)

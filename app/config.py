@@ -198,9 +198,6 @@ class CacheDefaults(_Section):
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
     """Chats and branches that the context holds side by side, each with room of its own; where a
     preset is chosen, its `n_slots` counts."""
-    cells: Literal["separate", "shared"] = "separate"
-    """Whether each slot has cells of its own, or all share them: a common start is then held once,
-    and neighbours change each other's rounding."""
 
     def cache(self, folder: Path) -> CacheSettings:
         """These settings as the engine takes them.

@@ -61,7 +61,6 @@ def with_settings(rules: Preset | None, settings: Settings) -> Preset:
             name="default",
             n_ctx=engine.n_ctx,
             n_slots=cache.slots,
-            kv_unified=cache.slots > 1 and cache.cells == "shared",
         )
     changed: dict[str, object] = {}
     if "n_threads" not in rules.model_fields_set:

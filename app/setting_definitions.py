@@ -47,7 +47,6 @@ _EFFECTS: Mapping[str, str] = {
     "models": NEXT_START,
     "cache": NEXT_START,
     "cache.slots": NEXT_LOAD,
-    "cache.cells": NEXT_LOAD,
     "cache_policy": NEXT_LOAD,
     "keys": AT_ONCE,
 }

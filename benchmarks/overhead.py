@@ -149,7 +149,7 @@ class RepeatingBackend:
     n_rows = 17
     n_sequences = 1
     can_crop = True
-    shares_cells = can_slice = can_shift = False
+    can_slice = False
     state_format = "none"
 
     def __init__(self, n_vocab: int, period: int, n_ctx: int) -> None:

@@ -2,19 +2,17 @@
 
     python benchmarks/restore.py MODEL... [--tokens 2000] [--rows 64] [--threads 2]
 
-For each model four tables:
+For each model three tables:
 
 1. Equality. A line of `--tokens` tokens is decoded and saved, `--rows` more tokens are decoded one
    by one; then the state is restored, and the logits of the same tokens are compared bit by bit:
    `whole` in one piece, `slices` in four, `branch` at two thirds with other tokens behind (where
    states cannot be cut: other tokens behind the whole), `restart` in a new process. Once for one
    sequence alone and once for the third of four, each in cells of its own.
-2. Shared cells. The same with four sequences in one pool of cells, one of them a neighbour of 200
-   tokens: the first row that differs, by how much, and the margin of its most likely token.
-3. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
+2. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
    restoring it from eight stretches (parts) and in one piece (set), for 600 tokens and `--tokens`.
-4. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence,
-   as one of four with cells of their own, as one of four in one pool.
+3. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence
+   and as one of four with cells of their own.
 """
 
 import argparse
@@ -56,7 +54,6 @@ class Case:
     n_tokens: int
     n_threads: int
     n_sequences: int = 1
-    is_unified: bool = False
 
     def open(self) -> LlamaCppBackend:
         n_cells = -(-(self.n_tokens + 512) // 256) * 256
@@ -71,7 +68,6 @@ class Case:
             flash_attention=self.flash_attention,
             n_threads=self.n_threads,
             n_slots=self.n_sequences,
-            kv_unified=self.is_unified,
         )
         return LlamaCppBackend(settings, NativeLog())
 
@@ -82,8 +78,6 @@ def main() -> None:
         print(f"\n{model.name}, {options.tokens} tokens, {options.threads} threads")
         if not options.only or "equality" in options.only:
             tell_equality(model, options)
-        if not options.only or "shared" in options.only:
-            tell_shared(model, options)
         if not options.only or "times" in options.only:
             tell_times(model, options)
         if not options.only or "decoding" in options.only:
@@ -97,7 +91,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--only", nargs="+", choices=["equality", "shared", "times", "decoding"])
+    parser.add_argument("--only", nargs="+", choices=["equality", "times", "decoding"])
     return parser.parse_args()
 
 
@@ -198,40 +192,6 @@ def verdict(expected: Rows, found: Rows) -> str:
     return "equal" if not differ else f"row {differ[0]}"
 
 
-def tell_shared(model: Path, options: argparse.Namespace) -> None:
-    print(
-        f"\nfour sequences in one pool of cells, a neighbour of {N_NEIGHBOUR} tokens\n"
-        "  K/V   flash   first row  largest difference  its margin  same choice"
-    )
-    for kind, flash_attention in KINDS:
-        case = Case(model, kind, flash_attention, options.tokens, options.threads, N_SLOTS, True)
-        backend = case.open()
-        sequence, neighbour = backend.open(), backend.open()
-        tokens = line(case.n_tokens)
-        read(sequence, tokens)
-        state = bytes(sequence.save())
-        expected = rows(sequence, options.rows)
-        sequence.crop(0)
-        read(neighbour, line(N_NEIGHBOUR, 2))  # takes the cells that were the line's
-        sequence.load(tokens, [state])
-        found = rows(sequence, options.rows)
-        backend.close()
-        print(f"  {kind:5} {flash_attention:5}  {difference(expected, found)}", flush=True)
-
-
-def difference(expected: Rows, found: Rows) -> str:
-    """Say where rows differ first, how much at most, and what it means for a greedy choice."""
-    apart = np.abs(expected - found).max(axis=1)
-    if not apart.any():
-        return "     none"
-    first, worst = int(np.argmax(apart > 0)), int(np.argmax(apart))
-    best = np.sort(expected[worst])[-2:]
-    n_same = int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
-    return (
-        f"{first:9}  {apart[worst]:18.4f}  {best[1] - best[0]:10.2f}  {n_same} of {len(expected)}"
-    )
-
-
 def tell_times(model: Path, options: argparse.Namespace) -> None:
     print("\n  tokens  K/V   flash       bytes    get ms  end ms  parts ms  set ms")
     for kind, flash_attention in KINDS:
@@ -262,15 +222,15 @@ def times(backend: LlamaCppBackend, sequence: Sequence, repeats: int) -> str:
 
 
 def tell_decoding(model: Path, options: argparse.Namespace) -> None:
-    print("\n  flash   alone ms  1 of 4 ms  1 of 4 in a pool ms")
+    print("\n  flash   alone ms  1 of 4 ms")
     depth = min(600, options.tokens)
     for flash_attention in FLASH:
         backends = [
-            Case(model, "f16", flash_attention, depth, options.threads, n, is_unified).open()
-            for n, is_unified in ((1, False), (N_SLOTS, False), (N_SLOTS, True))
+            Case(model, "f16", flash_attention, depth, options.threads, n).open()
+            for n in (1, N_SLOTS)
         ]
         sequences = [backend.open() for backend in backends]
-        samples: list[list[float]] = [[], [], []]
+        samples: list[list[float]] = [[], []]
         for sequence in sequences:
             read(sequence, line(depth))
         for token in line(options.rows, 1):
@@ -278,8 +238,8 @@ def tell_decoding(model: Path, options: argparse.Namespace) -> None:
                 times_s.append(median(lambda: sequence.decode(token), 1))  # noqa: B023 - called here
         for backend in backends:
             backend.close()
-        alone, separate, pool = (1e3 * statistics.median(times_s) for times_s in samples)
-        print(f"  {flash_attention:5}  {alone:9.2f}  {separate:9.2f}  {pool:19.2f}", flush=True)
+        alone, separate = (1e3 * statistics.median(times_s) for times_s in samples)
+        print(f"  {flash_attention:5}  {alone:9.2f}  {separate:9.2f}", flush=True)
 
 
 def median(work: Callable[[], object], repeats: int) -> float:

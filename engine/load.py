@@ -96,6 +96,8 @@ def load_session(
         TemplateError: the model's chat template is not valid.
     """
     watch, log = Stopwatch(), NativeLog()
+    notes = _cells_notes(configuration)
+    configuration = replace(configuration, kv_unified=False)
     warning = check_draft(configuration)
     _check_projector(configuration)
     opened: list[ModelBackend] = []
@@ -126,8 +128,18 @@ def load_session(
             backend.close()
         raise
     loaded = _loaded(configuration, session, target, draft, watch)
-    notes = loaded.notes if warning is None else (*loaded.notes, warning)
+    notes += loaded.notes if warning is None else (*loaded.notes, warning)
     return LoadedSession(session, replace(loaded, notes=notes), target)
+
+
+def _cells_notes(configuration: Configuration) -> tuple[str, ...]:
+    n_slots = configuration.n_slots
+    if not configuration.kv_unified or n_slots == 1:
+        return ()
+    return (
+        f"kv_unified is llama-server's: each of the {n_slots} slots has its own share of the "
+        f"context, {configuration.n_ctx // n_slots} tokens",
+    )
 
 
 def _open_backend(
@@ -236,10 +248,12 @@ def _loaded(
 
 def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     notes = [*target.notes]
-    if target.n_ctx != configuration.n_ctx:
+    n_wanted = configuration.n_ctx // configuration.n_slots
+    if target.n_ctx != n_wanted:
+        each = "the context has" if configuration.n_slots == 1 else "each slot has"
         notes.append(
-            f"the context has {target.n_ctx} tokens, {configuration.n_ctx} were asked for: "
-            "llama.cpp makes it in steps of 256"
+            f"{each} {target.n_ctx} tokens, {n_wanted} were asked for: llama.cpp makes it in steps "
+            "of 256"
         )
     if target.chat_template is None:
         notes.append(

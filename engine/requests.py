@@ -79,9 +79,8 @@ class GenerationRequest:
     adapters: tuple[Adapter, ...] | None = None
     """Low-rank adapters that the reply is made with; None is those that the model was loaded with.
     What is computed with others is kept in the context only."""
-    may_shift: bool = False
-    """Whether tokens may be dropped from the middle of what is held where the prompt dropped them,
-    without computing the rest anew; the text is then not to the bit what a new start would give."""
+    is_trimmed: bool = False
+    """Whether the oldest turns were dropped from `messages`: the cause of a new prefill."""
     speculation: SpeculationSettings | None = None
     """How it is drafted for, whatever the session is set to meanwhile; None is as that is set."""
 

@@ -11,13 +11,12 @@ from zlib import crc32
 
 import numpy as np
 
-from engine.backends.base import Forward, Logits, Sequence, Step
+from engine.backends.base import Forward, Logits, Step
 from engine.backends.defaults import BaseBackend, BaseSequence, verify_in_turn
-from engine.configuration import Adapter, KVTypes
+from engine.configuration import Adapter
 from engine.errors import (
     AdapterError,
     ContextFullError,
-    CropUnsupportedError,
     DecodeAborted,
     StateError,
 )
@@ -93,9 +92,7 @@ class FakeBackend(BaseBackend):
         can_crop: bool = True,
         end_bias: float = -6.0,
         n_sequences: int = 1,
-        shares_cells: bool = False,
         can_slice: bool | None = None,
-        can_shift: bool | None = None,
         state_format: str = "fake state 1",
         n_threads: int = 1,
     ) -> None:
@@ -103,14 +100,12 @@ class FakeBackend(BaseBackend):
         self.n_ctx, self.n_batch, self.n_rows = n_ctx, n_batch, n_rows
         self.kv_bytes = 64 * n_ctx
         self.can_crop = can_crop
-        self.n_sequences, self.shares_cells = n_sequences, shares_cells
+        self.n_sequences = n_sequences
         self.can_slice = can_crop if can_slice is None else can_slice
-        self.can_shift = can_crop if can_shift is None else can_shift
         self.state_format = state_format
         self.n_threads = (n_threads, n_threads)
         self.n_threads_set = n_threads
         self.n_saved = 0
-        self.n_requantised = 0
         self.n_loaded = 0
         self.opened: list[FakeSequence] = []
         self.batches: list[tuple[int, ...]] = []
@@ -141,18 +136,9 @@ class FakeBackend(BaseBackend):
             raise StateError(f"the state has {len(cells)} tokens and cannot be cut behind {at}")
         return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
 
-    def requantise(self, state: bytes | memoryview, types: KVTypes) -> bytes:
-        del types  # a fake state has none
-        if self.state_format == "fake state without types":
-            raise StateError("this model keeps no keys and values that have types")
-        self.n_requantised += 1
-        return bytes(state)
-
     def n_free(self, sequence: "FakeSequence") -> int:
         """The cells that a sequence can still take."""
-        if not self.shares_cells:
-            return self.n_ctx - len(sequence.cells)
-        return self.n_ctx - len({id(cell) for one in self.opened for cell in one.cells})
+        return self.n_ctx - len(sequence.cells)
 
     def set_threads(self, n_threads: int) -> None:
         self.n_threads_set = n_threads
@@ -226,7 +212,6 @@ class FakeSequence(BaseSequence):
 
     def __init__(self, backend: FakeBackend) -> None:
         super().__init__(backend)
-        self._is_shifted = False
         self.cells: list[FakeCell] = []
         """What is really held; `tokens` is what it was said to be."""
 
@@ -254,11 +239,8 @@ class FakeSequence(BaseSequence):
     def crop(self, length: int) -> None:
         super().crop(length)
         del self.cells[length:]
-        self._is_shifted = self._is_shifted and length > 0
 
     def save(self, start: int = 0) -> bytes | memoryview:
-        if self._is_shifted:
-            raise StateError("tokens were dropped from the middle: it is not saved")
         if not 0 <= start < len(self.cells):
             raise StateError(f"{len(self.cells)} tokens are held: none from {start} on")
         if start and not self._backend.can_slice:
@@ -281,23 +263,6 @@ class FakeSequence(BaseSequence):
         self._backend.n_loaded += 1
         self.cells = [FakeCell(token) for token in held]
         self._tokens = list(tokens)
-
-    def copy(self, source: Sequence, length: int) -> None:
-        if not (isinstance(source, FakeSequence) and self._backend.shares_cells):
-            raise StateError("cells are not shared")
-        if not source.can_crop(length):
-            raise CropUnsupportedError(f"the first {length} tokens cannot be shared")
-        self.cells = source.cells[:length]
-        self._tokens = list(source.tokens[:length])
-        self._is_shifted = source._is_shifted
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        end = n_keep + n_drop
-        if not self._backend.can_shift or not 0 <= n_keep < end <= len(self._tokens):
-            raise CropUnsupportedError(f"{n_drop} tokens behind {n_keep} cannot be dropped")
-        del self._tokens[n_keep:end]
-        del self.cells[n_keep:end]
-        self._is_shifted = True
 
     def close(self) -> None:
         self._tokens = []

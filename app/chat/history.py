@@ -291,7 +291,7 @@ class ChatHistory:
         return index_of(self.chat.kept_from if self.chat else None, self._path)
 
     @property
-    def is_shifted(self) -> bool:
+    def is_trimmed(self) -> bool:
         """Whether messages were dropped with nothing in their place."""
         return bool(self.n_hidden) and self.chat is not None and not self.chat.summary
 

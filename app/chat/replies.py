@@ -267,7 +267,7 @@ class Replies:
             owner=owner_of(reply.chat_id),
             continues=reply.known_ids,
             continues_text=reply.resumed_text,
-            may_shift=history.is_shifted,
+            is_trimmed=history.is_trimmed,
         )
         self._client.generate(request, reply.message_id)
 

@@ -11,7 +11,6 @@ from app.render.cache import TIERS, note_lines, tier_bar, tier_label
 from app.render.charts import GraphSymbols
 from app.render.lines import LABEL_WIDTH, Line, Run, clipped, field, padded
 from app.sanitize import visible
-from engine.cache.namespace import parse_kv_types
 from engine.cache.report import CacheEntry, CacheNote, TierName
 
 Titles = Mapping[str, str]
@@ -193,19 +192,10 @@ def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> l
         *field("lies", _lies(entry), width),
         *field("used", (Run(_used(entry.n_uses, now - entry.used_at)),), width),
         *field("spares", (Run(_spares(entry.recompute_s)),), width),
-        *_origin(entry, width),
     ]
     for index, owner in enumerate(entry.owners or (NOBODY,)):
         lines += field("" if index else "chats", (Run(title_of(owner, titles)),), width)
     return [clipped(line, width) for line in lines]
-
-
-def _origin(entry: CacheEntry, width: int) -> list[Line]:
-    """The cache types that a state comes from, where it was requantised."""
-    types = parse_kv_types(entry.origin)
-    if types is None:
-        return []
-    return field("made", (Run(f"requantised from {types}"),), width)
 
 
 def chat_detail(

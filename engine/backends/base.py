@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import Adapter, KVTypes
+from engine.configuration import Adapter
 from engine.errors import ContextFullError
 from engine.images import Image, before_image
 
@@ -141,21 +141,6 @@ class Sequence(Protocol):
         """
         ...
 
-    def copy(self, source: "Sequence", length: int) -> None:
-        """Hold the first `length` tokens of another sequence, sharing its cells.
-
-        Needs `Backend.shares_cells`, and a length that `source.can_crop`.
-        """
-        ...
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        """Drop `n_drop` tokens after the first `n_keep` and move the rest up to them.
-
-        Needs `Backend.can_shift`. What is held is then no function of `tokens` alone: it must not
-        be saved for others.
-        """
-        ...
-
     def close(self) -> None:
         """Free the cells."""
         ...
@@ -217,18 +202,8 @@ class Backend(Protocol):
         ...
 
     @property
-    def shares_cells(self) -> bool:
-        """Whether sequences take their cells from one pool of `n_ctx`, and can share a prefix."""
-        ...
-
-    @property
     def can_slice(self) -> bool:
         """Whether saved states can be cut at any token: full attention and nothing else."""
-        ...
-
-    @property
-    def can_shift(self) -> bool:
-        """Whether tokens can be dropped from the middle of a sequence."""
         ...
 
     @property
@@ -265,17 +240,6 @@ class Backend(Protocol):
 
         Raises:
             StateError: the state is damaged, or has not more than `at` tokens.
-        """
-        ...
-
-    def requantise(self, state: bytes | memoryview, types: KVTypes) -> bytes | memoryview:
-        """A saved state of these cache types in those of this backend. Any thread may ask.
-
-        The state is another backend's of the same model and format that agrees in all but these
-        types. What they lost stays lost.
-
-        Raises:
-            StateError: the state is damaged, or its layout forbids it; the message says why.
         """
         ...
 

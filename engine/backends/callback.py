@@ -118,7 +118,6 @@ class CallbackSequence(BaseSequence):
     """The line of a reply; what its tokens were computed to is the caller's business."""
 
     no_states = CallbackBackend.no_states
-    no_shift = "a target function has no cells to move"
     _backend: CallbackBackend
 
     def prefill(self, tokens: Tokens[int]) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence as Tokens
 
 import numpy as np
 
-from engine.backends.base import Backend, Forward, Sequence, Step
-from engine.configuration import Adapter, KVTypes
+from engine.backends.base import Backend, Forward, Step
+from engine.configuration import Adapter
 from engine.errors import AdapterError, ContextFullError, CropUnsupportedError, StateError
 
 State = bytes | memoryview
@@ -20,8 +20,6 @@ class BaseBackend:
     """
 
     can_crop = True
-    can_shift = False
-    shares_cells = False
     n_sequences = 1
     n_threads: tuple[int, int] = (1, 1)
     is_aborted = False
@@ -38,10 +36,6 @@ class BaseBackend:
     def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
         del state, at
         raise StateError(self.no_states)
-
-    def requantise(self, state: State, types: KVTypes) -> State:
-        del state, types
-        raise StateError("this backend converts no states to other cache types")
 
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
         return verify_in_turn(steps)
@@ -60,7 +54,6 @@ class BaseSequence:
     """A line of tokens that can be cut anywhere, and neither saved nor moved."""
 
     no_states = BaseBackend.no_states
-    no_shift = "this cache has no cells to move"
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -97,15 +90,6 @@ class BaseSequence:
         del tokens, states
         self.crop(0)
         raise StateError(self.no_states)
-
-    def copy(self, source: Sequence, length: int) -> None:
-        del source, length
-        raise StateError("the sequences of this backend share no cells")
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        raise CropUnsupportedError(
-            f"{n_drop} tokens after {n_keep} cannot be dropped: {self.no_shift}"
-        )
 
     def close(self) -> None:
         self._tokens.clear()

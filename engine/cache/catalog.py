@@ -124,9 +124,7 @@ class Catalog:
         """The node of a key."""
         return next((node for node in self.recent if value(node).state.key == key), None)
 
-    def place(
-        self, line: bytes, payload: Payload, *, recompute_s: float, now: float, origin: str = ""
-    ) -> KeptNode:
+    def place(self, line: bytes, payload: Payload, *, recompute_s: float, now: float) -> KeptNode:
         """Put a new state at the end of a line whose start is there."""
         start = self.tree.match(line).n_tokens if self.can_slice else 0
         nbytes = memoryview(payload).nbytes
@@ -137,7 +135,6 @@ class Catalog:
             nbytes=nbytes,
             recompute_s=recompute_s,
             used_at=now,
-            origin=origin,
         )
         node = self.tree.insert(line, Kept(state))
         self._list(node)
@@ -461,5 +458,4 @@ def _entry(node: KeptNode) -> CacheEntry:
         n_uses=state.n_uses,
         used_at=state.used_at,
         recompute_s=state.recompute_s,
-        origin=state.origin,
     )

@@ -211,16 +211,14 @@ def _rope(configuration: Configuration, model: GgufFile) -> str:
     prefix = f"{model.architecture}."
     original = model.integer(prefix + "rope.scaling.original_context_length")
     original = original or model.integer(prefix + "context_length") or 0
-    n_parts = 1 if configuration.kv_unified else configuration.n_slots
-    is_beyond = configuration.n_ctx // n_parts > original
+    is_beyond = configuration.n_ctx // configuration.n_slots > original
     return "of the model, beyond its training" if is_beyond else "of the model"
 
 
 def _streams(configuration: Configuration) -> str:
     if configuration.n_slots == 1:
         return "one sequence"
-    how = "shared cells" if configuration.kv_unified else "separate cells"
-    return f"{configuration.n_slots} sequences in {how}"
+    return f"{configuration.n_slots} sequences in separate cells"
 
 
 def _offload(configuration: Configuration, gpus: Sequence[str]) -> str:

@@ -229,7 +229,6 @@ class PrefixCache:
         *,
         recompute_s: float,
         owner: str = "",
-        origin: str = "",
     ) -> bool:
         """Keep the state of `tokens` from `start` on, and give whether it is kept.
 
@@ -243,7 +242,6 @@ class PrefixCache:
             state: what `Sequence.save(start)` gave.
             recompute_s: measured time of computing `tokens[start:]`.
             owner: whose tokens they are; empty is nobody's.
-            origin: as `StoredState.origin`.
 
         Raises:
             StateError: the tokens before `start` are not kept, or the state cannot be cut.
@@ -267,7 +265,7 @@ class PrefixCache:
                     continue
                 if cut is not None:
                     catalog.split(cut, n_kept, halves)
-                is_kept = self._place(line, tail, recompute_s * share, owner, origin)
+                is_kept = self._place(line, tail, recompute_s * share, owner)
             self._awake.set()
             return is_kept
 
@@ -618,11 +616,9 @@ class PrefixCache:
             return True
         return cut is not None and value(cut).payload is not whole
 
-    def _place(
-        self, line: bytes, state: Payload, recompute_s: float, owner: str, origin: str
-    ) -> bool:
+    def _place(self, line: bytes, state: Payload, recompute_s: float, owner: str) -> bool:
         catalog, now = self._catalog, self._cache.now()
-        node = catalog.place(line, state, recompute_s=recompute_s, now=now, origin=origin)
+        node = catalog.place(line, state, recompute_s=recompute_s, now=now)
         self._mark([each for each in catalog.tree.way(node) if each.value is not None], owner)
         if not catalog.can_slice:
             self._thin_out(node)

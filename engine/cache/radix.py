@@ -41,9 +41,6 @@ class StoredState:
     n_uses: int = 0
     used_at: float = 0.0
     """Seconds since the epoch."""
-    origin: str = ""
-    """The cache types that it was requantised from, as `KVTypes` are written; empty where they
-    are those of its namespace."""
 
 
 def state_key(namespace: str, start: int, line: str) -> str:
@@ -60,7 +57,6 @@ def state_of_line(
     nbytes: int,
     recompute_s: float = 0.0,
     used_at: float = 0.0,
-    origin: str = "",
 ) -> StoredState:
     """The state of a packed line from token `start` on, as nobody's."""
     digest = line_digest(line)
@@ -75,7 +71,6 @@ def state_of_line(
         nbytes=nbytes,
         recompute_s=recompute_s,
         used_at=used_at,
-        origin=origin,
     )
 
 
@@ -90,7 +85,6 @@ def part_of_state(
         is_pinned=state.is_pinned,
         n_uses=state.n_uses,
         used_at=state.used_at,
-        origin=state.origin,
     )
 
 

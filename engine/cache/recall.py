@@ -14,7 +14,6 @@ from statistics import median
 from engine.backends.base import Backend, RegainsTokens, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
-from engine.cache.requantised import OtherTypes, Requantised
 from engine.cache.slots import HotTier, Slot, empty
 from engine.clock import Stopwatch
 from engine.configuration import Adapter
@@ -62,8 +61,6 @@ class Recalled:
     n_branch: int = 0
     """Tokens that other lines began with too: where no state lies, one is worth being made there;
     0 where there is none."""
-    requantised: Requantised | None = None
-    """What was converted from other cache types on the way."""
 
     @property
     def sequence(self) -> Sequence:
@@ -87,7 +84,6 @@ class Recall:
         self._backend = backend
         self._hot = HotTier(backend)
         self._tiers: PrefixCache | None = None
-        self._others: OtherTypes | None = None
         self._settings = CacheSettings()
         self._ended: list[Slot] = []
         """Slots whose replies are over, and were not looked at for what to keep since."""
@@ -95,27 +91,15 @@ class Recall:
         self.restoring = TokenRate()
         self._copying = TokenRate()
 
-    def attach(
-        self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
-    ) -> None:
-        """Use and fill these tiers from now on, from states of `others` where they have less."""
-        self._tiers, self._settings, self._others = tiers, settings, others
-
-    def has_room(self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None = None) -> bool:
-        """Whether a reply to a prompt can begin beside those that are being made.
-
-        What it has in common with one of them it shares, where cells are shared.
-        """
-        best, n_common = self._hot.best(tokens[:-1], adapters)
-        n_shared = n_common if self._backend.shares_cells and best.is_busy else 0
-        return self._hot.has_room(None, len(tokens) - n_shared + self._backend.n_rows)
+    def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
+        """Use and fill these tiers from now on."""
+        self._tiers, self._settings = tiers, settings
 
     def begin(
         self,
         tokens: Tokens[int],
         owner: str,
         *,
-        may_shift: bool = False,
         adapters: tuple[Adapter, ...] | None = None,
     ) -> Recalled:
         """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere.
@@ -128,13 +112,10 @@ class Recall:
         """
         watch = Stopwatch()
         self.keep_ended()
-        recalled = self._shifted(tokens, owner, adapters) if may_shift else None
-        if recalled is None:
-            recalled = self._found(tokens, owner, adapters)
+        recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
         self._hot.use(slot, owner)
-        slot.is_busy, slot.n_wanted = True, len(tokens) + 1
-        self._hot.make_room(slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
+        slot.is_busy = True
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
         self.restoring.add(n_restored, restore_s)
@@ -143,7 +124,7 @@ class Recall:
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
-                n_computed=slot.n_wanted - recalled.n_reused,
+                n_computed=len(tokens) + 1 - recalled.n_reused,
                 saved_s=self._saved_s(recalled, restore_s),
             )
         return replace(recalled, restore_s=restore_s)
@@ -157,21 +138,6 @@ class Recall:
         if recompute_s is None:
             recompute_s = recalled.recompute_s
         return None if recompute_s is None else recompute_s - restore_s
-
-    def make_room(self, slot: Slot, n_wanted: int) -> bool:
-        """See to it that a shared pool of cells has room for a line of `n_wanted` and a round.
-
-        Returns:
-            Whether it has: the replies that are being made give up nothing by themselves.
-        """
-        if not self._backend.shares_cells:
-            return True
-        n_tokens = n_wanted - slot.n_tokens + self._backend.n_rows
-        self._hot.make_room(slot, n_tokens)
-        has_room = self._hot.has_room(slot, n_tokens)
-        if has_room:
-            slot.n_wanted = n_wanted
-        return has_room
 
     def is_due(self, slot: Slot) -> bool:
         """Whether so much was computed since the last look that it is kept now."""
@@ -204,11 +170,10 @@ class Recall:
                 with contextlib.suppress(StateError):  # it went with another
                     self._tiers.drop(key)
         empty(slot)
-        self._hot.forget_shared(slot)
 
     def end(self, slot: Slot) -> None:
         """Take that a slot's reply is over: others may have the slot."""
-        slot.is_busy, slot.n_wanted = False, 0
+        slot.is_busy = False
         if slot not in self._ended:
             self._ended.append(slot)
 
@@ -220,18 +185,7 @@ class Recall:
         sequence = slot.sequence
         if len(sequence.tokens) > n_tokens:
             sequence.crop(n_tokens if sequence.can_crop(n_tokens) else 0)
-        self._hot.forget_shared(slot, slot.n_tokens)
         slot.n_looked_at = min(slot.n_looked_at, slot.n_tokens)
-
-    def give_up(self, slot: Slot) -> bool:
-        """Free the cells of a reply that stands by; False where it has none."""
-        slot.n_wanted = 0
-        if not slot.n_tokens:
-            return False
-        slot.sequence.crop(0)
-        self._hot.forget_shared(slot)
-        slot.n_looked_at = 0
-        return True
 
     def keep_ended(self) -> None:
         """Save what ended replies computed since the last call, as soon as there are tiers."""
@@ -252,9 +206,8 @@ class Recall:
             tiers.note(f"What was computed could not be kept: {error}", is_problem=True)
 
     def _keeps(self, slot: Slot) -> bool:
-        """Whether the line is somebody's, and its state is that of its tokens."""
-        is_usual = slot.is_pure and slot.adapters is None
-        return self._tiers is not None and bool(slot.owner) and is_usual
+        """Whether the line is somebody's, and computed with the adapters of the tiers."""
+        return self._tiers is not None and bool(slot.owner) and slot.adapters is None
 
     def report(self) -> CacheReport:
         """Where everything lies; from any thread."""
@@ -265,7 +218,7 @@ class Recall:
         keys = {
             key
             for slot in tuple(self._hot.slots)
-            if slot.is_pure and slot.adapters is None
+            if slot.adapters is None
             for key in self._tiers.keys_on(list(slot.sequence.tokens))
         }
         entries = tuple(
@@ -275,8 +228,7 @@ class Recall:
         return replace(report, tiers=(hot, *report.tiers), entries=entries)
 
     def _hot_use(self) -> TierUse:
-        n_pools = 1 if self._backend.shares_cells else self._backend.n_sequences
-        n_cells = self._backend.n_ctx * n_pools
+        n_cells = self._backend.n_ctx * self._backend.n_sequences
         n_held = min(self._hot.n_held, n_cells)
         return TierUse(
             name="hot",
@@ -294,20 +246,13 @@ class Recall:
         n_uncut = self._hot.n_longest(tokens, adapters)
         tiers = self._tiers if adapters is None else None
         match = None if tiers is None else tiers.match(tokens, owner=owner)
-        match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        # What is restored shares no cell with those that are busy.
-        has_room = not best.is_busy or self._hot.has_room(
-            None, len(tokens) + 1 + self._backend.n_rows
-        )
         n_gained = max(n_hot, _n_kept(best, tokens)) + MIN_GAIN
-        if match is not None and match.n_tokens >= n_gained and has_room:
+        if match is not None and match.n_tokens >= n_gained:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
-                return replace(
-                    restored, n_uncut=n_uncut, n_branch=n_branch, requantised=requantised
-                )
+                return replace(restored, n_uncut=n_uncut, n_branch=n_branch)
         else:
             if match is not None:
                 match.release()
@@ -323,8 +268,8 @@ class Recall:
 
         The whole state is copied and then cut. Before both were timed, half of it must be of use.
         """
-        if n_common < MIN_GAIN or self._backend.shares_cells:
-            return n_common >= MIN_GAIN
+        if n_common < MIN_GAIN:
+            return False
         copy_s = self._copying.seconds_of(source.n_tokens)
         compute_s = self.rate.seconds_of(n_common)
         if copy_s is None or compute_s is None:
@@ -337,19 +282,6 @@ class Recall:
         if slot.n_tokens:
             self._copying.add(n_tokens, watch.total())
 
-    def _extended(
-        self, tokens: Tokens[int], owner: str, match: Match | None, n_hot: int
-    ) -> tuple[Match | None, Requantised | None]:
-        """A match with what other cache types had beyond it, and what was converted for that."""
-        if match is None or self._tiers is None or self._others is None:
-            return match, None
-        beyond = max(match.n_tokens, n_hot) + MIN_GAIN
-        requantised = self._others.bring(self._tiers, tokens, owner, beyond=beyond)
-        if requantised is None:
-            return match, None
-        match.release()
-        return self._tiers.match(tokens, owner=owner), requantised
-
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load what a match found; None where nothing of it was usable."""
         assert self._tiers is not None
@@ -357,9 +289,7 @@ class Recall:
             states = self._tiers.read(match)
             if not states:
                 return None
-            self._hot.make_room(slot, match.n_tokens)
             slot.sequence.load(tokens[: match.n_tokens], states)
-            self._hot.forget_shared(slot)
         except StateError as error:
             self._tiers.refuse(match, str(error))
             return None
@@ -368,7 +298,7 @@ class Recall:
             return None
         finally:
             match.release()
-        slot.is_pure, slot.adapters = True, None
+        slot.adapters = None
         n_held = self._rewound(slot, tokens, None)
         n_cold = min(match.n_cold, n_held)
         return Recalled(
@@ -385,30 +315,13 @@ class Recall:
     def _rewound(
         self, slot: Slot, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None
     ) -> int:
-        if not slot.is_pure or slot.adapters != adapters:
+        if slot.adapters != adapters:
             empty(slot)
         slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
-        self._hot.forget_shared(slot, slot.n_looked_at)
         if adapters is None and isinstance(slot.sequence, RegainsTokens):
             slot.n_looked_at = slot.sequence.regain(tokens)
         return slot.n_looked_at
-
-    def _shifted(
-        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
-    ) -> Recalled | None:
-        found = self._hot.shiftable(tokens, owner, adapters)
-        if found is None:
-            return None
-        slot, n_keep, n_drop = found
-        if n_drop:
-            slot.sequence.shift(n_keep, n_drop)
-            slot.is_pure = False
-        length = rewind(slot.sequence, tokens, known=n_keep)
-        self._hot.forget_shared(slot)
-        slot.is_pure = slot.is_pure or not length
-        slot.n_looked_at = length
-        return Recalled(slot, n_hot=length)
 
 
 def _n_kept(slot: Slot, tokens: Tokens[int]) -> int:

@@ -65,8 +65,6 @@ class CacheEntry:
     """Seconds since the epoch."""
     recompute_s: float
     """Measured time of the tokens that it spares."""
-    origin: str = ""
-    """The cache types whose losses it has, as `StoredState.origin`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 COLUMNS = {
     "key": str, "namespace": str, "parent": str, "line": str, "start": int, "end": int,
     "nbytes": int, "recompute_s": float, "owners": str, "is_pinned": int, "n_uses": int,
-    "used_at": float, "origin": str, "packed": bytes,
+    "used_at": float, "packed": bytes,
 }  # fmt: skip
 """Those of a state's row: its fields, owners as lines of text. The tokens are last, so that the
 rest of a row is read without them."""

@@ -44,7 +44,6 @@ from engine.generation.scheduler import (
     Computed,
     Item,
     Scheduler,
-    StandBy,
     compute_step,
 )
 from engine.generation.thinking import ThinkingWatch
@@ -122,7 +121,7 @@ class ReplyLoop:
         return self._shared.costs.plain
 
     def run(self) -> Events:
-        """Events, steps to compute and, where there is no room, `StandBy`, to the end.
+        """Events and steps to compute, to the end.
 
         Between a step and the next thing that it yields it calls no backend: the logits of other
         replies are read then.
@@ -131,29 +130,19 @@ class ReplyLoop:
             EngineError: the reply failed.
         """
         prompt = self._prompt()
-        has_begun = False
-        try:
-            while not self._recall.has_room(prompt.tokens, self._request.adapters):
-                self._cancellation.check()
-                yield StandBy()
-            has_begun = True
-        except DecodeAborted:
+        if self._cancellation.is_cancelled:
             yield self._never_begun()
-        if has_begun:
-            self._predictors = self._shared.predictors.acquire(self._request.owner)
-            try:
-                yield from self._run(prompt)
-            finally:
-                self._shared.predictors.release(self._predictors)
-                if (reply := self._reply) is not None:
-                    self._recall.end(reply.recalled.slot)
-                    self._shared.last_lines.keep(
-                        self._request, reply.tokens, reply.n_prompt, reply.text.text
-                    )
-
-    def give_up(self) -> bool:
-        """Free the cells of a reply that stands by, which computes them again; False: has none."""
-        return self._reply is not None and self._recall.give_up(self._reply.recalled.slot)
+            return
+        self._predictors = self._shared.predictors.acquire(self._request.owner)
+        try:
+            yield from self._run(prompt)
+        finally:
+            self._shared.predictors.release(self._predictors)
+            if (reply := self._reply) is not None:
+                self._recall.end(reply.recalled.slot)
+                self._shared.last_lines.keep(
+                    self._request, reply.tokens, reply.n_prompt, reply.text.text
+                )
 
     def _run(self, prompt: Prompt) -> Events:
         reply = self._reply = self._begun(prompt)
@@ -223,9 +212,7 @@ class ReplyLoop:
         sampler = Sampler(request.sampling, self._seed(), mask=mask)
         shared.threads.begin()
         shared.costs.use_threads(shared.threads.n_decode)
-        recalled = self._recall.begin(
-            tokens[:-1], request.owner, may_shift=request.may_shift, adapters=request.adapters
-        )
+        recalled = self._recall.begin(tokens[:-1], request.owner, adapters=request.adapters)
         return Reply(
             request=request,
             sampler=sampler,
@@ -244,7 +231,7 @@ class ReplyLoop:
         return secrets.randbits(SEED_BITS) if self._request.seed is None else self._request.seed
 
     def _never_begun(self) -> Finished:
-        """The end of a reply that was cancelled while it waited for room."""
+        """The end of a reply that was cancelled while it waited for a sequence."""
         vocabulary = self._backend.vocabulary
         return Finished(
             reason=FinishReason.CANCELLED,
@@ -295,7 +282,6 @@ class ReplyLoop:
             reply.ended = reply.out_of_room(self._backend.n_ctx)
             if reply.ended is not None:
                 return
-            yield from self._room(reply)
             yield from self._round(reply, drafter)
             yield from self._close_thinking(reply, drafter)
             if self._recall.is_due(slot):
@@ -332,22 +318,10 @@ class ReplyLoop:
             return
         yield reply.add(ids, vocabulary)
         yield thinking.close(note, len(ids))
-        yield from self._room(reply)
         yield from self._shared.prefill.restore(reply, self._cancellation)
         reply.watch.split()
         if drafter is not None:
             drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
-
-    def _room(self, reply: Reply) -> Events:
-        """Stand by until a shared pool has room for one more round, whatever that takes."""
-        slot, n_known = reply.recalled.slot, len(reply.tokens) - 1
-        if self._recall.make_room(slot, n_known):
-            return
-        while not self._recall.make_room(slot, n_known):
-            self._cancellation.check()
-            yield StandBy()
-        yield from self._shared.prefill.restore(reply, self._cancellation)
-        reply.watch.split()
 
     def _round(self, reply: Reply, drafter: Drafter) -> Events:
         waited_s, length = reply.watch.split(), drafter.length

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from engine.backends.base import Vocabulary, common_prefix
 from engine.cache.recall import MIN_GAIN, Recalled
-from engine.cache.requantised import Requantised
 from engine.configuration import Adapter
 from engine.events import PromptReady, ReadCause
 from engine.generation.prompt import Prompt, may_think, text_of_tokens
@@ -91,7 +90,7 @@ class LastLines:
             n_warm=recalled.n_warm,
             n_cold=recalled.n_cold,
             restore_s=recalled.restore_s,
-            note=_joined(prompt.note, recalled.requantised),
+            note=prompt.note,
         )
         if line is None:
             return replace(found, cause=ReadCause.FIRST)
@@ -118,7 +117,7 @@ class LastLines:
         if at == len(now) and n_same >= len(prompt.tokens) - len(prompt.continues):
             return _edited((*messages, Message("assistant", "")), at)
         if at < len(line.messages):
-            return (ReadCause.TRIMMED, "") if request.may_shift else _edited(messages, at)
+            return (ReadCause.TRIMMED, "") if request.is_trimmed else _edited(messages, at)
         if at < len(now) and now[at] != line.reply:
             return _edited(messages, at)
         if line.thinks is not may_think(request):
@@ -168,9 +167,3 @@ def _why_lost(
     if line.adapters != request.adapters:
         return ReadCause.SETTINGS
     return ReadCause.UNCUT if recalled.n_uncut > recalled.n_reused else ReadCause.EVICTED
-
-
-def _joined(note: str | None, requantised: Requantised | None) -> str | None:
-    """What there is to say of a prompt's reuse."""
-    said = [text for text in (note, requantised and requantised.sentence) if text]
-    return "; ".join(said) or None

@@ -48,12 +48,7 @@ class Computed:
     """Time of the batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandBy:
-    """A reply waits until others give up cells or a sequence."""
-
-
-Item = Event | Step | StandBy
+Item = Event | Step
 
 
 def compute_step(step: Step) -> Generator[Step, Computed | None, Computed]:
@@ -69,8 +64,6 @@ class Generation:
 
     loop: "ReplyLoop"
     cancellation: Cancellation
-    number: int
-    """In the order of the requests."""
     running: Generator[Item, Computed | None, None]
     events: deque[Event] = field(default_factory=deque)
     """Told and not taken yet; while there are any, it stands still."""
@@ -79,7 +72,6 @@ class Generation:
     is_over: bool = False
     wish: Step | None = None
     """What it needs computed next."""
-    is_standing_by: bool = False
     turn: int = 0
     """When a step of it was computed last, in batches."""
 
@@ -118,9 +110,7 @@ class Scheduler:
         self._is_stopped = False
         self._stopping = threading.Lock()
         """Guards those two: a late abort must not stop another reply's work."""
-        self._has_room = True
-        """Whether something was given up since the first that waits was asked."""
-        self._n_begun = self._n_batches = 0
+        self._n_batches = 0
 
     @property
     def n_replies(self) -> int:
@@ -145,10 +135,8 @@ class Scheduler:
 
     def add(self, loop: "ReplyLoop", cancellation: Cancellation) -> Generation:
         """A reply that begins as soon as there is room for it, in the order of the requests."""
-        self._n_begun += 1
-        generation = Generation(loop, cancellation, self._n_begun, loop.run())
+        generation = Generation(loop, cancellation, loop.run())
         self._waiting.append(generation)
-        self._has_room = self._has_room or len(self._waiting) == 1
         cancellation.attach(self._on_cancel)
         return generation
 
@@ -168,8 +156,6 @@ class Scheduler:
             self._advance(one)
         if ready and not idle:
             self._compute(ready)
-        if not self._under_way and self._waiting and not self._has_room:
-            return self._make_way()
         return bool(ready) or len(self._waiting) != n_before
 
     def _step_alone(self, one: Generation) -> bool:
@@ -190,28 +176,13 @@ class Scheduler:
             self._finish(generation)
 
     def _admit(self) -> None:
-        """Let those that wait begin or go on, in the order of the requests."""
+        """Begin replies that wait, in the order of the requests, while sequences are free."""
         for one in tuple(self._waiting):
-            if one.cancellation.is_cancelled:
-                self._let_in(one)
-        while self._waiting and self._has_room:
-            self._has_room = self._let_in(self._waiting[0])
-
-    def _let_in(self, one: Generation) -> bool:
-        """Try whether there is room by now."""
-        self._waiting.remove(one)
-        self._under_way.append(one)
-        one.is_standing_by = False
-        self._advance(one)
-        return not one.is_standing_by
-
-    def _make_way(self) -> bool:
-        """The youngest reply that stands by gives its cells to the others; False: none has any."""
-        for one in reversed(self._waiting):
-            if one.loop.give_up():
-                self._has_room = True
-                return True
-        return False
+            is_free = len(self._under_way) < self._backend.n_sequences
+            if is_free or one.cancellation.is_cancelled:  # the latter ends without a sequence
+                self._waiting.remove(one)
+                self._under_way.append(one)
+                self._advance(one)
 
     def _advance(self, one: Generation) -> None:
         """Take a reply to its next event, step or end."""
@@ -311,11 +282,6 @@ class Scheduler:
         else:
             if isinstance(item, Step):
                 one.wish = item
-            elif isinstance(item, StandBy):
-                one.is_standing_by = True
-                self._under_way.remove(one)
-                self._waiting.append(one)
-                self._waiting.sort(key=lambda waiting: waiting.number)
             else:
                 one.events.append(item)
 
@@ -325,7 +291,6 @@ class Scheduler:
         for generations in (self._under_way, self._waiting):
             if one in generations:
                 generations.remove(one)
-        self._has_room = True
 
     def _compute_for(self, generations: tuple[Generation, ...]) -> None:
         """What follows is these replies' work; an abort that was meant for others is over."""

@@ -8,7 +8,6 @@ from engine.backends.base import Backend
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall
 from engine.cache.report import CacheReport, CacheSettings
-from engine.cache.requantised import OtherTypes
 from engine.configuration import SpeculationSettings
 from engine.errors import EngineError, IncompatiblePairError
 from engine.events import Event
@@ -99,17 +98,14 @@ class Session:
         """Names of the predictors that can be switched on."""
         return self._predictors.first.names
 
-    def attach_cache(
-        self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
-    ) -> None:
+    def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Look for prompts in these tiers too, and keep there what replies compute.
 
         Args:
             tiers: Of this model, its settings and its build; whoever made them closes them.
             settings: What the tiers were made with.
-            others: What is kept of the same model in other cache types.
         """
-        self._recall.attach(tiers, settings, others)
+        self._recall.attach(tiers, settings)
 
     def cache_report(self) -> CacheReport:
         """Where everything lies."""
@@ -172,11 +168,7 @@ class Session:
             while not generation.is_over:
                 while events:
                     yield events.popleft()
-                if not step() and not generation.is_over and not events:
-                    raise EngineError(
-                        "this reply waits for cells that others hold whose events nobody takes: "
-                        "take theirs too, or raise the context"
-                    )
+                step()
             yield from generation.take()
             if generation.fault is not None:
                 raise generation.fault

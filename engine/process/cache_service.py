@@ -10,7 +10,6 @@ from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.namespace import HASHES, FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
-from engine.cache.requantised import OtherTypes
 from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
@@ -161,8 +160,7 @@ class CacheKeeper:
             store=store,
             settings=settings,
         )
-        others = None if store is None else OtherTypes(store, namespace, backend)
-        loaded.session.attach_cache(tiers, settings, others)
+        loaded.session.attach_cache(tiers, settings)
         self._opened()
         if problem is not None:
             tiers.note(problem, is_problem=True)

@@ -15,7 +15,7 @@ VERSION = 3
 MOST_PROFILES = 64
 COST_FIELDS = (
     "backend", "dtype", "compile", "kv_cache", "decode_plan", "flash_attention", "type_k",
-    "type_v", "n_ubatch", "n_slots", "kv_unified", "swa_full", "n_gpu_layers", "n_cpu_moe",
+    "type_v", "n_ubatch", "n_slots", "swa_full", "n_gpu_layers", "n_cpu_moe",
     "offload_kqv", "split_mode", "main_gpu", "tensor_split", "tensor_overrides", "n_threads",
     "n_threads_batch", "use_mmap", "use_extra_buffers",
 )  # fmt: skip

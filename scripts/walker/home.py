@@ -214,7 +214,6 @@ class Home:
             "cache": {
                 "enabled": rng.random() < 0.9, "warm": "8 MiB", "cold": "16 MiB",
                 "min_tokens": 8, "checkpoint_tokens": 64, "reserve": "1 MiB", "slots": n_slots,
-                "cells": rng.choice(("separate", "shared")),
             },
             "prompts": {"[/x] review": "be strict", "plain": "be kind"},
         }  # fmt: skip

@@ -93,9 +93,9 @@ class Machine:
     def open(self, *, is_alone: bool, chance: float = 0.0) -> Backend:
         """A backend; alone it has one sequence."""
         if self.gguf is not None:
-            alone = replace(self.gguf, n_slots=1, kv_unified=False, n_ctx=self.n_ctx)
+            alone = replace(self.gguf, n_slots=1, n_ctx=self.n_ctx)
             return LlamaCppBackend(alone if is_alone else self.gguf, NativeLog())
-        one = {"n_sequences": 1, "shares_cells": False} if is_alone else {}
+        one = {"n_sequences": 1} if is_alone else {}
         return FailingBackend(self.rng, chance, **{**self.fake, **one})
 
     @property
@@ -105,7 +105,7 @@ class Machine:
             n_ctx = self.fake["n_ctx"]
             assert isinstance(n_ctx, int)
             return n_ctx
-        return self.gguf.n_ctx if self.gguf.kv_unified else self.gguf.n_ctx // self.gguf.n_slots
+        return self.gguf.n_ctx // self.gguf.n_slots
 
     def session(self, backend: Backend, **settings: object) -> Session:
         """A session without speculation, unless settings say otherwise."""
@@ -156,7 +156,6 @@ class RandomSession:
             "n_ctx": rng.choice((60, 90, 150, 400)),
             "n_batch": rng.choice((8, 17, 32)),
             "n_sequences": n_sequences,
-            "shares_cells": n_sequences > 1 and rng.random() < 0.6,
             "can_crop": can_crop,
             "can_slice": can_crop and rng.random() < 0.7,
             "sharpness": 5.0,
@@ -182,7 +181,6 @@ class RandomSession:
             model_path=path, mmproj_path=projector if sees else None,
             n_ctx=rng.choice((256, 512)) * n_slots, n_batch=rng.choice((32, 128)), n_ubatch=1,
             flash_attention="on", n_threads=1, n_slots=n_slots,
-            kv_unified=n_slots > 1 and rng.random() < 0.5,
         )  # fmt: skip
         images = [read_image(each, each.name).reference for each in pictures] if sees else []
         template = rng.choice((TEMPLATE.replace("{{ bos_token }}", ""), THINKS))

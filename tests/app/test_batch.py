@@ -317,5 +317,3 @@ def test_each_reply_has_the_context_that_was_asked_for() -> None:
     shared = with_slots(ModelRequest("m"), one, 8)
     assert (shared.n_ctx, shared.rules["n_slots"]) == (8192, 8)
     assert with_slots(ModelRequest("m", n_ctx=2048), one, 8).n_ctx == 16384
-    pool = Configuration(model_path=Path("m.gguf"), n_ctx=8192, kv_unified=True)
-    assert with_slots(ModelRequest("m", n_ctx=8192), pool, 8).n_ctx == 8192

@@ -67,7 +67,6 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
             checkpoint_tokens = 0
             reserve = "1 GiB"
             slots = 4
-            cells = "shared"
             [keys]
             chat-stop = "f8"
             """,
@@ -96,7 +95,7 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
         checkpoint_tokens=0,
         reserve_bytes=1024 * MIB,
     )
-    assert (settings.cache.slots, settings.cache.cells) == (4, "shared")
+    assert settings.cache.slots == 4
     assert settings.keys == {"chat-stop": "f8"}
 
 
@@ -268,7 +267,6 @@ def test_a_cache_that_is_off_keeps_nothing_anywhere(path: Path) -> None:
         ("cold = true", "valid integer"),
         ('warm = ["1GiB"]', "valid integer"),
         ("slots = 17", "less than or equal to 16"),
-        ('cells = "mixed"', "'separate' or 'shared'"),
         ("wram = 1", "did you mean warm"),
     ],
 )

@@ -50,10 +50,9 @@ def test_a_preset_that_names_nobody_leaves_it_to_suffixes(starter_path: Path) ->
 
 def test_the_settings_say_how_many_lines_the_context_holds(starter_path: Path) -> None:
     one = configure(starter_path, None, None, Settings())
-    cache = {"slots": 3, "cells": "shared"}
+    cache = {"slots": 3}
     three = configure(starter_path, None, None, Settings.model_validate({"cache": cache}))
-    assert (one.n_slots, one.kv_unified) == (1, False)
-    assert (three.n_slots, three.kv_unified) == (3, True)
+    assert (one.n_slots, three.n_slots) == (1, 3)
     assert three.n_ctx == 3 * one.n_ctx  # of all slots together
 
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Backend, Sequence, Step, common_prefix, rewind
-from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
+from engine.errors import ContextFullError, DecodeAborted, StateError
 
 
 class BackendContract:
@@ -320,26 +320,6 @@ class StateContract:
             with pytest.raises(StateError):
                 backend.split_state(sequence_state(backend, line[:24]), at)
 
-    def test_dropped_tokens_leave_the_rest_behind_the_kept_head(
-        self, backend: Backend, line: list[int]
-    ) -> None:
-        sequence = backend.open()
-        self.prefill_all(backend, sequence, line[:30])
-        if not backend.can_shift:
-            with pytest.raises(CropUnsupportedError):
-                sequence.shift(4, 10)
-            assert list(sequence.tokens) == line[:30]
-            return
-        sequence.shift(4, 10)
-        assert list(sequence.tokens) == line[:4] + line[14:30]
-        sequence.decode(line[30])
-        assert len(sequence.tokens) == 21
-        with pytest.raises(StateError):
-            sequence.save()
-        sequence.crop(0)
-        self.prefill_all(backend, sequence, line[:5])
-        assert len(sequence.save()) > 0
-
 
 def sequence_state(backend: Backend, tokens: Tokens[int]) -> bytes | memoryview:
     sequence = backend.open()
@@ -395,31 +375,3 @@ class SeveralSequencesContract:
         assert list(first.tokens) == list(second.tokens) == line[:20]
         rows = [s.decode(line[20]).logits[0].copy() for s in (first, second)]
         assert np.abs(rows[0] - rows[1]).max() < 0.6
-
-    def test_a_copy_shares_the_cells_of_a_prefix(self, backend: Backend, line: list[int]) -> None:
-        first, second = self.open(backend, line[:30]), self.open(backend, line[:3])
-        if not backend.shares_cells:
-            with pytest.raises(StateError):
-                second.copy(first, 20)
-            return
-        second.copy(first, 20)
-        assert list(second.tokens) == line[:20]
-        assert list(first.tokens) == line[:30]
-        state = second.save()
-        first.close()
-        second.decode(line[20])
-        second.load(line[:20], [state])
-        assert list(second.tokens) == line[:20]
-
-    def test_a_shift_of_shared_cells_leaves_the_other_sequence_as_it_was(
-        self, backend: Backend, line: list[int]
-    ) -> None:
-        if not (backend.shares_cells and backend.can_shift):
-            pytest.skip("no shared cells to shift")
-        first, second = self.open(backend, line[:30]), self.open(backend)
-        second.copy(first, 24)
-        state = bytes(first.save())
-        second.shift(2, 8)
-        second.decode(line[0])
-        assert list(second.tokens) == [*line[:2], *line[10:24], line[0]]
-        assert bytes(first.save()) == state

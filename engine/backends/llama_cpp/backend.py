@@ -2,6 +2,7 @@
 
 import ctypes
 import ctypes.util
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,12 +20,10 @@ from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
 from engine.backends.llama_cpp.parameters import open_context
 from engine.backends.llama_cpp.projector import Projector
-from engine.backends.llama_cpp.requantisation import is_rotation_off
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
-from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
-from engine.configuration import Adapter, Configuration, KVTypes
+from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 from engine.events import BufferSize
 from engine.images import ImageError, behind_images
@@ -38,6 +37,10 @@ FILLER = 0
 MOST_FILLERS = 2
 """In a row. On two cores 7 rows of the starter model take 1.1 plain steps more as two batches, and
 a row takes 0.5; on a GPU a row takes nearly nothing."""
+
+
+ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
+"""Variable of llama.cpp that keeps quantised keys and values as they are."""
 
 
 class AbortFlag:
@@ -71,7 +74,7 @@ class AbortFlag:
 class LlamaCppBackend(BaseBackend):
     """A model, its context and the sequences in it.
 
-    A draft computes one row of logits at a time; unless `kv_unified`, the slots divide the cells.
+    A draft computes one row of logits at a time; the slots divide the cells.
 
     Args:
         configuration: What to open.
@@ -126,7 +129,6 @@ class LlamaCppBackend(BaseBackend):
         self.n_batch: int = llama_cpp.llama_n_batch(self.native)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
-        self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(self.native)
         self.n_swa: int = llama_cpp.llama_model_n_swa(self._model)
         self.memory = llama_cpp.llama_get_memory(self.native)
@@ -135,16 +137,9 @@ class LlamaCppBackend(BaseBackend):
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self.can_crop = not self.is_recurrent
-        self.can_shift = not (self.is_recurrent or self.n_swa) and bool(
-            llama_cpp.llama_memory_can_shift(self.memory)
-        )
-        n_cells = None if self.shares_cells else log.window_cells()
         self.states = States(
             self.native,
             n_swa=self.n_swa,
-            ring=Ring(n_cells) if n_cells else None,
-            shares_cells=self.shares_cells,
-            heads=log.cache_heads(),
         )
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
@@ -158,11 +153,14 @@ class LlamaCppBackend(BaseBackend):
     def can_slice(self) -> bool:
         if not self.states.is_learned:
             self._learn_states()
+        if self.projector is not None and self.projector.has_rows:
+            return False  # positions of tokens are no places in the line
         return self.states.slice_layout is not None
 
     @property
     def state_format(self) -> str:
-        how = ", not rotated" if is_rotation_off() else ""
+        is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
+        how = "" if is_rotated else ", not rotated"
         return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}{how}"
 
     @property
@@ -196,11 +194,6 @@ class LlamaCppBackend(BaseBackend):
         start = states.first_position(state)
         front, back = states.cut(state, start, start + at), states.cut(state, start + at)
         return bytes(front), bytes(back)
-
-    def requantise(self, state: State, types: KVTypes) -> State:
-        if not self.states.is_learned:
-            self._learn_states()
-        return self.states.requantise(state, types)
 
     def open(self) -> LlamaCppSequence:
         """An empty sequence; where there is only one, that one is emptied.
@@ -335,7 +328,7 @@ class LlamaCppBackend(BaseBackend):
         after each gap. So a short gap is filled, and what fills it taken back. A state that moves
         on, or a window, would not be as before.
         """
-        if len(by_id) < 2 or self.shares_cells or self.is_recurrent or self.n_swa:
+        if len(by_id) < 2 or self.is_recurrent or self.n_swa:
             return {}
         if any(step.n_tokens != 1 for step, _ in by_id.values()):
             return {}
@@ -394,20 +387,13 @@ class LlamaCppBackend(BaseBackend):
             return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
         if status == NO_CELLS:
             return ContextFullError(
-                f"llama.cpp found no cells for {n_asked} tokens after {n_held}"
-                f"{self._others(pairs[0][1])}: raise the context, or shorten the chat"
+                f"llama.cpp found no cells for {n_asked} tokens after {n_held}: raise the "
+                "context, or shorten the chat"
             )
         return DecodeError(
             f"llama_decode gave {status} for {n_asked} tokens after {n_held}: the log has the "
             "reason; reload the model"
         )
-
-    def _others(self, sequence: LlamaCppSequence) -> str:
-        """Tokens that other sequences hold; a prefix that they share counts for each."""
-        n_held = sum(len(one.tokens) for one in self.opened.values() if one is not sequence)
-        if not self.shares_cells or not n_held:
-            return ""
-        return f" (the sequences share {self.n_ctx} cells, and others hold {n_held} tokens)"
 
     def _open_projector(self, configuration: Configuration, path: Path) -> None:
         try:

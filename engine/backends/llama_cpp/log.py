@@ -4,7 +4,7 @@ import ctypes
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import llama_cpp
@@ -20,26 +20,9 @@ BUFFER_LINE = re.compile(
 )
 CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
 """The size of a cache over all devices; in a dry run its buffers are printed as empty."""
-WINDOW_LINE = re.compile(r"creating\s+SWA KV cache, size = (?P<cells>\d+) cells")
-HEADS_LINE = re.compile(
-    r"attn_rot_(?P<kind>[kv]) = (?P<does>[01]), n_embd_head_\w_all = (?P<dim>-?\d+)"
-)
-"""One for keys and one for values of each cache; both lines call the dimension that of keys."""
 PROJECTOR_LINE = re.compile(r"load_hparams: model size:\s*(?P<mib>[\d.]+) MiB")
 COMPRESSOR_LINE = re.compile(r"llama_dsv4_comp_state: .*, size =\s*(?P<mib>[\d.]+) MiB")
 """State that DeepSeek V4 keeps beside its caches, one line for each kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheHeads:
-    """What llama.cpp says of the heads in one of a context's caches."""
-
-    k_head_dim: int
-    """Elements of a head's keys; -1 where layers differ, 0 where there are none."""
-    v_head_dim: int
-    rotates_k: bool
-    """Whether this context rotates its keys before it stores them."""
-    rotates_v: bool
 
 
 class NativeLog:
@@ -85,21 +68,6 @@ class NativeLog:
         """The size in bytes of each KV cache that was logged since `clear`."""
         matches = (CACHE_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
-
-    def window_cells(self) -> int | None:
-        """The cells of the sliding window's cache that was logged since `clear`."""
-        matches = (WINDOW_LINE.search(line) for line in self._lines)
-        return next((int(match["cells"]) for match in matches if match), None)
-
-    def cache_heads(self) -> tuple[CacheHeads, ...]:
-        """The heads of each cache of keys and values that was logged since `clear`, in order."""
-        matches = [match for line in self._lines if (match := HEADS_LINE.search(line))]
-        keys = [match for match in matches if match["kind"] == "k"]
-        values = [match for match in matches if match["kind"] == "v"]
-        return tuple(
-            CacheHeads(int(k["dim"]), int(v["dim"]), k["does"] == "1", v["does"] == "1")
-            for k, v in zip(keys, values, strict=True)
-        )
 
     def compressor_sizes(self) -> tuple[int, ...]:
         """The bytes of each compressor state that was logged since `clear`."""

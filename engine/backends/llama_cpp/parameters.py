@@ -80,7 +80,11 @@ def open_context(
     Raises:
         ModelLoadError: llama.cpp refused it; the message has the reason that it logged.
     """
-    batched = replace(configuration, n_batch=max(n_rows, configuration.n_batch_of_kvchat))
+    batched = replace(
+        configuration,
+        n_batch=max(n_rows, configuration.n_batch_of_kvchat),
+        kv_unified=False,  # which is llama-server's: slots have cells of their own here
+    )
     params = context_parameters(batched, n_rows)
     params.n_threads = configuration.n_threads
     params.n_threads_batch = configuration.n_threads_batch or configuration.n_threads

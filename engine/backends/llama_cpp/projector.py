@@ -102,7 +102,7 @@ class Projector:
             )
         self.buffers = log.projector_buffers()
         """What it has allocated."""
-        self._has_rows = bool(mtmd.mtmd_decode_use_mrope(self._native))
+        self.has_rows = bool(mtmd.mtmd_decode_use_mrope(self._native))
         """Whether rows and columns of images are positions, so that tokens share one."""
         self._check(model)
         self._digest = ""
@@ -183,7 +183,7 @@ class Projector:
         Raises:
             StateError: the line holds an image that was never asked for here.
         """
-        if not self._has_rows or min(tokens, default=0) >= 0:
+        if not self.has_rows or min(tokens, default=0) >= 0:
             return None
         found = np.arange(len(tokens) + 1, dtype=np.int32)
         for start in (place for place, token in enumerate(tokens) if starts_image(token)):
@@ -254,7 +254,7 @@ class Projector:
         self._mtmd.mtmd_free(self._native)
 
     def _check(self, model: object) -> None:
-        if self._has_rows and llama_cpp.llama_model_n_swa(model):
+        if self.has_rows and llama_cpp.llama_model_n_swa(model):
             self.close()
             raise ImageError(
                 "this model counts the rows and columns of an image as positions (M-RoPE) and has "

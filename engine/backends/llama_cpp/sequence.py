@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import numpy as np
 
-from engine.backends.base import Sequence, Step
+from engine.backends.base import Step
 from engine.backends.defaults import BaseSequence, check_cells
 from engine.backends.llama_cpp.batch import TokenBatch
 from engine.backends.llama_cpp.state_format import Integers, State
@@ -34,13 +34,6 @@ class LlamaCppSequence(BaseSequence):
         """First tokens up to the end of the last image."""
         self._position_gap = 0
         """How many more they are than their positions."""
-        self._n_shared = 0
-        """Longest prefix whose cells another sequence may hold too."""
-        self._first_whole = 0
-        """Tokens that a restored sliding window lacks, whatever positions are filled."""
-        self._is_ring_broken = False
-        """Whether the window's cells lie in another order than plain decoding's."""
-        self._is_shifted = False
 
     def can_crop(self, length: int) -> bool:
         held = len(self._tokens)
@@ -68,13 +61,9 @@ class LlamaCppSequence(BaseSequence):
                 f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
                 "tokens; start again from 0"
             )
-        ring = self._backend.states.ring
-        if ring is not None and ring.is_broken(len(self._tokens), length):
-            self._is_ring_broken = True
         del self._tokens[length:]
         if length < self._image_end:
             self._image_end, self._position_gap = behind_images(self._tokens), length - position
-        self._n_shared = min(self._n_shared, length)
 
     def learn_states(self) -> None:
         """Learn the layout of this context's states, from a token of its own if it is empty."""
@@ -89,23 +78,15 @@ class LlamaCppSequence(BaseSequence):
             self.crop(0)
 
     def save(self, start: int = 0) -> bytes | memoryview:
-        if self._is_shifted:
-            raise StateError(
-                "tokens were dropped from the middle of this sequence: what it holds no longer "
-                "follows from its tokens, and is not saved"
-            )
         if not 0 <= start < len(self._tokens):
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
         self.learn_states()
-        states, positions = self._backend.states, self._positions(self._tokens)
-        if positions is not None:
-            positions = positions[:-1]
-        if start:
-            return states.read_end(self.id, start, len(self._tokens), positions)
-        state = states.read(self.id, positions)
-        if self._is_ring_broken:
-            self._hold(self._tokens, [state])
-        return state
+        states = self._backend.states
+        if not start:
+            return states.read(self.id)
+        if not self._backend.can_slice:
+            raise StateError("states of this model cannot be cut, with this projector or at all")
+        return states.read_end(self.id, start, len(self._tokens))
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         self._backend.check_open()
@@ -113,50 +94,6 @@ class LlamaCppSequence(BaseSequence):
         self.crop(0)
         self.learn_states()
         self._hold(tokens, states)
-
-    def copy(self, source: Sequence, length: int) -> None:
-        if not (isinstance(source, LlamaCppSequence) and self._backend.shares_cells):
-            raise StateError("cells can be shared within one context that shares them only")
-        if source is self:
-            self.crop(length)
-            return
-        if not source.can_crop(length):
-            raise CropUnsupportedError(
-                f"the cache holds {len(source.tokens)} tokens and its first {length} cannot be "
-                "shared: its window has moved on, or it is recurrent"
-            )
-        self.crop(0)
-        if length:
-            end = source._position(length)
-            llama_cpp.llama_memory_seq_cp(self._backend.memory, source.id, self.id, 0, end)
-            self._position_gap = length - end
-        self._tokens = list(source.tokens[:length])
-        self._image_end = min(length, source._image_end)
-        self._is_shifted = source._is_shifted
-        self._first_whole = source._first_whole
-        self._n_shared = length
-        source._n_shared = max(source._n_shared, length)
-
-    def shift(self, n_keep: int, n_drop: int) -> None:
-        n_held = len(self._tokens)
-        if not self._backend.can_shift:
-            raise CropUnsupportedError(
-                "this model's cache cannot drop tokens from its middle; start again from 0"
-            )
-        if not (n_drop > 0 and n_keep >= 0 and n_keep + n_drop <= n_held):
-            raise CropUnsupportedError(
-                f"the cache holds {n_held} tokens: {n_drop} after the first {n_keep} are not there"
-            )
-        if self._n_shared > n_keep + n_drop:
-            self._stop_sharing()
-        end = n_keep + n_drop
-        memory = self._backend.memory
-        if not llama_cpp.llama_memory_seq_rm(memory, self.id, n_keep, end):
-            raise CropUnsupportedError("llama.cpp refused to drop tokens; start again from 0")
-        llama_cpp.llama_memory_seq_add(memory, self.id, end, -1, -n_drop)
-        del self._tokens[n_keep:end]
-        self._n_shared = min(self._n_shared, n_keep)
-        self._is_shifted = True
 
     def close(self) -> None:
         """Free the cells."""
@@ -169,31 +106,20 @@ class LlamaCppSequence(BaseSequence):
         llama_cpp.llama_memory_seq_rm(self._backend.memory, self.id, -1, -1)
         self._tokens = []
         self._image_end = self._position_gap = 0
-        self._n_shared = 0
-        self._is_shifted = False
-        self._first_whole = 0
-        self._is_ring_broken = False
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
-        end = len(tokens)
         try:
             positions = self._positions(tokens)
-            if positions is not None:
-                positions, end = positions[:-1], int(positions[-1])
-            first_whole = self._backend.states.write(self.id, states, len(tokens), positions)
+            if positions is None:
+                positions = np.arange(len(tokens) + 1, dtype=np.int32)
+            self._backend.states.write(self.id, states, positions[:-1])
         except EngineError:
             self._forget()
             raise
         self._tokens = list(tokens)
-        self._image_end, self._position_gap = behind_images(tokens), len(tokens) - end
-        self._first_whole = first_whole
-        self._n_shared = 0
-        self._is_ring_broken = False
-
-    def _stop_sharing(self) -> None:
-        """Move to cells of its own: moved positions would move in every sequence that shares."""
-        self._hold(self._tokens, [self._backend.states.read(self.id)])
+        self._image_end = behind_images(tokens)
+        self._position_gap = len(tokens) - int(positions[-1])
 
     def _positions(self, tokens: Tokens[int]) -> Integers | None:
         """The positions of a line's tokens and of one more; None where they are 0, 1, …."""
@@ -245,7 +171,6 @@ class LlamaCppSequence(BaseSequence):
         if positions is not None:
             length = int(np.searchsorted(positions, last, side="right"))
         self._tokens = line[:length]
-        self._is_ring_broken = self._backend.states.ring is not None
         if length and (self._backend.is_recurrent or not self._window_is_whole(length)):
             self._forget()
 
@@ -253,11 +178,9 @@ class LlamaCppSequence(BaseSequence):
         """Whether every cell that token `length` attends to, itself included, is still there.
 
         `seq_rm` returns True on a sliding-window cache too that it leaves without those cells.
-        Where sequences share cells, all others of the window are soon another sequence's.
         """
         in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._backend.memory, self.id)
-        first = max(in_memory, self._first_whole) if in_memory >= 0 else in_memory
-        return 0 <= first <= max(0, length + 1 - self._backend.n_swa)
+        return 0 <= in_memory <= max(0, length + 1 - self._backend.n_swa)
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):

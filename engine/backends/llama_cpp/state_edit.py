@@ -1,17 +1,7 @@
-"""Saved states cut at any token, joined again, and windows put back where they were.
+"""Saved states cut at any token and joined again.
 
-A state that is kept numbers its tokens from 0 on. Where rows and columns of images are positions,
-llama.cpp's own numbers are others: `to_token_indices` and `to_positions` convert.
-
-CellIndex are copied by whole stretches: a state of 30 layers takes 60 copies for each of its parts,
+Cells are copied by ranges: a state of 30 layers takes 60 copies for each of its parts,
 however many tokens it has.
-
-A sliding window is restored into the very cells that it was saved from: llama.cpp saves the cells
-of the window only, and restores them from cell 0 on; the sequence then reaches the end of its ring
-of cells at another token than without the break. Sums over cells are taken in the order of the
-cells, so logits would differ in their last bits from there on. Here the cells in between are filled
-with zeros under positions that every later token masks, so that all cells lie where plain decoding
-puts them: token p in cell p modulo the size of the ring.
 """
 
 from collections.abc import Sequence
@@ -26,9 +16,7 @@ from engine.backends.llama_cpp.state_format import (
     MAGIC,
     TENSORS,
     AttentionLayout,
-    Integers,
     State,
-    StateLayout,
     StatePart,
     TensorLayout,
     read_parts,
@@ -38,9 +26,6 @@ from engine.errors import StateError
 
 Bytes = NDArray[np.uint8]
 CellIndex = slice | NDArray[np.intp]
-
-PLAIN_INTS = 2
-"""Of a recurrent cell's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,85 +156,3 @@ def join(shape: AttentionLayout, pieces: Sequence[Cells]) -> memoryview:
     HEADER.pack_into(state.data, 0, MAGIC, 0)
     put_attention(state, HEADER.size, shape, n_cells, follow_one_another(pieces))
     return state.data.toreadonly()
-
-
-def to_token_indices(state: Bytes, shape: StateLayout, positions: Integers, start: int) -> None:
-    """Replace each token's position by its index in the line.
-
-    Args:
-        state: As llama.cpp gave it; it is changed.
-        shape: Its layout.
-        positions: Of the line's tokens, by their places.
-        start: Place of the first token that it holds.
-
-    Raises:
-        StateError: the state holds other positions.
-    """
-    for part in read_parts(state.data, shape):
-        records = part.records
-        if records.shape[1] == PLAIN_INTS:
-            order = np.argsort(records[:, 0], kind="stable")
-        else:  # position, 1, column, row: an image's tokens go row by row
-            order = np.lexsort((records[:, 2], records[:, 3], records[:, 0]))
-        first = max(start, len(positions) - len(order))
-        if not np.array_equal(records[order, 0], positions[first:]):
-            raise StateError("llama.cpp gave a state of other positions than its line has")
-        records[order, 0] = np.arange(first, len(positions), dtype=np.int32)
-
-
-def to_positions(state: State, shape: StateLayout, positions: Integers) -> Bytes:
-    """A state with the positions of its tokens, as llama.cpp takes it."""
-    placed = np.frombuffer(state, np.uint8).copy()
-    for part in read_parts(placed.data, shape):
-        part.records[:, 0] = positions[part.records[:, 0]]
-    return placed
-
-
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """The cells of a sliding window's cache, used round and round by one sequence."""
-
-    n_cells: int
-
-    def is_broken(self, n_held: int, length: int) -> bool:
-        """Whether cutting back from `n_held` to `length` tokens leaves the order of plain decoding.
-
-        llama.cpp goes on at the first free cell of those that were cut off: after the ring's end,
-        that is cell 0.
-        """
-        return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells
-
-    def unroll(
-        self, state: State, part: StatePart, shape: AttentionLayout, n_tokens: int
-    ) -> memoryview:
-        """A state whose window, of `n_tokens` tokens so far, lies in its own cells.
-
-        From one turn of the ring on, the cell of the next token holds position `n_tokens`: removing
-        it makes llama.cpp go on there.
-        """
-        n_cells = min(n_tokens, self.n_cells)
-        nbytes = attention_nbytes(shape, n_cells)
-        rest = len(state) - part.end
-        whole = np.zeros(part.start + nbytes + rest, np.uint8)
-        data = np.frombuffer(state, np.uint8)
-        whole[: part.start] = data[: part.start]
-        window = Cells(state, part, slice(None), len(part.records))
-        cells = (part.positions % self.n_cells).astype(np.intp)
-        end = put_attention(whole, part.start, shape, n_cells, [(cells, window)])
-        whole[end:] = data[part.end :]
-        self._put_positions(whole[part.start + 2 * COUNT.size :], shape, n_cells, n_tokens)
-        return whole.data.toreadonly()
-
-    def has_gap(self, n_tokens: int) -> bool:
-        """Whether a state of `unroll` holds a cell at position `n_tokens`, to be removed."""
-        return n_tokens >= self.n_cells
-
-    def _put_positions(
-        self, data: Bytes, shape: AttentionLayout, n_cells: int, n_tokens: int
-    ) -> None:
-        records = data[: 4 * n_cells * shape.record_ints].view("<i4").reshape(n_cells, -1)
-        last = n_tokens - 1
-        records[:, 0] = last - (last - np.arange(n_cells)) % self.n_cells
-        records[:, 1] = 1
-        if self.has_gap(n_tokens):
-            records[n_tokens % self.n_cells, 0] = n_tokens

@@ -1,8 +1,8 @@
 """Saving and restoring what a sequence holds; llama.cpp reads no state that was not checked.
 
-With one pool of cells a part of a sequence is saved and restored too: a second id takes part in its
-cells for the moment, without a copy. llama.cpp accepts ids up to its limit of 256 there, however
-many sequences the context was opened for, and says so by writing cells of no sequence.
+Where the context holds one sequence, a part of it is saved and restored too: a second id takes part
+in its cells for the moment, without a copy. llama.cpp accepts ids up to its limit of 256 there, and
+says so by writing cells of no sequence.
 """
 
 import ctypes
@@ -13,16 +13,11 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.llama_cpp.log import CacheHeads
-from engine.backends.llama_cpp.requantisation import Requantiser
 from engine.backends.llama_cpp.state_edit import (
     Cells,
-    Ring,
     cell_range,
     first_position,
     join,
-    to_positions,
-    to_token_indices,
 )
 from engine.backends.llama_cpp.state_format import (
     COUNT,
@@ -33,13 +28,11 @@ from engine.backends.llama_cpp.state_format import (
     RecurrentLayout,
     State,
     StateLayout,
-    StatePart,
     check_magic,
     find_shape,
     read_parts,
 )
-from engine.configuration import KVTypes
-from engine.errors import ContextFullError, StateError
+from engine.errors import StateError
 
 SCRATCH = 255
 """The last id that llama.cpp has (LLAMA_MAX_SEQ - 1)."""
@@ -58,16 +51,10 @@ class States:
         context: object,
         *,
         n_swa: int,
-        ring: Ring | None,
-        shares_cells: bool,
-        heads: tuple[CacheHeads, ...],
     ) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
-        self._shares_cells = shares_cells
-        self.ring = ring
-        self._heads = heads
         self._shape: StateLayout | None = None
         self.is_learned = False
 
@@ -84,21 +71,15 @@ class States:
         self._shape = find_shape(state)
         self.is_learned = True
 
-    def read(self, sequence_id: int, positions: Integers | None = None) -> memoryview:
+    def read(self, sequence_id: int) -> memoryview:
         """The whole state of a sequence.
-
-        Args:
-            sequence_id: Of the sequence.
-            positions: Of its tokens; None where they are 0, 1, ….
 
         Raises:
             StateError: llama.cpp gave none.
         """
-        return self._with_indices(self._read_native(sequence_id), positions)
+        return self._read_native(sequence_id).data.toreadonly()
 
-    def read_end(
-        self, sequence_id: int, start: int, n_tokens: int, positions: Integers | None = None
-    ) -> memoryview:
+    def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
         """The state of the tokens from `start` on, of a sequence of `n_tokens`.
 
         With one pool of cells nothing before them is copied.
@@ -108,82 +89,48 @@ class States:
         """
         shape = self._needed()
         if shape.n_streams > 1:
-            return self.cut(self.read(sequence_id, positions), start)
-        position = start if positions is None else int(positions[start])
-        end = self._read_native_end(sequence_id, n_tokens - start, position, shape)
-        state = self._with_indices(end, positions, start)
+            return self.cut(self.read(sequence_id), start)
+        end = self._read_native_end(sequence_id, n_tokens - start, start, shape)
+        state = end.data.toreadonly()
         piece = cell_range(state, shape, start, n_tokens)
         return state if isinstance(piece.cells, slice) else join(shape, (piece,))
-
-    def _with_indices(
-        self, state: NDArray[np.uint8], positions: Integers | None, start: int = 0
-    ) -> memoryview:
-        if positions is not None and self._shape is not None:
-            to_token_indices(state, self._shape, positions, start)
-        return state.data.toreadonly()
-
-    def _with_positions(self, state: State, positions: Integers | None) -> State:
-        if positions is None or self._shape is None:
-            return state
-        return to_positions(state, self._shape, positions).data
 
     def write(
         self,
         sequence_id: int,
         states: Sequence[State],
-        n_tokens: int,
-        positions: Integers | None = None,
-    ) -> int:
-        """Replace what a sequence holds by `n_tokens` from states that follow one another.
+        positions: Integers,
+    ) -> None:
+        """Replace what a sequence holds by tokens from states that follow one another.
 
         Args:
             sequence_id: Of the sequence.
             states: Of the line from its start on.
-            n_tokens: In all of them.
-            positions: Of its tokens; None where they are 0, 1, ….
-
-        Returns:
-            The first token that all layers hold: not 0 after a sliding window.
+            positions: Of its tokens.
 
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
                 what the sequence holds is unchanged unless llama.cpp itself refused.
-            ContextFullError: other sequences hold the cells that all share.
         """
+        n_tokens, expected = len(positions), int(positions[-1])
         if len(states) == 1:
-            first_held = self._write_whole(sequence_id, states[0], n_tokens, positions)
+            self._check(states[0], positions)
+            if not self._write_native(sequence_id, states[0]):
+                self._refuse(n_tokens)
         else:
-            self._write_parts(sequence_id, states, n_tokens, positions)
-            first_held = 0
+            self._write_parts(sequence_id, states, n_tokens)
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
-        expected = n_tokens - 1 if positions is None else int(positions[-1])
         if last != expected:
             raise StateError(
                 f"a state of {n_tokens} tokens was restored up to position {expected}, and "
                 f"llama.cpp holds it up to {last}"
             )
-        return first_held
-
-    def _write_whole(
-        self, sequence_id: int, state: State, n_tokens: int, positions: Integers | None
-    ) -> int:
-        parts = self._checked(state, n_tokens)
-        state = self._unrolled(state, parts, n_tokens)
-        if not self._write_native(sequence_id, self._with_positions(state, positions)):
-            self._refuse(n_tokens)
-        if self.ring is not None and self.ring.has_gap(n_tokens):
-            self._remove(sequence_id, n_tokens, n_tokens + 1)
-        held = [
-            int(part.positions.min()) for part in parts if isinstance(part.shape, AttentionLayout)
-        ]
-        return max(held, default=0)
 
     def _write_parts(
         self,
         sequence_id: int,
         states: Sequence[State],
         n_tokens: int,
-        positions: Integers | None,
     ) -> None:
         shape = self._needed()
         parts: list[Cells] = []
@@ -194,23 +141,14 @@ class States:
         if at != n_tokens:
             raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
         if shape.n_streams > 1:
-            whole = self._with_positions(join(shape, parts), positions)
-            is_taken = self._write_native(sequence_id, whole)
+            is_taken = self._write_native(sequence_id, join(shape, parts))
         else:
             self._remove(sequence_id)
-            is_taken = all(
-                self._append_native(sequence_id, self._with_positions(state, positions))
-                for state in states
-            )
+            is_taken = all(self._append_native(sequence_id, state) for state in states)
         if not is_taken:
             self._refuse(n_tokens)
 
     def _refuse(self, n_tokens: int) -> NoReturn:
-        if self._shares_cells:
-            raise ContextFullError(
-                f"a state of {n_tokens} tokens was asked for and other sequences hold the cells: "
-                "close one, or raise the context"
-            )
         raise StateError(f"llama.cpp refused a state of {n_tokens} tokens: the log has the reason")
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
@@ -221,16 +159,6 @@ class States:
         """
         shape = self._needed()
         return join(shape, (cell_range(state, shape, start, end),))
-
-    def requantise(self, state: State, types: KVTypes) -> State:
-        """A state of these types in the types of this context.
-
-        Raises:
-            StateError: it is damaged, or its layout forbids it.
-        """
-        if self._shape is None:
-            raise StateError("what states of this model look like is not known")
-        return Requantiser(self._shape, self._heads).convert(state, types)
 
     def first_position(self, state: State) -> int:
         """Where in the line a state begins.
@@ -249,30 +177,23 @@ class States:
             )
         return shape
 
-    def _checked(self, state: State, n_tokens: int) -> tuple[StatePart, ...]:
+    def _check(self, state: State, positions: Integers) -> None:
         if self._shape is None:
             check_magic(state)
-            return ()
+            return
         parts = read_parts(state, self._shape)
         n_attention = sum(isinstance(part.shape, AttentionLayout) for part in parts)
         n_swa = 0 if n_attention > 1 else self._n_swa
         for part in parts:
             if isinstance(part.shape, RecurrentLayout):
-                is_right = int(part.positions[0]) == n_tokens - 1
+                is_right = part.positions[0] == positions[-1]
             else:
-                is_right = _follow(part.positions, n_tokens, n_swa)
+                is_right = _follow(part.positions, positions, n_swa)
                 n_swa = self._n_swa
             if not is_right:
-                raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
-        return parts
-
-    def _unrolled(self, state: State, parts: Sequence[StatePart], n_tokens: int) -> State:
-        if self.ring is None:
-            return state
-        for part in reversed(parts):
-            if isinstance(part.shape, AttentionLayout):
-                return self.ring.unroll(state, part, part.shape, n_tokens)
-        return state
+                raise StateError(
+                    f"the saved state does not hold the {len(positions)} tokens of its line"
+                )
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
         """The state of a sequence, after some spare bytes.
@@ -344,13 +265,16 @@ def _pointer(address: int) -> object:
     return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
 
 
-def _follow(positions: Integers, n_tokens: int, n_swa: int) -> bool:
-    """Whether positions are those of a line's cells, or of its sliding window, each once."""
-    lowest = n_tokens - len(positions)
+def _follow(found: Integers, positions: Integers, n_swa: int) -> bool:
+    """Whether the positions of cells are those of a line, or of its sliding window, each once."""
+    n_tokens = len(positions)
+    lowest = n_tokens - len(found)
+    if lowest < 0:
+        return False
     if lowest and not (n_swa and _opens_window(lowest, n_tokens, n_swa)):
         return False
-    expected = np.arange(lowest, n_tokens, dtype=np.int32)
-    return np.array_equal(positions, expected) or np.array_equal(np.sort(positions), expected)
+    expected = positions[lowest:]
+    return np.array_equal(found, expected) or np.array_equal(np.sort(found), expected)
 
 
 def _opens_window(lowest: int, n_tokens: int, n_swa: int) -> bool:

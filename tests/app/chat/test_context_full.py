@@ -67,7 +67,7 @@ def test_shifting_hides_the_oldest_turns_from_the_model_alone(tmp_path: Path, cl
     maker.shift()
     controller.poll()
     request = client.requests[-1]
-    assert request.may_shift
+    assert request.is_trimmed
     assert [m.role for m in request.messages[:2]] == ["system", "user"]
     assert len(request.messages) == 1 + 13 - n_dropped
     assert request.messages[-1].content == "one more"
@@ -88,7 +88,7 @@ def test_dropping_is_undone_with_one_key(tmp_path: Path, clock: Clock) -> None:
     assert DIVIDER_KEY not in [entry.key for entry in controller.entries()]
     controller.send("next")
     assert client.requests[-1].messages[1].content.startswith("question 0")
-    assert not client.requests[-1].may_shift
+    assert not client.requests[-1].is_trimmed
     controller.poll()
     assert not maker.see_all()
 
@@ -109,7 +109,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
         controller.poll()
     request = client.requests[-1]
     assert request.messages[0].content == f"Be kind.\n\n{SUMMARY_BEGINS}\nThey asked six times."
-    assert not request.may_shift
+    assert not request.is_trimmed
     [divider] = [e for e in controller.entries() if e.speaker is Speaker.DIVIDER]
     assert divider.content == "They asked six times."
     assert controller.entries()[-1].content == "and here it is"
@@ -314,7 +314,7 @@ def test_a_reply_that_fills_the_context_goes_on_behind_what_was_dropped(
     maker.shift()
     controller.poll()
     assert client.requests[-1].continues
-    assert client.requests[-1].may_shift
+    assert client.requests[-1].is_trimmed
     whole = controller.entries()[-1]
     assert (whole.key, whole.content) == (cut.key, cut.content + " second half")
 

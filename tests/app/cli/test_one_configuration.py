@@ -132,13 +132,13 @@ def test_a_plan_names_the_card_that_kvchat_cannot_use(
 
 def test_the_settings_count_in_a_plan_as_in_a_chat(model: str) -> None:
     said = {
-        "cache": {"slots": 4, "cells": "shared"},
+        "cache": {"slots": 4},
         "engine": {"n_threads": 3, "n_ctx": 4096, "use_extra_buffers": False},
     }
     settings = Settings.model_validate(said)
     opened = open_model(ModelRequest(model), settings).configuration
     assert planned(model, None, settings) == opened
-    assert (opened.n_slots, opened.kv_unified, opened.n_ctx) == (4, True, 4096)
+    assert (opened.n_slots, opened.n_ctx) == (4, 4096)
     assert (opened.n_threads, opened.use_extra_buffers) == (3, False)
 
 

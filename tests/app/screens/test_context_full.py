@@ -55,7 +55,7 @@ async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Pat
         await pilot.press("enter")
         await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
         assert "the model no longer sees what is above (u undoes)" in screen.transcript.text
-        assert client.requests[-1].may_shift
+        assert client.requests[-1].is_trimmed
         screen.transcript.focus()
         await pilot.press("u")
         await wait_until(pilot, lambda: "no longer sees" not in screen.transcript.text)

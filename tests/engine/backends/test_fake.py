@@ -31,9 +31,9 @@ class TestFakeStates(StateContract):
 
 
 class TestFakeSequences(SeveralSequencesContract, BatchContract):
-    @pytest.fixture(params=[False, True], ids=["separate", "shared"])
-    def backend(self, request: pytest.FixtureRequest) -> Backend:
-        return FakeBackend(n_ctx=96, n_sequences=3, shares_cells=request.param)
+    @pytest.fixture
+    def backend(self) -> Backend:
+        return FakeBackend(n_ctx=96, n_sequences=3)
 
     @pytest.fixture
     def line(self) -> list[int]:

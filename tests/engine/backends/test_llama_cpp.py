@@ -85,20 +85,6 @@ class TestSeparateStreams(BatchContract):
         return backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
 
 
-class TestSharedCells(TestSeparateStreams):
-    is_apart = False
-    tolerance = 0.6
-    """Cells of other sequences change the order in which attention adds up."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def backend(cls, starter_path: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
-        unified = settings(starter_path, n_slots=3, n_ctx=256, kv_unified=True)
-        backend = LlamaCppBackend(unified, log)
-        yield backend
-        backend.close()
-
-
 def test_a_gap_between_sequences_is_filled_where_there_is_room_for_a_token(
     starter_path: Path, log: NativeLog
 ) -> None:
@@ -146,51 +132,6 @@ def test_a_window_that_moved_on_refuses_to_go_back_and_stays_whole(
     before = sequence.verify(line[:9]).logits.copy()
     sequence.crop(1800)
     assert np.array_equal(sequence.verify(line[:9]).logits, before)
-    backend.close()
-
-
-def test_a_window_goes_back_over_a_draft_and_is_loaded_again_when_others_have_the_rest_of_its_cells(
-    tmp_path: Path, log: NativeLog
-) -> None:
-    window = filled_model(tmp_path / "window.gguf", "gemma3")
-    shared = settings(window, n_ctx=1024, n_ubatch=64, n_slots=2, kv_unified=True)
-    backend = LlamaCppBackend(shared, log)
-    line = [3 + n % 50 for n in range(500)]
-    sequence, other = backend.open(), backend.open()
-    for start in (0, 50):
-        sequence.prefill(line[start : start + 50])
-    plain = [sequence.decode(token).logits[0].copy() for token in line[100:102]]
-    sequence.crop(100)
-    for start in range(0, 500, 50):
-        other.prefill(line[start : start + 50])
-    assert not sequence.can_crop(99)
-    state = sequence.save()
-    sequence.verify(line[100:109])
-    sequence.crop(101)
-    assert np.allclose(sequence.decode(line[101]).logits[0], plain[1], atol=1e-2)
-    sequence.load(line[:100], [state])
-    assert np.allclose(sequence.decode(line[100]).logits[0], plain[0], atol=1e-2)
-    backend.close()
-
-
-def test_a_shared_window_stays_whole_while_a_batch_of_several_micro_batches_is_computed(
-    tmp_path: Path, log: NativeLog
-) -> None:
-    window = filled_model(tmp_path / "window.gguf", "gemma3")
-    shared = settings(window, n_ctx=1024, n_ubatch=1, n_slots=2, kv_unified=True)
-    backend = LlamaCppBackend(shared, log)
-    line = [3 + n % 50 for n in range(120)]
-    sequence, other = backend.open(), backend.open()
-    for start in range(0, 80, 10):
-        sequence.prefill(line[start : start + 10])
-    other.prefill(line[:7])
-    for start in range(80, 105, 5):
-        sequence.prefill(line[start : start + 5])
-    plain = [sequence.decode(token).logits[0].copy() for token in line[105:113]]
-    sequence.crop(105)
-    other.crop(0)  # its cells lie before those of the window's end
-    together = sequence.verify(line[105:113]).logits
-    assert np.allclose(together, plain, atol=5e-2)
     backend.close()
 
 

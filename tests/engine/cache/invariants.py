@@ -7,7 +7,7 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import state_of_line, unpack
 from tests.engine.cache.made_up import NAMESPACE, MemoryDisk, state_of
 
-OF_USE = ("recompute_s", "owners", "is_pinned", "n_uses", "used_at", "origin")
+OF_USE = ("recompute_s", "owners", "is_pinned", "n_uses", "used_at")
 
 
 def check(cache: PrefixCache, disk: MemoryDisk | None) -> None:

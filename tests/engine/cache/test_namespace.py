@@ -39,7 +39,6 @@ def named(
         {"type_v": "q8_0"},
         {"flash_attention": "on"},
         {"n_slots": 2},
-        {"n_slots": 2, "kv_unified": True},
         {"swa_full": True},
         {"use_extra_buffers": False},
         {"n_ctx": 4097},
@@ -69,15 +68,9 @@ def test_what_does_not_change_them_makes_none(
     assert named(replace(usual, **change)) == named(usual)  # type: ignore[arg-type]
 
 
-def test_separate_and_shared_cells_are_two_namespaces(usual: Configuration) -> None:
-    separate = replace(usual, n_slots=2)
-    assert named(separate).key != named(replace(separate, kv_unified=True)).key
-
-
 def test_the_training_length_holds_for_one_sequence(usual: Configuration) -> None:
-    """4,096 cells for each of two, or 8,192 for either of two that share them."""
     within = replace(usual, n_slots=2, n_ctx=8192)
-    beyond = replace(within, kv_unified=True)
+    beyond = replace(within, n_slots=1)
     assert dict(named(within).fields)["rope"] == "of the model"
     assert dict(named(beyond).fields)["rope"] == "of the model, beyond its training"
 

@@ -52,9 +52,9 @@ def compute(recall: Recall, tokens: list[int], owner: str) -> int:
     return len(tokens) - recalled.n_reused
 
 
-def begun(recall: Recall, tokens: list[int], owner: str, *, may_shift: bool = False) -> Recalled:
+def begun(recall: Recall, tokens: list[int], owner: str) -> Recalled:
     """Where a reply begins, which leaves its slot to the next at once."""
-    recalled = recall.begin(tokens, owner, may_shift=may_shift)
+    recalled = recall.begin(tokens, owner)
     recall.end(recalled.slot)
     return recalled
 
@@ -275,32 +275,12 @@ def test_what_was_computed_before_the_tiers_were_open_is_saved_when_they_are() -
     assert again.stats.n_reused >= 50
 
 
-def test_dropped_turns_are_moved_over_where_that_is_allowed() -> None:
-    backend = FakeBackend()
-    recall = recall_of(backend)
-    compute(recall, LINE, "chat:1")
-    shorter = [*LINE[:20], *LINE[40:], 7]
-
-    recalled = begun(recall, shorter, "chat:1", may_shift=True)
-    recalled.sequence.decode(7)
-    recall.keep_ended()
-
-    assert recalled.n_hot == 40
-    assert begun(recall, [*shorter, 8, 9], "chat:1", may_shift=True).n_hot == 41
-    assert backend.n_saved == 1  # what was shifted is not a function of its tokens: never kept
-    assert begun(recall, shorter, "chat:1", may_shift=False).n_warm == 20  # from memory again
-
-
 @pytest.mark.parametrize("can_crop", [True, False])
-@pytest.mark.parametrize(("n_sequences", "shares_cells"), [(1, False), (3, False), (3, True)])
-def test_the_text_is_the_same_with_and_without_tiers(
-    can_crop: bool, n_sequences: int, shares_cells: bool
-) -> None:
+@pytest.mark.parametrize("n_sequences", [1, 3])
+def test_the_text_is_the_same_with_and_without_tiers(can_crop: bool, n_sequences: int) -> None:
     """A random walk over chats: ask, go on, edit, regenerate; warm memory for a few lines only."""
-    draw = random.Random(f"{can_crop} {n_sequences} {shares_cells}")
-    backend = FakeBackend(
-        LETTERS, can_crop=can_crop, n_sequences=n_sequences, shares_cells=shares_cells, n_ctx=400
-    )
+    draw = random.Random(f"{can_crop} {n_sequences}")
+    backend = FakeBackend(LETTERS, can_crop=can_crop, n_sequences=n_sequences, n_ctx=400)
     kept = session_of(backend, replace(SETTINGS, warm_bytes=2_000, checkpoint_tokens=8))
     plain = session_of(FakeBackend(LETTERS, can_crop=can_crop, n_ctx=400), None)
     chats: list[tuple[Message, ...]] = [(Message("system", "abcdefghijklmnop"),)] * 4
@@ -317,22 +297,3 @@ def test_the_text_is_the_same_with_and_without_tiers(
         reply = Message("assistant", without.text, without.token_ids, without.vocabulary_id)
         chats[place] = (*messages, reply)
     assert kept.cache_report().counts.n_warm_tokens > 0
-
-
-def test_what_was_lost_over_a_refuted_draft_and_computed_again_counts_as_cells_of_its_own() -> None:
-    backend = FakeBackend(LETTERS, n_sequences=2, shares_cells=True, n_ctx=100)
-    recall = Recall(backend)
-    shared = [n % 26 for n in range(30)]
-    first = recall.begin(shared, "chat:1").slot
-    first.sequence.prefill(shared[:16])
-    first.sequence.prefill(shared[16:])
-    second = recall.begin([*shared, 7], "chat:2").slot
-    assert second.n_tokens == 30
-    assert recall._hot.n_held == 30
-    second.sequence.verify([1, 2])
-    second.sequence.can_crop = lambda length: not length  # type: ignore[method-assign]
-    recall.go_back(second, 31)
-    assert not second.n_tokens
-    second.sequence.prefill(shared[:16])
-    second.sequence.prefill(shared[16:])
-    assert recall._hot.n_held == 60

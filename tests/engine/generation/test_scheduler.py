@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.backends.base import Logits
 from engine.configuration import SpeculationSettings
-from engine.errors import DecodeError, EngineError
+from engine.errors import DecodeError
 from engine.events import Event, Finished, FinishReason, SpeculationChanged, TokensCommitted
 from engine.generation.scheduler import Generation
 from engine.generation.session import Session
@@ -69,12 +69,11 @@ def begin_all(session: Session, wanted: list[GenerationRequest]) -> list[Generat
 
 
 @pytest.mark.parametrize("speculation", EVERY, ids=NAMES)
-@pytest.mark.parametrize("shares_cells", [False, True], ids=["separate", "shared"])
 def test_each_reply_of_a_batch_is_the_one_it_would_be_alone(
-    speculation: SpeculationSettings, shares_cells: bool
+    speculation: SpeculationSettings,
 ) -> None:
     wanted = [asked(index) for index in range(7)]
-    backend = several(shares_cells=shares_cells)
+    backend = several()
     session = make_session(speculation, target=backend, costs=COSTS)
     told = serve(session, begin_all(session, wanted))
     for events, each in zip(told, wanted, strict=True):
@@ -87,13 +86,12 @@ def test_each_reply_of_a_batch_is_the_one_it_would_be_alone(
 @given(
     turns=st.lists(st.integers(0, 2), max_size=300),
     speculation=st.sampled_from([OFF, LOOKUP, DRAFT]),
-    shares_cells=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
 def test_generators_taken_by_any_turns_give_the_right_tokens(
-    turns: list[int], speculation: SpeculationSettings, shares_cells: bool
+    turns: list[int], speculation: SpeculationSettings
 ) -> None:
-    session = make_session(speculation, target=several(shares_cells=shares_cells))
+    session = make_session(speculation, target=several())
     wanted = [asked(index) for index in range(3)]
     replies = [session.generate(each, Cancellation()) for each in wanted]
     told: list[list[Event]] = [[], [], []]
@@ -120,7 +118,7 @@ def _next(reply: Iterator[Event]) -> list[Event]:
 def test_replies_join_and_leave_without_a_trace_in_the_others(
     arrivals: list[int], cancelled: dict[int, int], n_sequences: int
 ) -> None:
-    session = make_session(LOOKUP, target=several(n_sequences=n_sequences, shares_cells=True))
+    session = make_session(LOOKUP, target=several(n_sequences=n_sequences))
     waiting = sorted(range(len(arrivals)), key=lambda index: arrivals[index])
     generations: dict[int, Generation] = {}
     told: dict[int, list[Event]] = {index: [] for index in waiting}
@@ -163,27 +161,6 @@ def test_shared_steps_teach_what_rows_cost_and_how_many_threads_are_quick() -> N
     run(session, asked(0, max_tokens=30))  # plain steps to compare with
     serve(session, begin_all(session, [asked(index, max_tokens=40) for index in range(3)]))
     assert 3 in dict(session._costs.rows.measured_points())
-
-
-def test_more_replies_than_a_shared_pool_holds_stand_by_and_say_the_same() -> None:
-    backend = several(shares_cells=True, n_ctx=110)
-    session = make_session(OFF, target=backend)
-    wanted = [asked(index, max_tokens=60) for index in range(5)]
-    told = serve(session, begin_all(session, wanted))
-    for events, each in zip(told, wanted, strict=True):
-        assert finished(events).token_ids == alone(each).token_ids
-    assert any(len(batch) > 1 for batch in backend.batches)
-
-
-def test_a_reply_that_gave_up_its_cells_computes_them_again() -> None:
-    backend = several(shares_cells=True, n_ctx=100)
-    session = make_session(OFF, target=backend)
-    wanted = [asked(index, max_tokens=70) for index in (0, 1)]
-    told = serve(session, begin_all(session, wanted))
-    for events, each in zip(told, wanted, strict=True):
-        assert finished(events).token_ids == alone(each).token_ids
-    n_once = sum(finished(events).stats.n_prompt + 70 for events in told)
-    assert backend.n_decoded > n_once
 
 
 def test_cancelling_one_reply_leaves_the_others_and_its_sequence_to_the_next() -> None:
@@ -290,14 +267,3 @@ def test_each_request_may_be_drafted_for_in_its_own_way() -> None:
     assert drafted.stats.n_verified > 0
     assert plain.stats.n_verified == 0
     assert drafted.token_ids == plain.token_ids
-
-
-def test_a_generator_that_waits_for_cells_nobody_gives_up_is_refused_with_the_reason() -> None:
-    session = make_session(OFF, target=several(n_ctx=100, shares_cells=True))
-    first = session.generate(asked(4, max_tokens=40), Cancellation())
-    for _ in range(5):
-        next(first)
-    with pytest.raises(EngineError, match="events nobody takes"):
-        run(session, asked(4, messages=(Message("user", "z" * 70),)))
-    rest = list(first)
-    assert finished(rest).token_ids == alone(asked(4, max_tokens=40)).token_ids

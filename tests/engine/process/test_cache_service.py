@@ -117,21 +117,6 @@ def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
     assert ready.n_cold == ready.n_reused == again.stats.n_prompt - 1
 
 
-def test_a_chat_goes_on_in_another_cache_type_without_being_read_again(
-    start: StartClient,
-) -> None:
-    client = start("f16")
-    answer(client, ASKED)
-    client.close()
-
-    again, events = answer(start("q8_0"), ASKED)
-    ready = next(event for event in events if isinstance(event, PromptReady))
-
-    assert ready.n_reused == again.stats.n_prompt - 1
-    assert ready.note is not None
-    assert "requantised from f16 to q8_0" in ready.note
-
-
 def test_a_reply_that_was_cut_by_closing_goes_on_without_a_prefill(start: StartClient) -> None:
     client = start()
     client.generate(GenerationRequest(ASKED.messages, seed=1, owner="chat:1"))

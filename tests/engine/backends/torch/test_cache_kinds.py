@@ -209,7 +209,7 @@ def test_blocks_of_a_line_that_was_given_up_are_found_again(
 
 
 def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None:
-    loaded = load_session(settings(llama, n_ctx=512, kv_cache="paged", n_slots=2, kv_unified=True))
+    loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", n_slots=2))
     for owner in ("chat:1", "chat:2", "chat:1", "chat:2"):
         reply = said(loaded.session, ALIKE + owner, owner=owner)
         assert reply.stats.n_prompt > 256
