@@ -45,10 +45,7 @@ within 1 MiB, for rows are padded there. `low` leaves out devices that miss 64 M
 OWN_MACHINE = """\
 ## On your own machine
 
-`kvchat plan MODEL --dry-run` puts llama.cpp's figures in the place of the formulas. With
-`--log FILE` it sets the plan beside the log of a real llama-server (`-lv 4` or `--log-jsonl`), and
-`--calibrate` keeps what the log of an ended server says about the card: what the driver holds
-beyond buffers, and how far the graph was off.
+`kvchat plan MODEL --dry-run` puts llama.cpp's figures in the place of the formulas.
 """
 
 

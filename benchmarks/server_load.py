@@ -24,9 +24,11 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
-from engine.memory.server_log import compare_log, read_server_log
+from engine.memory.server_log import read_buffers
+from engine.memory.terms import TermKind
 from engine.memory.units import MIB
 from engine.planning.exporting import export_request
+from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Planner, Setup
 from engine.presets.programs.llama_server import serving
 from engine.process.server_process import ServerProcess, find_llama_server, free_port
@@ -56,15 +58,17 @@ def measured(
     )
     server.start()
     try:
-        rows = compare_log(plan.estimate, read_server_log(server.log_path))
+        devices = plan.estimate.devices
+        found = loaded_bytes(read_buffers(server.log_path), devices)
         session = ServerSession(Configuration.at_server(server.url))
         foretold = foretold_by(session.facts, server.url)
         results = [run_load(session, n_users, load) for n_users in users]
         session.close()
     finally:
         server.end()
-    planned = sum(row.planned_bytes for row in rows) / MIB
-    allocated = sum(row.measured_bytes for row in rows) / MIB
+    overhead = sum(each.term(TermKind.OVERHEAD).nbytes for each in devices)
+    planned = (plan.estimate.total_bytes - overhead) / MIB
+    allocated = sum(sum(parts.values()) for parts in found.values()) / MIB
     knee = knee_of(results)
     return [
         f"{n_slots} slots, planned {planned:.1f} MiB, allocated {allocated:.1f} MiB; "
