@@ -17,7 +17,7 @@ from app.render.plan import (
     warning_section,
 )
 from app.render.plan_changes import effect_lines
-from app.render.plan_lists import configuration_lines, goal_lines, machine_lines
+from app.render.plan_lists import configuration_lines, goal_lines
 from engine.planning.comparison import cost_table
 from engine.planning.fit import FitResult
 from engine.planning.measured import holders
@@ -59,7 +59,6 @@ def print_fit(fit: FitResult) -> None:
     width, symbols, plan = _width(), symbols_for(sys.stdout.encoding), fit.plan
     programs = holders() if plan.setup.machine.has_own_gpus else []
     _print_sections(
-        machine_lines(fit, width),
         [heading_line(plan, width)],
         configuration_lines(fit.found.configuration, plan.model, width),
         goal_lines(fit.found, width),
