@@ -155,11 +155,6 @@ def cache_plans_dir() -> Path:
     return data_dir() / "cache-plans"
 
 
-def calibration_path() -> Path:
-    """The file that remembers what logs said about cards."""
-    return data_dir() / "calibration.json"
-
-
 def model_folders(configured: Sequence[Path]) -> tuple[Path, ...]:
     """The folders that are scanned for models, in order, each once; some may not exist.
 

@@ -13,7 +13,6 @@ from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidths
-from engine.memory.calibration import read_calibrations
 from engine.memory.hardware import find_gpus, this_processor, usable_devices
 from engine.model.architecture import Model, read_model
 from engine.model.identity import identity_of
@@ -36,7 +35,7 @@ MOST_OF_A_DEVICE = 100
 
 
 def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False) -> Planner:
-    """A planner that finds the user's models by name and knows what logs taught about cards.
+    """A planner that finds the user's models by name and knows what was measured of them.
 
     Args:
         loaded: What this process's engine has allocated: another load would free it.
@@ -45,7 +44,6 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
     return Planner(
         sources=ModelSources(_model_folders, paths.remote_headers_dir()),
         loaded=loaded,
-        calibrations=partial(read_calibrations, paths.calibration_path()),
         speeds=partial(_speed, user_speeds()),
         bandwidths=user_bandwidths().of,
         quality=_quality,

@@ -47,15 +47,9 @@ from engine.errors import EngineError
 from engine.grammar.source import read_grammar
 from engine.images import READ, read_image
 from engine.manifest import read_manifest
-from engine.memory.calibration import (
-    Calibration,
-    apply_calibrations,
-    read_calibrations,
-    write_calibrations,
-)
 from engine.memory.device_list import parse_devices
 from engine.memory.estimate import Estimate, estimate
-from engine.memory.server_log import compare_log, read_server_log, settings_that_differ
+from engine.memory.server_log import read_buffers
 from engine.memory.units import parse_bytes
 from engine.model import hub
 from engine.model.addresses import parse_address
@@ -68,6 +62,7 @@ from engine.model.library import scan
 from engine.model.ollama import stored_models
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.speeds import ModelSpeed, Speeds
+from engine.planning.measured import loaded_bytes
 from engine.planning.resolve import resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares
 from engine.policy.plans import PlanStore, plan_name, read_plan
@@ -201,9 +196,8 @@ def _words(data: bytes) -> Iterator[str]:
 
 
 def _log(data: bytes) -> Iterator[str]:
-    log = read_server_log(_file(data, "server.log"))
-    yield from (f"{row.device} {row.kind}" for row in compare_log(_planned(), log))
-    yield from settings_that_differ(_planned(), log)
+    buffers = read_buffers(_file(data, "server.log"))
+    yield from loaded_bytes(buffers, _planned().devices)
 
 
 def _merged(data: bytes) -> Iterator[str]:
@@ -396,19 +390,6 @@ def _costs(data: bytes) -> Iterator[str]:
 def _costs_seed() -> bytes:
     KeptCosts(_file(b"", "costs.json"), KEY).write(CostProfile(0.1, ((1, 1.0), (4, 1.5))))
     return (_folder() / "costs.json").read_bytes()
-
-
-def _calibrations(data: bytes) -> Iterator[str]:
-    known = read_calibrations(_file(data, "calibrations.json"))
-    yield from known
-    yield str(apply_calibrations(_planned(), known).devices[0].total_bytes)
-
-
-def _calibrations_seed() -> bytes:
-    path = _folder() / "calibrations.json"
-    path.unlink(missing_ok=True)
-    write_calibrations(path, {"GPU 0": Calibration(300 << 20, 1.2)})
-    return path.read_bytes()
 
 
 def _cache_plan(data: bytes) -> Iterator[str]:
@@ -656,7 +637,6 @@ READERS = [
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
     _texts("measured speeds, favourites", _measured, *map(_seed, range(2))),
-    _texts("calibrations", _calibrations, _calibrations_seed),
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("digests of models", _digests, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CPUS = get_args(Instructions)
 OF_ONE_FILE = {
-    "dry_run": "--dry-run", "log": "--log", "draft": "--draft", "mmproj": "--mmproj",
+    "dry_run": "--dry-run", "draft": "--draft", "mmproj": "--mmproj",
     "lora": "--lora", "n_mtp_draft": "--mtp", "n_gpu_layers": "--gpu-layers",
     "n_cpu_moe": "--n-cpu-moe",
 }  # fmt: skip
@@ -233,11 +233,6 @@ plan_options = joined(
                  show_default=True, help="The program that is to run it."),
     click.option("--dry-run", is_flag=True,
                  help="Ask llama.cpp what it would allocate; loads no weights."),
-    click.option("--log", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 metavar="FILE",
-                 help="Compare with what llama-server's log tells (-lv 4 or --log-jsonl)."),
-    click.option("--calibrate", is_flag=True,
-                 help="With --log: plan with what the log says about the GPU."),
     json_option,
 )  # fmt: skip
 
@@ -250,8 +245,6 @@ def command(
     *,
     target: "Target",
     dry_run: bool,
-    log: Path | None,
-    calibrate: bool,
     as_json: bool,
     **options: object,
 ) -> None:
@@ -276,19 +269,13 @@ def command(
 
     planner = user_planner()
     if (repository := parse_repository(model)) is not None:
-        _check_for_repository({**options, "dry_run": dry_run, "log": log})
+        _check_for_repository({**options, "dry_run": dry_run})
         _print_repository(repository, target, planner, as_json=as_json, options=options)
         return
     plan = planner.plan(setup_of_options(model, target, planner, options))
     if dry_run:
         plan = _dry_run(plan)
-    if calibrate:
-        from app.cli.plan_output import learn
-
-        if log is None:
-            raise click.UsageError("--calibrate learns from a log: name it with --log")
-        learn(plan, log)
-    _print(plan, planner, log, as_json=as_json)
+    _print(plan, planner, as_json=as_json)
     for note in types_notes(plan, options):
         tell(note)
 
@@ -305,17 +292,14 @@ def _dry_run(plan: "Plan") -> "Plan":
     return measured_plan(plan)
 
 
-def _print(plan: "Plan", planner: "Planner", log: Path | None, *, as_json: bool) -> None:
-    """Print a plan, or how it compares with what a server's log tells."""
-    from app.cli.plan_output import comparison_json, print_comparison, print_plan
-    from engine.planning.as_json import plan_json
-
+def _print(plan: "Plan", planner: "Planner", *, as_json: bool) -> None:
     if as_json:
-        compared = {} if log is None else {"log": comparison_json(plan, log)}
-        print_json(plan_json(plan, planner) | compared)
-    elif log is not None:
-        print_comparison(plan, log)
+        from engine.planning.as_json import plan_json
+
+        print_json(plan_json(plan, planner))
     else:
+        from app.cli.plan_output import print_plan
+
         print_plan(plan, planner)
 
 

@@ -11,7 +11,6 @@ from engine.configuration import Configuration
 from engine.model.architecture import Model
 from engine.model.ollama import model_name
 from engine.planning.explain import configuration_rows
-from engine.planning.fit import FitResult
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan
 from engine.planning.search import SearchResult
@@ -88,22 +87,6 @@ def configuration_lines(configuration: Configuration, model: Model, width: int) 
         clipped((Run(f"{name:<11}", "muted"), Run(visible(text))), width)
         for name, text in configuration_rows(configuration, model)
     ]
-
-
-def machine_lines(fit: FitResult, width: int) -> list[Line]:
-    """Which machines a model runs on, alone and together, the best first."""
-    lines: list[Line] = [(Run("machines", "heading-minor"),)] if fit.machines else []
-    name_width = max((len(each.title) for each in fit.machines), default=0)
-    for index, each in enumerate(fit.machines):
-        start = (Run(f"{visible(each.title):<{name_width}}  ", "strong" if index == 0 else ""),)
-        if each.found is None:
-            text = Run(one_line(each.refusal), "muted")
-            lines += hanging((VERDICT_SIGNS[FitVerdict.NO], Run(" "), *start), (text,), width)
-            continue
-        rows = dict(configuration_rows(each.found.configuration, fit.plan.model))
-        said = f"{rows['context']}, {rows['cache']}, {rows['layers']}"
-        lines.append(clipped((VERDICT_SIGNS[FitVerdict.FITS], Run(" "), *start, Run(said)), width))
-    return lines
 
 
 def goal_lines(found: SearchResult, width: int) -> list[Line]:

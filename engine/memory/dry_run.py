@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ ANSWER_LIMIT_S = 20.0
 MAX_TOKENS = 10 << 20
 """The longest context that a model was trained on (Llama 4 Scout): llama.cpp keeps 48 bytes of
 notes of each cell, which take it 0.2 s and 48 MB for a million."""
+OWNERS = {"draft": TermKind.DRAFT, "projector": TermKind.PROJECTOR}
 KINDS = {
     "model": TermKind.WEIGHTS,
     "KV": TermKind.KV,
@@ -205,6 +206,30 @@ def with_measured(
     formula = estimate(draft, alone, devices, target=planned.target)
     beside = _measured_devices(formula.devices, [b for b in buffers if b.owner == "draft"])
     return replace(planned, devices=tuple(map(_with_draft, own, beside)))
+
+
+def measured_bytes(
+    buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
+) -> dict[tuple[str, TermKind], int]:
+    """What buffers hold of each device and part, counted as a plan counts it.
+
+    Mapped pages whose weights lie elsewhere too are left out, as they are in the plan's weights:
+    the system may take them back. A device that the plan has not keeps llama.cpp's name.
+    """
+    found: dict[tuple[str, TermKind], int] = defaultdict(int)
+    mapped = set()
+    for buffer in buffers:
+        kind = OWNERS.get(buffer.owner) or KINDS.get(buffer.kind)
+        if kind is not None:
+            name = device_of(buffer, devices) or buffer.device
+            found[name, kind] += buffer.nbytes
+            if buffer.is_mapped:
+                mapped.add((name, kind))
+    for device in devices:
+        for kind, weights in device.mapped.items():
+            if (device.device.name, kind) in mapped:
+                found[device.device.name, kind] -= weights.reclaimable
+    return dict(found)
 
 
 def device_of(buffer: BufferSize, devices: Sequence[DeviceEstimate]) -> str | None:

@@ -156,14 +156,6 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "args": plan.arguments,
         "command": plan.command_line,
         "workers": _workers(plan),
-        "machines": [
-            {
-                "title": each.title,
-                "configuration": each.found and _configuration(each.found.configuration),
-                "refusal": each.refusal,
-            }
-            for each in fit.machines
-        ],
     }
 
 

@@ -1,18 +1,15 @@
-"""What llama.cpp itself measured, and what logs taught, beside a plan."""
+"""What llama.cpp itself measured, beside a plan."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from engine.events import BufferSize
-from engine.memory.calibration import Calibration, calibrate, write_calibrations
-from engine.memory.dry_run import DryRun, with_measured
+from engine.memory.dry_run import DryRun, measured_bytes, with_measured
 from engine.memory.gpus import nvidia_processes
-from engine.memory.server_log import measured_bytes, read_server_log
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import format_bytes
 from engine.model.architecture import read_model
-from engine.planning.planner import Plan, Planner
+from engine.planning.planner import Plan
 
 
 def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
@@ -79,19 +76,3 @@ def _program(pid: int) -> str:
         return psutil.Process(pid).name()
     except psutil.Error:
         return "another user's program"
-
-
-def learn_from_log(plan: Plan, log: Path, kept: Path) -> dict[str, Calibration]:
-    """What a log of the plan's configuration teaches about cards; it is added to the file `kept`.
-
-    The log is held against the plain formulas, not against what an earlier log made of them.
-
-    Raises:
-        LogError: the log cannot be read, or says nothing about memory.
-        CalibrationError: it says nothing about a card, or the file cannot be kept.
-    """
-    planner = Planner()
-    planner.add(plan.model)
-    found = calibrate(read_server_log(log), planner.plan(plan.setup).estimate)
-    write_calibrations(kept, found)
-    return found

@@ -9,7 +9,6 @@ from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.bandwidth import Bandwidth
-from engine.memory.calibration import Calibrations, apply_calibrations
 from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
@@ -147,7 +146,6 @@ class Planner:
         *,
         sources: ModelSources | None = None,
         loaded: tuple[BufferSize, ...] = (),
-        calibrations: Callable[[], Calibrations] = dict,
         quality: Callable[[Model], Known] = lambda _: Known(),
         speeds: Callable[[Model], ModelSpeed | None] = lambda _: None,
         bandwidths: Callable[[Device], Bandwidth | None] = lambda _: None,
@@ -159,7 +157,6 @@ class Planner:
         Args:
             sources: Where models are looked for by name.
             loaded: What this process's engine has allocated: another load would free it.
-            calibrations: Reads what logs taught about cards, once, when a plan is first asked for.
             quality: What was measured of a model's cache kinds; asked once for each model.
             speeds: How fast a model runs on this machine; asked once for each model.
             bandwidths: How fast a device's memory is read, main memory that of this machine.
@@ -173,7 +170,6 @@ class Planner:
         self._devices: dict[tuple[PlannedMachine, Target], tuple[Device, ...]] = {}
         if here is not None:
             self._devices = {(PlannedMachine(), target): here for target in TARGETS}
-        self._calibrations = lru_cache(maxsize=1)(calibrations)
         self._quality = quality
         self._bandwidths = bandwidths
         self._known: dict[Path, Known] = {}
@@ -245,15 +241,13 @@ class Planner:
         return lambda configuration: self._cost(configuration, target, machine)
 
     def _estimate(self, now: Configuration, target: Target, machine: PlannedMachine) -> Estimate:
-        found = estimate(
+        return estimate(
             self.model(now.model_path),
             now,
             self.devices(machine, target),
             target=target,
             companions=self._companions(now),
         )
-        known = self._calibrations()
-        return apply_calibrations(found, known) if known else found
 
     def _companions(self, configuration: Configuration) -> Companions:
         """The headers of the files that run beside the model."""

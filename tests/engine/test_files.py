@@ -12,6 +12,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.files import (
+    NewestEntries,
     drafting_process,
     is_file,
     open_file,
@@ -21,7 +22,6 @@ from engine.files import (
     replace_file,
     take_lock,
 )
-from engine.memory.calibration import Calibration, write_calibrations
 from engine.presets.library import save_preset
 from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportRequest
@@ -29,7 +29,7 @@ from engine.presets.programs.formats import FORMATS, write
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "calibrations.json": lambda path: write_calibrations(path, {"card": Calibration(1, None)}),
+    "entries.json": lambda path: NewestEntries(path, "cards", 1, 9, int).add("card", 1),
     "mine.toml": lambda path: save_preset(Preset(name="mine"), path.parent, replace_existing=True),
     "serve.sh": lambda path: write(SHELL, path, replace_existing=True),
 }

@@ -54,8 +54,7 @@ CASES: dict[str, Sequence[str]] = {
     "plan": (
         "MODEL", "MODEL --json", "MODEL --device 1GiB", "MODEL --preset PRESET", "STRANGE",
         "BROKEN", "MODEL --preset WRONG", "PART", "catalogue-HOSTILE", "qwen3-8b:HOSTILE",
-        "MODEL --log LOG", "MODEL --log LOG --json", "MODEL --log TOML",
-        "MODEL --log LOG --calibrate", "NAMED",
+        "NAMED",
         "MODEL --draft DRAFT", "SERVER/status.gguf", "SERVER/moved.gguf", "SERVER/body.gguf",
         "SERVER/line.gguf",
     ),
@@ -219,26 +218,17 @@ def settings_of_others(folder: Path) -> None:
 
 
 def files_of_kvchat(folder: Path) -> dict[str, Path]:
-    """Presets, results, a log and a file that is none of them."""
+    """Presets, results and a file that is none of them."""
     presets = paths.presets_dir()
     presets.mkdir(parents=True)
     found = {
         "PRESET": presets / f"{HOSTILE}.toml", "WRONG": presets / f"wrong {HOSTILE}.toml",
-        "RESULTS": folder / "results.json", "LOG": folder / f"{HOSTILE}.log",
+        "RESULTS": folder / "results.json",
         "TOML": folder / f"{HOSTILE}.toml",
     }  # fmt: skip
     found["PRESET"].write_text(f"name = 'x'\ndescription = {SPELLED}\nsystem_prompt = {SPELLED}\n")
     found["WRONG"].write_text(f"name = {SPELLED}\n{SPELLED} = {SPELLED}\nn_ctx = {SPELLED}\n")
     found["TOML"].write_text(f"{SPELLED} = {HOSTILE}\n", newline="")
-    card = "".join(HOSTILE.split())
-    rows = "model", "KV", "compute"
-    found["LOG"].write_text(
-        "llama_server: initializing\n"
-        + "".join(f"load_tensors: {card} {row} buffer size = 9.00 MiB\n" for row in rows)
-        + f"|   - GPU0 ({HOSTILE}) | 9 = 9 + ( 3 = 1 + 1 + 1) + 3 |\n"
-        + f"llama_context: n_ctx = {card}\n",
-        newline="",
-    )
     failed = PromptRecord(HOSTILE, HOSTILE, 0.0, failure=HOSTILE, notes=(HOSTILE,))
     made = results(record({"combined:auto": [1.5]}, prompt=HOSTILE, set_name=HOSTILE), failed,
                    policies=["combined:auto"])  # fmt: skip

@@ -16,11 +16,12 @@ from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
 from engine.memory.device_list import parse_devices
-from engine.memory.server_log import compare_log, read_server_log
+from engine.memory.server_log import read_buffers
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.planning.exporting import export_request
 from engine.planning.machine import PlannedMachine
+from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.workers import PROGRAM, workers_of
@@ -224,12 +225,12 @@ def test_a_chat_runs_over_two_workers_that_hold_what_was_planned(
         server.start(loading_s=120)
         replies = chat_with(Configuration.at_server(url), tmp_path / "engine.log")
         assert all(len(finished.text) > 20 for finished, _ in replies)
-        compared = compare_log(plan.estimate, read_server_log(tmp_path / "server"))
+        found = loaded_bytes(read_buffers(tmp_path / "server"), plan.estimate.devices)
     for device, log in zip(plan.estimate.devices, logs, strict=False):
         sizes = re.findall(rb"\[alloc_buffer\] device: 0, size: (\d+)", log.read_bytes())
         planned = device.total_bytes - device.term(TermKind.OVERHEAD).nbytes
         assert planned == pytest.approx(sum(map(int, sizes)), rel=0.03)
-        told = sum(row.measured_bytes for row in compared if row.device == device.device.name)
+        told = sum(found[device.device.name].values())
         assert planned == pytest.approx(told, rel=0.03)
 
 
