@@ -24,6 +24,7 @@ from engine.events import (
     FinishReason,
     Loaded,
     PromptReady,
+    RoundFinished,
     TokensCommitted,
 )
 from engine.model.ollama import model_title
@@ -309,6 +310,9 @@ class Replies:
                     self._updates.spans += added
             case PromptReady():
                 self.prompts[reply.chat_id] = event
+                reply.count(event)
+            case RoundFinished():
+                reply.count(event)
             case CacheChanged():
                 self.chat_in_context = reply.chat_id
             case Finished():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.chat.spans import TokenSpan, spans_of
 from app.store.records import StoredMessage, stats_of
-from engine.events import Finished, GenerationStats, TokensCommitted
+from engine.events import Finished, GenerationStats, PromptReady, RoundFinished, TokensCommitted
 from engine.files import FileLock
 
 SAVE_EVERY_S = 0.4
@@ -51,6 +51,10 @@ class RunningReply:
         self._token_ids: list[int] | None = list(self.known_ids)
         if self.resumed_text and not self._token_ids:
             self._token_ids = None
+        self._ready: PromptReady | None = None
+        self._rounds: list[RoundFinished] = []
+        """What was counted of this part: its statistics where the engine ends without any."""
+        self._n_emitted = 0
         self._saved_at = 0.0
         self._has_unsaved = False
 
@@ -103,11 +107,23 @@ class RunningReply:
         return stats_of(self.resumed) if self.resumed is not None else None
 
     def _whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
-        """The statistics of the reply together with the part that was there before."""
+        """The statistics of the whole reply; None where its first part was not counted."""
         before = self.stats_before
-        if before is None or of_this_part is None:
+        if of_this_part is None or not self.resumed_text:
             return of_this_part or before
-        return before + of_this_part
+        return None if before is None else before + of_this_part
+
+    def _counted(self) -> GenerationStats | None:
+        """The statistics of this part as far as it came; None where nothing did."""
+        if not self.has_begun:
+            return None
+        ready = self._ready or PromptReady(0)
+        counted = GenerationStats(
+            n_prompt=ready.n_prompt,
+            n_reused=ready.n_hot + ready.n_warm + ready.n_cold,
+            prefill_s=ready.elapsed_s,
+        )
+        return replace(counted.with_rounds(self._rounds), n_emitted=self._n_emitted)
 
     def ended(self, reason: str, event: Finished | None) -> StoredMessage:
         """The message as the reply ended.
@@ -119,7 +135,7 @@ class RunningReply:
         start = self.resumed
         if event is None and not self.has_begun and start and start.id == self.message_id:
             return replace(start, finish_reason=reason)
-        stats = self._whole_stats(event.stats if event else None)
+        stats = self._whole_stats(event.stats if event else self._counted())
         return replace(
             self.message,
             content=event.text if event else self.text,
@@ -144,9 +160,17 @@ class RunningReply:
         self.spans += added
         if self._token_ids is not None:
             self._token_ids += [token.token for token in event.tokens]
+        self._n_emitted += len(event.tokens) + event.n_unnamed
         self.has_begun |= bool(event.tokens or event.text)
         self._has_unsaved = True
         return added
+
+    def count(self, event: PromptReady | RoundFinished) -> None:
+        """Note what the engine counted."""
+        if isinstance(event, PromptReady):
+            self._ready = event
+        else:
+            self._rounds.append(event)
 
     def is_due(self, now: float) -> bool:
         """Whether a partial save is due; counts as done when it is."""

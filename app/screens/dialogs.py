@@ -193,6 +193,9 @@ class PickScreen(ModalScreen[Key | None]):
         self._tabs = tabs
         self._dialog_classes = classes
         self._search = ""
+        self.awaits_rows = False
+        """More rows come: enter without any takes the first that matches then."""
+        self._takes_next = False
 
     def compose(self) -> ComposeResult:
         with Vertical(classes=f"dialog -wide {self._dialog_classes}", id="plan-pick"):
@@ -242,6 +245,9 @@ class PickScreen(ModalScreen[Key | None]):
     def on_select_list_picked(self, message: SelectList.Picked) -> None:
         self.picked(self._shown[message.index].key)
 
+    def on_select_list_missed(self) -> None:
+        self._takes_next = self.awaits_rows
+
     def on_key(self, event: events.Key) -> None:
         if event.key == "backspace" and self._search:
             self._search = self._search[:-1]
@@ -267,6 +273,7 @@ class PickScreen(ModalScreen[Key | None]):
 
     def _narrow_anew(self) -> None:
         """Show what matches, the first row marked."""
+        self._takes_next = False
         self._narrow(None)
         self.query_one(SelectList).action_go(0)
 
@@ -276,6 +283,9 @@ class PickScreen(ModalScreen[Key | None]):
             self._shown = [typed]
         self.query_one(SelectList).show_rows(self._shown, mark)
         self._show_below()
+        if self._takes_next and self._shown:
+            self._takes_next = False
+            self.picked(self._shown[0].key)
 
     def _show_below(self) -> None:
         parts = (f"“{self._search}”" if self._search else "", self._count(), self._note)

@@ -67,6 +67,10 @@ def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:
     return clipped(runs, width)
 
 
+ADD = "\0add"
+"""Key of the row that leads to where a model is installed or opened."""
+
+
 def folders_text(folders: Sequence[Path]) -> str:
     """Where was looked: the first two folders, and how many more."""
     named = ", ".join(visible(str(folder)) for folder in folders[:2])
@@ -190,6 +194,7 @@ class ModelsScreen(PickScreen[str]):
 
     def _fill(self) -> None:
         self._options = ()
+        self.awaits_rows = not self._is_catalog
         if self._is_catalog:
             note = f"as {self._quantization} (◂ ▸) · what fits and is quick first"
             self.show_all((), note="reading the catalogue …")
@@ -241,13 +246,24 @@ class ModelsScreen(PickScreen[str]):
                 call_if_open(self, self._show, shown, f"{note} · {len(found)} judged …")
         if is_ranked:
             found = rank_options(found)
-        call_if_open(self, self._show if found else self._show_none, found, note)
+        call_if_open(self, self._show_last, found, note)
 
     def _show_none(self, options: list[ModelOption], note: str) -> None:
-        """Go on to the catalogue, once, where this machine has no model."""
+        """Lead on where this machine has no model: to ways to get one, or to the catalogue."""
         self._show(options, f"no model was found {note}")
-        if not self._is_catalog and not self._has_turned:
+        if self._is_catalog:
+            return
+        if self._add is not None:
+            words = "installs the starter model, or opens a file by its path"
+            line = partial(clipped, (Run("  "), Run(words, "accent")))
+            self.show_all([Row(ADD, line, words=words)], note=self._note)
+        elif not self._has_turned:
             self.action_next_tab()
+
+    def _show_last(self, options: list[ModelOption], note: str) -> None:
+        show = self._show if options else self._show_none
+        show(options, note)
+        self.awaits_rows = self._takes_next = False
 
     def _show(self, options: list[ModelOption], note: str) -> None:
         if self._progress is not None and not self._is_catalog:
@@ -287,6 +303,9 @@ class ModelsScreen(PickScreen[str]):
 
     def picked(self, key: str) -> None:
         """Close with a model; to load one of the catalogue, ask the hub for it first."""
+        if key == ADD:
+            self.action_add()
+            return
         entry = self._entries.get(key)
         if self._purpose == "load" and entry is not None and entry.problem:
             self.notify(entry.problem, severity="error")
@@ -352,7 +371,8 @@ class ModelsScreen(PickScreen[str]):
     def action_add(self) -> None:
         if self._add is not None:
             self.dismiss(None)
-            self._add()
+            # A screen that is gone hears no answer of one that it opens.
+            self.app.call_later(self._add)
 
 
 def _catalog_facts(model: Model) -> tuple[str, ...]:

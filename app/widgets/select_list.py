@@ -72,6 +72,10 @@ class SelectList(ScrollView, Ink, can_focus=True):
 
         index: int
 
+    @dataclass
+    class Missed(Message):
+        """Enter was pressed while there was no row."""
+
     def __init__(
         self,
         *,
@@ -167,7 +171,9 @@ class SelectList(ScrollView, Ink, can_focus=True):
 
     def action_pick(self) -> None:
         """Take the marked row."""
-        if self.rows and self.rows[self.index].is_enabled:
+        if not self.rows:
+            self.post_message(self.Missed())
+        elif self.rows[self.index].is_enabled:
             self.post_message(self.Picked(self.index))
 
     def on_click(self, event: events.Click) -> None:

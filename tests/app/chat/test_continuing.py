@@ -79,6 +79,46 @@ def test_the_statistics_of_both_parts_are_added_up(tmp_path: Path, clock: Clock)
     assert whole.stats["n_emitted"] == len(whole.token_ids or ())
 
 
+@pytest.mark.parametrize("how", ["another load", "fork", "close", "engine ends"])
+def test_a_reply_that_was_cut_without_a_word_of_the_engine_counts_all_of_its_tokens(
+    tmp_path: Path, clock: Clock, how: str
+) -> None:
+    dies_after = 6 if how == "engine ends" else None
+    script = Script(replies=(FIRST, SECOND), tps=20, dies_after=dies_after)
+    controller, client = loaded(tmp_path, clock, script)
+    controller.send("count")
+    for _ in range(4):
+        clock.now += 0.1
+        controller.poll()
+    match how:
+        case "another load":
+            controller.load(CONFIGURATION)
+        case "fork":
+            controller.fork(controller.entries()[-1].key)
+        case "close":
+            controller.begin_close()
+            client.is_closed = False
+    client.script = replace(script, dies_after=None)
+    controller.load(CONFIGURATION)
+    controller.poll()
+    cut = controller.history.message(controller.entries()[-1].key)
+    assert cut.stats is not None
+    assert cut.stats["n_emitted"] == len(cut.token_ids or ()) > 0
+    assert controller.continue_reply()
+    finished(controller, clock)
+    whole = controller.history.message(cut.id)
+    assert whole.stats is not None
+    assert whole.stats["n_emitted"] == len(whole.token_ids or ()) > len(cut.token_ids or ())
+
+
+def test_a_reply_whose_beginning_nobody_counted_has_no_counts(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = stopped(tmp_path, clock)
+    cut = controller.history.message(controller.entries()[-1].key)
+    controller.edit(cut.id, f"{cut.content} and my own words")
+    finished(controller, clock)
+    assert controller.history.message(controller.entries()[-1].key).stats is None
+
+
 def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -96,7 +96,9 @@ class Sources:
 
 
 def compare(sources: Sources) -> AnyScreen:
-    return CompareScreen(sources.controller, sources.text, presets_dir=sources.folder)
+    return CompareScreen(
+        sources.controller, sources.text, folder=sources.folder, presets_dir=sources.folder
+    )
 
 
 def export(sources: Sources) -> AnyScreen:
@@ -229,7 +231,7 @@ async def test_leaving_says_that_it_saves_until_all_is_saved(
     controller = Conversation(client, store, sampling=SamplingSettings())
     application = KvchatApp(controller, services(tmp_path), configuration=CONFIGURATION)
     left: list[bool] = []
-    monkeypatch.setattr(KvchatApp, "exit", lambda _: left.append(True))
+    monkeypatch.setattr(KvchatApp, "exit", lambda _, **__: left.append(True))
     async with application.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
         await ask(pilot, chat, "go")

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from app.render.lines import plain
 from app.screens.dialogs import AskYes
-from app.screens.downloads import DownloadScreen, HubScreen, progress_text
+from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen, progress_text
 from app.screens.models import ModelsScreen
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList
@@ -118,6 +118,66 @@ async def test_a_long_scan_says_how_far_it_is_until_it_ends(tmp_path: Path) -> N
         await wait_until(pilot, lambda: screen.query_one(TabStrip).active == 1)
         await pilot.pause(0.3)
         assert "looking" not in text_of(screen)
+
+
+async def test_enter_before_the_models_are_found_takes_the_one_that_was_typed(
+    tmp_path: Path,
+) -> None:
+    entries, may_end = entries_of(tmp_path, 40), threading.Event()
+
+    def scan() -> list[ModelEntry]:
+        may_end.wait(10)
+        return entries
+
+    screen = ModelsScreen(scan, [tmp_path], lambda: None, None, purpose="load")
+    app, _ = make_app(tmp_path)
+    chosen: list[object] = []
+    async with app.run_test() as pilot:
+        await ready(pilot)
+        app.push_screen(screen, chosen.append)
+        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await pilot.press(*"39", "enter")
+        assert not chosen
+        may_end.set()
+        await wait_until(pilot, lambda: chosen)
+    assert chosen == [str(entries[39].path)]
+
+
+async def test_enter_for_what_is_not_found_takes_nothing_later(tmp_path: Path) -> None:
+    entries, may_end = entries_of(tmp_path, 3), threading.Event()
+
+    def scan() -> list[ModelEntry]:
+        may_end.wait(10)
+        return entries
+
+    screen = ModelsScreen(scan, [tmp_path], lambda: None, None, purpose="load")
+    app, _ = make_app(tmp_path)
+    async with app.run_test() as pilot:
+        await ready(pilot)
+        app.push_screen(screen)
+        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await pilot.press(*"xyz", "enter")
+        may_end.set()
+        await wait_until(pilot, lambda: "0 of 3 models" in text_of(screen))
+        await pilot.press("backspace", "backspace", "backspace")
+        await wait_until(pilot, lambda: "model 0" in rows_of(screen))
+        assert app.screen is screen
+
+
+async def test_the_list_without_models_leads_to_the_starter_and_to_files(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        models = app.screen
+        await wait_until(pilot, lambda: "starter" in rows_of(models))
+        await pilot.press("i", "enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("i")
+        await wait_until(pilot, lambda: client.loads)
 
 
 async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
