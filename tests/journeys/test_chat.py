@@ -222,7 +222,10 @@ def test_an_export_is_imported_as_the_same_settings(kvchat: Kvchat) -> None:
         kvchat.run("export", "smollm2", "--format", "shell", *typed)
     )
     kvchat.run("import", "serve.sh", "--name", "back", "--save")
-    plan = kvchat.json("plan", "smollm2", "--preset", "back", "--json")
-    direct = kvchat.json("plan", "smollm2", "--json", "--target", "llama-server", *typed)
-    for key in ("n_ctx", "type_k", "type_v", "n_slots", "n_threads"):
-        assert plan["configuration"][key] == direct["configuration"][key], key
+    target = ("--target", "llama-server", "--json")
+    there = kvchat.json("plan", "smollm2", *typed, *target)
+    back = kvchat.json("plan", "smollm2", "--preset", "back", *target)
+    assert there["n_ctx"] == back["n_ctx"] == 2048
+    for one, other in zip(there["devices"], back["devices"], strict=True):
+        for what in ("weights_bytes", "kv_bytes", "compute_bytes"):
+            assert one[what] == other[what], what
