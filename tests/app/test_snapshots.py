@@ -13,11 +13,13 @@ from textual.pilot import Pilot
 
 from app.application import KvchatApp
 from app.screens.chat import ChatScreen
-from tests.fakes_app import answered, make_controller, ready, services, wait_until
+from tests.fakes_app import NARROW, answered, make_controller, ready, services, wait_until
 from tests.fakes_client import CONFIGURATION, Script
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-SIZES = ((80, 24), (120, 40), (200, 60))
+SIZES = (NARROW, (120, 40), (200, 60))
+MEASURED = "plan +0.3%"
+"""Stands in the memory panel once all of it is known; narrow screens show another panel."""
 HOME = Path("/home/user/kvchat")
 """Where the screens say that files are; nothing is there."""
 NOW = 1_700_000_000.0
@@ -81,6 +83,7 @@ async def test_a_screen_is_as_it_was(
     app = KvchatApp(controller, services(HOME), configuration=CONFIGURATION)
     async with app.run_test(size=size) as pilot:
         screen = await ready(pilot)
+        await wait_until(pilot, lambda: size == NARROW or MEASURED in text_of(pilot))
         await SITUATIONS[situation](pilot, screen)
         shown = await settled(pilot)
     path = SNAPSHOTS / f"{situation}-{size[0]}x{size[1]}.txt"
