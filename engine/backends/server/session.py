@@ -18,7 +18,6 @@ from engine.backends.server.http import (
     TimeLimits,
 )
 from engine.backends.server.llama_server import LlamaServer
-from engine.backends.server.ollama import Ollama
 from engine.backends.server.openai import OpenAI
 from engine.backends.server.served_reply import MOST_TEXT, ServedReply
 from engine.background import PAUSES_S, ThreadFault, start_thread
@@ -356,8 +355,6 @@ class ServerSession:
         match facts.program:
             case "llama-server":
                 return LlamaServer(self._http, facts)
-            case "Ollama":
-                return Ollama(self._http, facts)
             case _:
                 return OpenAI(self._http, facts)
 
