@@ -234,9 +234,8 @@ class ServerSession:
     def _watch(self) -> None:
         last, idle_since = ServerTold(()), time.monotonic()
         while not self._is_closed:
-            is_new = self._is_asked.is_set()
             self._is_asked.clear()
-            told = self._counters.told(is_new_interval=is_new)
+            told = self._counters.told()
             if told != last:
                 self._tell(told)
                 last = told
