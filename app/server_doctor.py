@@ -36,7 +36,6 @@ def check_server(
     try:
         facts = session.facts
         yield Check("server", "ok", f"{facts.program} {facts.version}".strip() + f" at {url}")
-        session.look()  # what the trial adds to its counters is told behind it
         yield _models(facts)
         yield _context(facts)
         yield from _counters(facts)

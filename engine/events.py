@@ -246,19 +246,6 @@ class ThreadsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class CostsMeasured:
-    """What batches cost on this machine, as far as rounds have shown it."""
-
-    points: tuple[tuple[int, float], ...]
-    """Measured numbers of rows, rising, and their time in plain steps; one row is 1."""
-    plain_step_s: float | None
-    """Time of one plain step, in seconds."""
-    curve: tuple[float, ...] = ()
-    """What batches of one row, two rows and so on are taken to cost, in plain steps: measured,
-    drawn straight between measured numbers, guessed beyond them."""
-
-
-@dataclass(frozen=True, slots=True)
 class CacheChanged:
     """The cells of the target's context."""
 
@@ -593,7 +580,6 @@ Event = (
     | TokensCommitted
     | Thinking
     | RoundFinished
-    | CostsMeasured
     | ThreadsChanged
     | CacheChanged
     | TiersChanged
@@ -608,6 +594,6 @@ Event = (
 )
 
 ENGINE_EVENTS = (
-    Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged, ServerTold, Waiting,
+    Loaded, CacheChanged, ThreadsChanged, TiersChanged, ServerTold, Waiting,
 )  # fmt: skip
 """Events of the engine itself, whoever asked for the reply that runs."""

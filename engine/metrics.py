@@ -1,4 +1,4 @@
-"""Counters and gauges of a running engine, taken from its events alone.
+"""Counters and gauges of a running engine, from its events and the sums of `Finished.stats`.
 
 A `Metrics` is handed each event as it comes; a scrape finds the text of `prometheus()` (exposition
 format 0.0.4, https://prometheus.io/docs/instrumenting/exposition_formats/).
@@ -8,24 +8,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from engine.cache.report import CacheReport
 from engine.events import (
     CacheChanged,
     Event,
     Failed,
     Finished,
+    GenerationStats,
     Loaded,
-    PromptReady,
-    RoundFinished,
     ThreadsChanged,
     TiersChanged,
-    TokensCommitted,
     WorkerStopped,
 )
 
 PREFIX = "kvchat_"
-NOBODY = "none"
-"""The source of a round without a guess."""
 
 
 class MetricKind(StrEnum):
@@ -61,20 +56,17 @@ STOPS = _counter("engine_stops", "Times that the engine's process was gone.")
 PROMPT_TOKENS = _counter("prompt_tokens", "Tokens of prompts.")
 REUSED_TOKENS = _counter("reused_tokens", "Tokens of prompts that were not computed again.")
 PROMPT_SECONDS = _counter("prompt_seconds", "Time of reading prompts.")
-TOKENS = _counter("tokens", "Tokens of replies, by where each came from.", "kind")
-ROUNDS = _counter("rounds", "Passes through the model, by who guessed.", "source")
+TOKENS = _counter("tokens", "Tokens of replies.")
+ROUNDS = _counter("rounds", "Passes through the model.")
 DRAFTED = _counter("drafted_tokens", "Tokens that were guessed.", "source")
 VERIFIED = _counter("verified_tokens", "Guessed tokens that were in a batch.", "source")
 EXAMINED = _counter("examined_tokens", "Verified tokens up to the first miss.", "source")
 ACCEPTED = _counter("accepted_tokens", "Verified tokens that became text.", "source")
 NEAR_TIES = _counter("near_ties", "Rows whose best two tokens rounding may swap.")
-DRAFT_SECONDS = _counter("draft_seconds", "Time of guessing.")
-VERIFY_SECONDS = _counter("verify_seconds", "Time of passes through the model.")
-DECODE_SECONDS = _counter("decode_seconds", "Time of whole rounds.")
+DECODE_SECONDS = _counter("decode_seconds", "Time of decoding.")
 CACHE_COUNTS = _counter("cache", "What became of prompts and kept states, by event.", "event")
 
 ACCEPTANCE = _gauge("acceptance_rate", "Accepted tokens over verified ones, of all replies.")
-DRAFT_LENGTH = _gauge("draft_length", "Tokens wanted for the next round.")
 PLAIN_STEP = _gauge("plain_step_seconds", "Measured time of one plain step.")
 CELLS_USED = _gauge("context_used_cells", "Cells of the context that hold a token.")
 CELLS = _gauge("context_cells", "Cells of the context.")
@@ -93,68 +85,102 @@ METRICS = tuple(value for value in dict(globals()).values() if isinstance(value,
 """Every figure, in the order of the text."""
 
 Labels = tuple[str, ...]
-Change = tuple[Metric, float | None, Labels]
-"""A figure, what is added to a counter or set of a gauge, and the labels' values."""
+Sample = tuple[Metric, Labels, float | None]
 
 
 class Metrics:
-    """The figures as far as events have told; a counter without labels begins at 0."""
+    """The figures as far as events have told; a counter without labels begins at 0.
+
+    What replies count is the sum of `Finished.stats`.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[Metric, dict[Labels, float]] = {}
         self.reset()
 
     def reset(self) -> None:
         """Begin again."""
-        self._values = {
-            metric: {(): 0.0} if metric.kind is MetricKind.COUNTER and not metric.labels else {}
-            for metric in METRICS
-        }
+        self._of_engine: dict[tuple[Metric, Labels], float] = {}
+        self._stats = GenerationStats()
+        self._last = GenerationStats()
+        self._n_prompt = self._n_reused = 0
 
     def observe(self, event: Event) -> None:
         """Take an event of a session, a worker or a client; those without a figure are ignored."""
-        for metric, value, labels in _changes(event):
-            values = self._values[metric]
-            if value is None:
-                values.pop(labels, None)
-            elif metric.kind is MetricKind.COUNTER:
-                values[labels] = values.get(labels, 0.0) + value
-            else:
-                values[labels] = value
-        if isinstance(event, RoundFinished) and (verified := self.total(VERIFIED)):
-            self._values[ACCEPTANCE][()] = self.total(ACCEPTED) / verified
-        if isinstance(event, TiersChanged):
-            # The engine counts these since its start: they are taken over, not added up.
-            self._values[CACHE_COUNTS] = dict(_counted(event.report))
+        match event:
+            case Finished(reason=reason, stats=stats):
+                self._add(REPLIES, (reason,))
+                self._stats, self._last = self._stats + stats, stats
+                self._n_prompt += stats.n_prompt or 0
+                self._n_reused += stats.n_reused or 0
+            case Failed():
+                self._add(FAILURES)
+            case WorkerStopped():
+                self._add(STOPS)
+            case _:
+                for metric, labels, value in _told(event):
+                    self._of_engine[metric, labels] = value or 0.0
+
+    def _add(self, metric: Metric, labels: Labels = ()) -> None:
+        known = self._of_engine.get((metric, labels), 0.0)
+        self._of_engine[metric, labels] = known + 1
+
+    def _values(self) -> dict[Metric, dict[Labels, float]]:
+        values: dict[Metric, dict[Labels, float]] = {
+            metric: {(): 0.0} if metric.kind is MetricKind.COUNTER and not metric.labels else {}
+            for metric in METRICS
+        }
+        of_engine = ((metric, labels, value) for (metric, labels), value in self._of_engine.items())
+        for metric, labels, value in (*of_engine, *self._of_replies()):
+            if value is not None:
+                values[metric][labels] = value
+        return values
+
+    def _of_replies(self) -> Iterator[Sample]:
+        stats, last = self._stats, self._last
+        yield PROMPT_TOKENS, (), self._n_prompt
+        yield REUSED_TOKENS, (), self._n_reused
+        yield PROMPT_SECONDS, (), stats.prefill_s
+        yield TOKENS, (), stats.n_emitted or 0
+        yield ROUNDS, (), stats.n_rounds
+        for source, counts in stats.by_source.items():
+            yield DRAFTED, (source,), counts.n_drafted
+            yield VERIFIED, (source,), counts.n_verified
+            yield EXAMINED, (source,), counts.n_examined
+            yield ACCEPTED, (source,), counts.n_accepted
+        yield NEAR_TIES, (), stats.n_near_ties
+        yield DECODE_SECONDS, (), stats.decode_s
+        yield ACCEPTANCE, (), stats.acceptance_rate
+        yield PLAIN_STEP, (), last.plain_step_s
+        yield FIRST_TOKEN, (), last.first_token_s
+        yield DECODE_TPS, (), last.decode_tps
+        yield SPEEDUP, (), last.speedup
+        yield SAVED, (), last.saved_s
 
     def value(self, metric: Metric, **labels: str) -> float | None:
         """A figure under its labels; None before any event told it."""
-        return self._values[metric].get(tuple(labels[name] for name in metric.labels))
+        return self._values()[metric].get(tuple(labels[name] for name in metric.labels))
 
     def total(self, metric: Metric) -> float:
         """The sum of a figure over its labels."""
-        return sum(self._values[metric].values())
+        return sum(self._values()[metric].values())
 
     def samples(self) -> Iterator[tuple[Metric, Mapping[str, str], float]]:
         """Every figure that there is, with its labels."""
-        for metric, values in self._values.items():
+        for metric, values in self._values().items():
             for labels, value in values.items():
                 yield metric, dict(zip(metric.labels, labels, strict=True)), value
 
     def summary(self) -> str:
         """What was generated and what drafts brought, as a few lines to show."""
-        n_tokens, n_rounds = self.total(TOKENS), self.total(ROUNDS)
-        n_verified, n_accepted = self.total(VERIFIED), self.total(ACCEPTED)
-        rate, speedup = self.value(ACCEPTANCE), self.value(SPEEDUP)
-        drafting_s, verifying_s = self.total(DRAFT_SECONDS), self.total(VERIFY_SECONDS)
+        stats, speedup = self._stats, self._last.speedup
+        rate, n_tokens = stats.acceptance_rate, stats.n_emitted or 0
         return "\n".join(
             (
-                f"tokens      {n_tokens:.0f} in {n_rounds:.0f} rounds"
-                + (f", {n_tokens / n_rounds:.2f} a round" if n_rounds else ""),
-                f"verified    {n_verified:.0f}: {n_accepted:.0f} accepted, "
-                f"{n_verified - n_accepted:.0f} refuted"
-                + (f" ({rate:.0%} right)" if rate is not None else ""),
-                f"time        {drafting_s:.3f} s drafting, {verifying_s:.3f} s verifying",
+                f"tokens      {n_tokens} in {stats.n_rounds} rounds"
+                + (f", {n_tokens / stats.n_rounds:.2f} a round" if stats.n_rounds else ""),
+                f"verified    {stats.n_verified}: {stats.n_accepted} accepted, "
+                f"{stats.n_refuted} refuted" + (f" ({rate:.0%} right)" if rate is not None else ""),
+                f"time        {stats.decode_s:.3f} s decoding",
                 "speed-up    "
                 + (f"{speedup:.2f}" if speedup is not None else "unknown: nothing to compare"),
             )
@@ -173,88 +199,40 @@ class Metrics:
         return "\n".join((*lines, ""))
 
 
-def _changes(event: Event) -> Iterator[Change]:
-    yield from _of_engine(event)
-    yield from _of_reply(event)
-
-
-def _of_engine(event: Event) -> Iterator[Change]:
+def _told(event: Event) -> Iterator[Sample]:
+    """What an event says of the engine itself."""
     match event:
         case Loaded():
             yield from _loaded(event)
         case CacheChanged(n_used=n_used, n_cells=n_cells, kv_bytes=kv_bytes):
-            yield CELLS_USED, n_used, ()
-            yield CELLS, n_cells, ()
-            yield KV_BYTES, kv_bytes, ()
+            yield CELLS_USED, (), n_used
+            yield CELLS, (), n_cells
+            if kv_bytes is not None:
+                yield KV_BYTES, (), kv_bytes
         case TiersChanged(report=report):
             for tier in report.tiers:
-                yield TIER_BYTES, tier.nbytes, (tier.name,)
-                yield TIER_TOKENS, tier.n_tokens, (tier.name,)
+                yield TIER_BYTES, (tier.name,), tier.nbytes
+                yield TIER_TOKENS, (tier.name,), tier.n_tokens
+            for name, value in asdict(report.counts).items():
+                if name.startswith("n_"):
+                    yield CACHE_COUNTS, (name.removeprefix("n_"),), value
         case ThreadsChanged(n_decode=n_decode, n_prefill=n_prefill):
             yield from _threads((n_decode, n_prefill))
-        case WorkerStopped():
-            yield STOPS, 1, ()
         case _:
             return
 
 
-def _of_reply(event: Event) -> Iterator[Change]:
-    match event:
-        case PromptReady(n_prompt=n_prompt, n_reused=n_reused, elapsed_s=elapsed_s):
-            yield PROMPT_TOKENS, n_prompt, ()
-            yield REUSED_TOKENS, n_reused, ()
-            yield PROMPT_SECONDS, elapsed_s, ()
-        case TokensCommitted(tokens=tokens):
-            for token in tokens:
-                yield TOKENS, 1, (token.kind,)
-        case RoundFinished():
-            yield from _round(event)
-        case Finished(reason=reason, stats=stats):
-            yield REPLIES, 1, (reason,)
-            yield FIRST_TOKEN, stats.first_token_s, ()
-            yield DECODE_TPS, stats.decode_tps, ()
-            yield SPEEDUP, stats.speedup, ()
-            yield SAVED, stats.saved_s, ()
-        case Failed():
-            yield FAILURES, 1, ()
-        case _:
-            return
-
-
-def _loaded(event: Loaded) -> Iterator[Change]:
-    yield LOAD_SECONDS, event.elapsed_s, ()
+def _loaded(event: Loaded) -> Iterator[Sample]:
+    yield LOAD_SECONDS, (), event.elapsed_s
     for buffer in event.buffers:
-        yield BUFFER_BYTES, buffer.nbytes, (buffer.owner, buffer.kind, buffer.device)
+        yield BUFFER_BYTES, (buffer.owner, buffer.kind, buffer.device), buffer.nbytes
     if event.n_threads is not None:
         yield from _threads(event.n_threads)
 
 
-def _threads(n_threads: tuple[int, int]) -> Iterator[Change]:
+def _threads(n_threads: tuple[int, int]) -> Iterator[Sample]:
     for phase, number in zip(("decode", "prefill"), n_threads, strict=True):
-        yield THREADS, number, (phase,)
-
-
-def _round(event: RoundFinished) -> Iterator[Change]:
-    source = (event.source or NOBODY,)
-    yield ROUNDS, 1, source
-    if event.source is not None:
-        yield DRAFTED, event.n_drafted, source
-        yield VERIFIED, event.n_verified, source
-        yield EXAMINED, event.n_examined, source
-        yield ACCEPTED, event.n_accepted, source
-    yield NEAR_TIES, event.n_near_ties, ()
-    yield DRAFT_SECONDS, event.draft_s, ()
-    yield VERIFY_SECONDS, event.verify_s, ()
-    yield DECODE_SECONDS, event.elapsed_s, ()
-    yield DRAFT_LENGTH, event.next_length, ()
-    yield PLAIN_STEP, event.plain_step_s, ()
-
-
-def _counted(report: CacheReport) -> Iterator[tuple[Labels, float]]:
-    """The cache's counts by name, such as `hits`."""
-    for name, value in asdict(report.counts).items():
-        if name.startswith("n_"):
-            yield (name.removeprefix("n_"),), value
+        yield THREADS, (phase,), number
 
 
 def _number(value: float) -> str:

@@ -66,9 +66,6 @@ class GenerationRequest:
     seed: int | None = None
     """Seed of the noise; None draws a fresh one. With a seed the first token is computed as it will
     be when the prompt is in the cache, which takes a pass more and makes the reply repeatable."""
-    past_replies: tuple[tuple[int, ...], ...] = ()
-    """What the model said before, oldest first, as token ids of its vocabulary: material for drafts
-    and no part of the prompt."""
     owner: str = ""
     """Whose tokens these are, such as `chat:12`: names kept states; empty names nobody."""
     continues: tuple[int, ...] = ()

@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "/health": {"status": "ok"},
                 "/slots": [{"id": 0, "speculative": True, "is_processing": told.is_at_work}],
             },
-            "Ollama": {"/api/version": {"version": "0.12.0"}, "/api/ps": {"models": []}},
+            "Ollama": {"/api/version": {"version": "0.12.0"}},
             "vLLM": {"/version": {"version": "0.32.0"}},
             "SGLang": {"/server_info": {"version": "0.5.23"}},
             "OpenAI": {},
@@ -190,11 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._asked(body)
         if not self._is_let_in():
             return
-        if self.path == "/api/show":
-            shown = {"details": {"quantization_level": "Q4_0"}}
-            seeing = {"capabilities": ["completion", "vision"]} if self.told.sees_images else {}
-            self._answer(json.dumps({**shown, **seeing}).encode())
-        elif self.path == "/apply-template":
+        if self.path == "/apply-template":
             said = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
             self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
         elif self.path == "/detokenize":
@@ -325,8 +321,6 @@ class _Handler(BaseHTTPRequestHandler):
                     "tokens_predicted": number + 1,
                     "timings": _timings(number + 1),
                 }
-            case "Ollama":
-                return {"message": {"content": word}, "done": False}
             case "vLLM":
                 usage = {"prompt_tokens": 9, "completion_tokens": number + 1}
                 return {"choices": [{"delta": {"content": word}}], "usage": usage}
@@ -338,9 +332,6 @@ class _Handler(BaseHTTPRequestHandler):
         match self.told.kind:
             case "llama-server":
                 return [{"stop_type": "word", "timings": _timings(n)}]
-            case "Ollama":
-                return [{"done": True, "done_reason": "stop", "prompt_eval_count": 9,
-                         "eval_count": n, "eval_duration": 10**9}]  # fmt: skip
             case _:
                 usage = {"prompt_tokens": 9, "completion_tokens": n,
                          "prompt_tokens_details": {"cached_tokens": 4}}  # fmt: skip
@@ -351,7 +342,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _event(self, said: Mapping[str, object]) -> None:
         data = json.dumps(_with(said, self.told.numbers)).encode()
-        self._write(data + b"\n" if self.told.kind == "Ollama" else b"data: " + data + b"\n\n")
+        self._write(b"data: " + data + b"\n\n")
 
     def _write(self, data: bytes) -> None:
         self.wfile.write(data)

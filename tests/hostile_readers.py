@@ -542,12 +542,11 @@ def _served(data: bytes) -> Iterator[str]:
         yield str(ask_facts(http, None))
     except EngineError as error:
         yield str(error)
-    for is_sse in (True, False):
-        try:
-            reply = ServedReply(GenerationRequest(), 0, "", "")
-            yield from map(str, http.stream("/x", {}, Cancellation(), reply, is_sse=is_sse))
-        except EngineError as error:
-            yield str(error)
+    try:
+        reply = ServedReply(GenerationRequest(), 0, "", "")
+        yield from map(str, http.stream("/x", {}, Cancellation(), reply))
+    except EngineError as error:
+        yield str(error)
     http.close()
 
 

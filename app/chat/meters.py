@@ -18,7 +18,6 @@ from engine.cache.report import CacheNote
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import (
     CacheChanged,
-    CostsMeasured,
     Event,
     Failed,
     Finished,
@@ -322,7 +321,7 @@ class Meters:
                 self._engine = replace(
                     self._engine, tiers=event.report, cache_log=tuple(self._notes)
                 )
-            case CostsMeasured() | ThreadsChanged() | ServerTold() | Waiting():
+            case ThreadsChanged() | ServerTold() | Waiting():
                 self._engine = _with(self._engine, event)
             case SpeculationChanged(predictor, controller, note):
                 self._engine = replace(
@@ -370,11 +369,9 @@ class Meters:
 
 
 def _with(
-    snapshot: CockpitSnapshot, event: CostsMeasured | ThreadsChanged | ServerTold | Waiting
+    snapshot: CockpitSnapshot, event: ThreadsChanged | ServerTold | Waiting
 ) -> CockpitSnapshot:
     match event:
-        case CostsMeasured():
-            return replace(snapshot, costs=event)
         case ThreadsChanged():
             return replace(snapshot, threads=event)
         case ServerTold(figures):

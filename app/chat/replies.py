@@ -14,7 +14,7 @@ from app.chat.update import Notice, UpdateBuilder
 from app.config import ChatDefaults
 from app.store.errors import ChatInUseError, StoreError
 from app.store.records import StoredMessage
-from engine.configuration import PredictorName, SpeculationSettings
+from engine.configuration import SpeculationSettings
 from engine.errors import ContextFullError
 from engine.events import (
     CacheChanged,
@@ -33,8 +33,6 @@ from engine.requests import GenerationRequest
 
 LEASED = 0
 """Instead of the number of a chat, which is never 0: the context holds something else."""
-N_PAST_TOKENS = 32_768
-"""Tokens of past replies that a request carries as material for drafts."""
 
 
 class Replies:
@@ -264,23 +262,12 @@ class Replies:
             max_tokens=self.limits.max_tokens,
             stop=self.limits.stop,
             seed=self.limits.seed,
-            past_replies=self._past_replies(),
             owner=owner_of(reply.chat_id),
             continues=reply.known_ids,
             continues_text=reply.resumed_text,
             is_trimmed=history.is_trimmed,
         )
         self._client.generate(request, reply.message_id)
-
-    def _past_replies(self) -> tuple[tuple[int, ...], ...]:
-        """Replies of all chats, for a predictor that learns from them."""
-        if self.loaded is None or self.speculation.predictor is not PredictorName.COMBINED:
-            return ()
-        try:
-            return self._store.newest_replies(self.loaded.vocabulary_id, n_tokens=N_PAST_TOKENS)
-        except StoreError as error:
-            self._updates.notices.append(Notice(str(error), error.title, "warning"))
-            return ()
 
     # --- what the engine tells ---
 

@@ -9,7 +9,6 @@ from engine.events import (
     NOTHING_COUNTED,
     BufferSize,
     CacheChanged,
-    CostsMeasured,
     GenerationStats,
     PromptProgress,
     PromptReady,
@@ -78,8 +77,6 @@ class CockpitSnapshot:
     """Why the controller chose it."""
     fault: str | None = None
     """Why another predictor is at work than was asked for, or none."""
-    costs: CostsMeasured | None = None
-    """What batches cost, None before that was measured."""
     threads: ThreadsChanged | None = None
     """What the engine computes with, None before a model is loaded."""
     reply: GenerationStats = NOTHING_COUNTED

@@ -128,12 +128,16 @@ def watched(
     from app.opening import loaded_engine
     from engine.files import replace_file
     from engine.metrics import Metrics
+    from engine.process.blocking_client import RequestFailedError
 
     with loaded_engine(configuration, note) as engine:
         metrics = Metrics()
         metrics.observe(engine.last_loaded)
         try:
             yield engine, Watch(metrics, outputs.is_verbose)
+        except RequestFailedError as error:
+            metrics.observe(error.event)
+            raise
         finally:
             if (path := outputs.metrics_path) is not None:
                 replace_file(path, [metrics.prometheus().encode()], is_durable=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 from app.chat.attachments import as_written
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
-from app.chat.replies import N_PAST_TOKENS
 from app.chat.snapshot import NO_MODEL, Phase
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError
@@ -207,7 +206,6 @@ def request_of(
         StoreError: If the chat cannot be read.
     """
     history = controller.history
-    answered: list[tuple[int, ...]] = []
     if composed.strip():
         messages = history.messages_with(composed)
     else:
@@ -215,27 +213,9 @@ def request_of(
         if question is None:
             return None
         messages = history.request_messages(question.id)
-        answered = _answers_of(controller, question.id)
     return GenerationRequest(
         messages=messages,
         sampling=history.sampling,
         max_tokens=max_tokens,
         seed=secrets.randbits(SEED_BITS),
-        past_replies=tuple(reply for reply in _past_replies(controller) if reply not in answered),
     )
-
-
-def _past_replies(controller: Conversation) -> tuple[tuple[int, ...], ...]:
-    if controller.loaded is None:
-        return ()
-    vocabulary_id = controller.loaded.vocabulary_id
-    return controller.history.store.newest_replies(vocabulary_id, n_tokens=N_PAST_TOKENS)
-
-
-def _answers_of(controller: Conversation, question_id: int) -> list[tuple[int, ...]]:
-    """The replies to a question: drafts copied from those would be right for no reason."""
-    reply = controller.history.last(Speaker.MODEL)
-    if reply is None or reply.parent_id != question_id:
-        return []
-    variants = controller.history.store.variants(reply.id)
-    return [variant.token_ids for variant in variants if variant.token_ids]

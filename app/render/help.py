@@ -19,7 +19,7 @@ GLOSSARY = (
                 "followed them there. Costs nothing; good at edits, quotes and summaries."),
     ("suffix", "The predictor at first: it proposes what mostly followed the last words in this "
                "chat, as long as that is likely enough."),
-    ("combined", "Suffixes draft; where they are silent, what was said in other chats and then the "
+    ("combined", "Suffixes draft; where they are silent, the "
                  "draft model, if one is loaded."),
     ("draft model", "A predictor that is a smaller model with the same vocabulary."),
     ("fixed", "The rule that drafts the same number of tokens every round."),

@@ -1,12 +1,11 @@
 """The speculation panel: acceptance, counts, lengths, and shares by source and position."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 
 from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot
-from app.render.charts import MAX_HEIGHT, MIN_HEIGHT, GraphSymbols, cost_chart, history, ribbon
-from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
+from app.render.charts import GraphSymbols, history, ribbon
+from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of, wrapped
 from app.render.status import LABEL_WIDTH, columns, labelled, row
 from app.render.transcript import source_style
 from engine.events import GenerationStats, PositionCounts, SourceCounts
@@ -15,11 +14,6 @@ _BETWEEN = Run(" · ", "muted")
 
 REASON_CELLS = 85
 """Cells of the longest usual reason, for which lines are kept free."""
-FIGURES_WIDTH = 44
-"""Cells of the figures where the chart stands beside them."""
-CHART_WIDTH = 24
-"""Cells under which the chart stands below instead."""
-GAP = 3
 N_FIGURES = 6
 """Lines of the figures."""
 
@@ -78,8 +72,7 @@ def speculation_lines(
 ) -> list[Line]:
     """The rows of the panel, `width` cells wide at most.
 
-    The figures come first, what the rule decided and why next, and the chart of costs takes the
-    room that is left, beside the figures in a wide panel.
+    The figures come first, what the rule decided and why next.
 
     Args:
         snapshot: What to show.
@@ -87,29 +80,12 @@ def speculation_lines(
         symbols: Which characters to draw with.
         height: Lines that there are; None is as many as it takes.
     """
-    if width >= FIGURES_WIDTH + GAP + CHART_WIDTH:
-        room = width - FIGURES_WIDTH - GAP
-        chart = _chart(snapshot, room, N_FIGURES, symbols)
-        figures = _side_by_side(_figures(snapshot, FIGURES_WIDTH, symbols), chart)
-        n_left = None if height is None else height - len(figures)
-        lines = [*figures, *_decision(snapshot, width, symbols, n_left)]
-    else:
-        lines = _stacked(snapshot, width, symbols, height)
-    return [clipped(runs, width) for runs in lines]
-
-
-def _stacked(
-    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols, height: int | None
-) -> list[Line]:
     decision = _decision(snapshot, width, symbols, None)
-    if height is None:
-        chart = _chart(snapshot, width, MAX_HEIGHT, symbols)
-        return [*_figures(snapshot, width, symbols), *decision, *chart]
-    is_tight = height < N_FIGURES + len(decision) + MIN_HEIGHT
+    is_tight = height is not None and height < N_FIGURES + len(decision)
     figures = _figures(snapshot, width, symbols, is_tight=is_tight)
-    decision = _decision(snapshot, width, symbols, height - len(figures))
-    n_left = height - len(figures) - len(decision)
-    return [*figures, *decision, *_chart(snapshot, width, n_left, symbols)]
+    n_left = None if height is None else height - len(figures)
+    lines = [*figures, *_decision(snapshot, width, symbols, n_left)]
+    return [clipped(runs, width) for runs in lines]
 
 
 def _figures(
@@ -179,25 +155,6 @@ def _reason(snapshot: CockpitSnapshot) -> Run:
     if snapshot.fault:
         return Run(snapshot.fault, "warn")
     return Run(snapshot.reason or fmt.NO_VALUE, "muted")
-
-
-def _chart(snapshot: CockpitSnapshot, width: int, height: int, symbols: GraphSymbols) -> list[Line]:
-    if snapshot.server:
-        return []  # what batches cost there is not measured here
-    length = snapshot.next_length
-    chosen = None if length is None or snapshot.predictor == "off" else 1 + length
-    if snapshot.costs is None and snapshot.controller not in ("", "auto") and height > 0:
-        return wrapped(
-            (Run("under the rule auto, costs are measured and drawn here", "muted"),), width
-        )
-    return cost_chart(snapshot.costs, width, height, symbols, chosen=chosen)
-
-
-def _side_by_side(left: list[Line], right: list[Line]) -> list[Line]:
-    return [
-        (*padded(runs, FIGURES_WIDTH + GAP), *other)
-        for runs, other in zip_longest(left, right, fillvalue=EMPTY)
-    ]
 
 
 def speculation_title(snapshot: CockpitSnapshot) -> str:

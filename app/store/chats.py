@@ -46,7 +46,6 @@ from app.store.records import (
     Turn,
     UnsentText,
     chat_of,
-    load_tokens,
     message_of,
     plain_step_of,
 )
@@ -54,8 +53,6 @@ from app.store.writer import Writer
 from engine.files import FileLock
 from engine.model.speeds import ModelSpeed
 
-REPLY_BLOCK = 64
-"""Messages that `ChatStore.newest_replies` leaves out at once."""
 RECENT_REPLIES = 20
 """The newest replies of a model, whose median is its speed in chats."""
 _FORKED = re.compile(r" \(fork(?: \d+)?\)$")
@@ -215,29 +212,6 @@ class ChatStore:
         if leaf is None:
             raise sql.missing("message", message_id)
         return leaf
-
-    def newest_replies(
-        self, vocabulary_id: str, *, n_tokens: int, limit: int = 200
-    ) -> tuple[tuple[int, ...], ...]:
-        """The newest ended replies of all chats in a vocabulary, oldest first.
-
-        At most `limit` replies and `n_tokens` tokens. Older ones leave in blocks: most turns only
-        add a reply, by which an index can be extended.
-        """
-        replies: list[tuple[int, tuple[int, ...]]] = []
-        rows = self._read(sql.REPLIES, vocabulary_id, limit)
-        is_cut = len(rows) == limit
-        for row in rows:
-            reply = load_tokens(row["token_ids"]) or ()
-            n_tokens -= len(reply)
-            if n_tokens < 0:
-                is_cut = True
-                break
-            if reply:
-                replies.append((row["id"] // REPLY_BLOCK, reply))
-        blocks = {block for block, _ in replies}
-        left_out = min(blocks) if is_cut and len(blocks) > 1 else None
-        return tuple(reply for block, reply in reversed(replies) if block != left_out)
 
     def newest_questions(self, chat_id: int | None, *, limit: int) -> list[str]:
         """What the user asked in a chat, on all of its branches, or in all (None); newest first."""

@@ -45,11 +45,6 @@ SELECT {", ".join(f"other.{each.name}" for each in fields(StoredMessage))} {_VAR
 
 VARIANT_OUTLINE = f"SELECT other.id, other.content <> '' AS has_text {_VARIANTS_OF}"
 
-REPLIES = """
-SELECT id, token_ids FROM messages
-WHERE role = 'assistant' AND vocabulary_id = ? AND finish_reason IS NOT NULL
-ORDER BY id DESC LIMIT ?
-"""
 
 SPEEDS = """
 SELECT model_name, stats, created_at FROM messages

@@ -18,7 +18,6 @@ from engine.configuration import Adapter, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError, LogitsError, TemplateError
 from engine.events import (
     CacheChanged,
-    CostsMeasured,
     Event,
     Finished,
     FinishReason,
@@ -59,8 +58,6 @@ from engine.speculation.predictor_pool import PredictorPool, ReplyPredictors
 from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
-COSTS_EVERY = 16
-"""Rounds after which the measured costs are told again."""
 FIRST_TOKEN = "the first token comes with the prompt"
 
 Events = Generator[Item, Computed | None, None]
@@ -169,7 +166,6 @@ class ReplyLoop:
         yield self._cache_state(reply)
         if fault is not None:
             raise fault
-        yield from self._measured_costs()
         yield self._finished(reply)
 
     def _prompt(self) -> Prompt:
@@ -288,8 +284,6 @@ class ReplyLoop:
                 self._recall.keep(slot)
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
-            if reply.n_rounds % COSTS_EVERY == 0:
-                yield from self._measured_costs()
 
     def _watch_thinking(self, reply: Reply) -> ThinkingWatch | None:
         """What follows the thinking of a reply; None where there is none to follow."""
@@ -421,12 +415,6 @@ class ReplyLoop:
             n_cells=self._backend.n_ctx,
             kv_bytes=self._backend.kv_bytes,
         )
-
-    def _measured_costs(self) -> Iterator[CostsMeasured]:
-        """What was measured; nothing before a batch was compared with a plain step."""
-        rows, plain_s = self._shared.costs.rows, self._shared.costs.plain.seconds
-        if plain_s is not None and len(rows.measured_points()) > 1:
-            yield CostsMeasured(rows.measured_points(), plain_s, rows.all_steps)
 
     def _finished(self, reply: Reply) -> Finished:
         return Finished(

@@ -1,7 +1,6 @@
 """The predictors: how each is made, which reply has which, and why one is not used."""
 
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Sequence as Tokens
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend
@@ -18,13 +17,11 @@ from engine.speculation.predictors.base import ForcedPredictor, Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
-from engine.speculation.predictors.suffix import PastRepliesPredictor, SuffixPredictor
+from engine.speculation.predictors.suffix import SuffixPredictor
 
 NAMES = tuple(name.value for name in PredictorName if name is not PredictorName.CUSTOM)
 HEADS = ("mtp", "draft-mtp", "eagle3", "draft-eagle3")
 """Drafting heads as other programs name them; kvchat has no predictor for them."""
-
-Replies = Sequence[Sequence[int]]
 
 
 def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSettings:
@@ -84,7 +81,6 @@ class ReplyPredictors:
         self._custom = custom
         self._taken = taken
         self._kept: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
-        self._past: tuple[Replies, float, PastRepliesPredictor] | None = None
         self._failed: tuple[SpeculationSettings, str] | None = None
 
     @property
@@ -145,7 +141,7 @@ class ReplyPredictors:
 
     def _combined(self, asked: DraftRequest) -> tuple[Predictor, ...]:
         """Look-up is not among them: what it finds, suffixes find too."""
-        return (*self._suffixes(asked), self._past_replies(asked), *self._draft_model(asked))
+        return (*self._suffixes(asked), *self._draft_model(asked))
 
     def _draft_model(self, asked: DraftRequest) -> tuple[Predictor, ...]:
         if self._draft is None or self._draft_sequence is None:
@@ -176,23 +172,6 @@ class ReplyPredictors:
         if kept is None or kept[0] != settings:
             kept = self._kept[name] = (settings, make(settings))
         return kept[1]
-
-    def _past_replies(self, asked: DraftRequest) -> Predictor:
-        """What guesses from replies of other chats; newer ones are added to what it knows."""
-        replies = self._sayable(asked.request.past_replies)
-        least = asked.settings.suffix_min_confidence
-        known, trusted, predictor = self._past or ((), least, None)
-        if predictor is None or trusted != least or replies[: len(known)] != known:
-            predictor = PastRepliesPredictor(replies, min_confidence=least)
-        else:
-            predictor.learn(replies[len(known) :])
-        self._past = (replies, least, predictor)
-        return predictor
-
-    def _sayable(self, replies: Replies) -> tuple[Tokens[int], ...]:
-        """The replies that this model could have said: no token beyond its vocabulary."""
-        n_vocab = self._target.vocabulary.n_tokens
-        return tuple(each for each in replies if each and min(each) >= 0 and max(each) < n_vocab)
 
 
 def look_up(settings: SpeculationSettings) -> Predictor:
@@ -235,7 +214,7 @@ PREDICTORS: Mapping[PredictorName, PredictorKind] = {
         ReplyPredictors._suffixes,
     ),
     PredictorName.COMBINED: PredictorKind(
-        "as suffix, then from what was said in other chats, then with the draft model",
+        "as suffix, then with the draft model",
         ReplyPredictors._combined,
     ),
     PredictorName.DRAFT: PredictorKind(

@@ -8,7 +8,9 @@ from engine.cache.report import CacheCounts, CacheReport, TierUse
 from engine.events import (
     Failed,
     Finished,
-    RoundFinished,
+    FinishReason,
+    GenerationStats,
+    SourceCounts,
     SpeculationChanged,
     TiersChanged,
     WorkerStopped,
@@ -24,7 +26,6 @@ from engine.metrics import (
     EXAMINED,
     FAILURES,
     METRICS,
-    PLAIN_STEP,
     PROMPT_TOKENS,
     REPLIES,
     REUSED_TOKENS,
@@ -80,7 +81,7 @@ def test_what_nobody_guessed_is_counted_apart() -> None:
     metrics = Metrics()
     for event in run(make_session(OFF), request()):
         metrics.observe(event)
-    assert metrics.total(ROUNDS) == metrics.value(ROUNDS, source="none") == 60
+    assert metrics.total(ROUNDS) == 60
     assert metrics.total(DRAFTED) == 0
     assert metrics.value(ACCEPTANCE) is None
 
@@ -100,15 +101,6 @@ def test_the_engine_tells_its_buffers_threads_tiers_and_faults() -> None:
     assert metrics.value(CACHE_COUNTS, event="evictions") == 1
     assert (metrics.value(FAILURES), metrics.value(STOPS)) == (1, 1)
     assert metrics.value(THREADS, phase="decode") is None
-
-
-def test_a_gauge_that_is_no_longer_known_is_gone() -> None:
-    metrics = Metrics()
-    one = RoundFinished(0, 0, 0, 0, 1, None, 0, 0, "", 0.0, 0.1, 0.1, plain_step_s=0.1)
-    metrics.observe(one)
-    assert metrics.value(PLAIN_STEP) == 0.1
-    metrics.observe(RoundFinished(0, 0, 0, 0, 1, None, 0, 0, "", 0.0, 0.1, 0.1, None))
-    assert metrics.value(PLAIN_STEP) is None
 
 
 def test_a_reset_begins_again(told: tuple[Metrics, list[Finished]]) -> None:
@@ -155,10 +147,10 @@ def test_names_keep_prometheus_rules() -> None:
 
 def test_a_name_of_others_stays_inside_its_quotes() -> None:
     metrics = Metrics()
-    hostile = 'custom:a"} 1\n\\evil'
-    metrics.observe(RoundFinished(1, 1, 1, 1, 2, hostile, 1, 1, "", 0.0, 0.1, 0.1, None))
+    stats = GenerationStats(by_source={'custom:a"} 1\n\\evil': SourceCounts(1, 1, 1, 1, 1)})
+    metrics.observe(Finished(FinishReason.END, "", (), "", 0, stats, n_used=1, n_cells=2))
     text = metrics.prometheus()
-    assert r'kvchat_rounds_total{source="custom:a\"} 1\n\\evil"} 1' in text
+    assert r'kvchat_drafted_tokens_total{source="custom:a\"} 1\n\\evil"} 1' in text
     assert all(line.startswith(("#", "kvchat_")) for line in text.splitlines())
 
 

@@ -3,19 +3,16 @@
 import ctypes
 import ctypes.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import llama_cpp
-import numpy as np
 
-from engine.backends.base import Forward, Logits, Step, check_steps
+from engine.backends.base import Forward, Step, check_steps
 from engine.backends.defaults import BaseBackend, check_cells, free_number
 from engine.backends.llama_cpp.batch import LogitsRows, TokenBatch
-from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
 from engine.backends.llama_cpp.parameters import open_context
@@ -23,6 +20,7 @@ from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
+from engine.builds import installed_build
 from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 from engine.events import BufferSize
@@ -32,11 +30,6 @@ from engine.memory.hardware import thread_counts
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
-FILLER = 0
-"""A token whose meaning does not matter."""
-MOST_FILLERS = 2
-"""In a row. On two cores 7 rows of the starter model take 1.1 plain steps more as two batches, and
-a row takes 0.5; on a GPU a row takes nearly nothing."""
 
 
 ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
@@ -161,7 +154,7 @@ class LlamaCppBackend(BaseBackend):
     def state_format(self) -> str:
         is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
         how = "" if is_rotated else ", not rotated"
-        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}{how}"
+        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {installed_build()}{how}"
 
     @property
     def blindness(self) -> str:
@@ -239,17 +232,13 @@ class LlamaCppBackend(BaseBackend):
             steps = [self._after_images(step) for step in steps]
         pairs = [(step, self._own(step)) for step in steps]
         by_id = {sequence.id: (step, sequence) for step, sequence in pairs}
-        fillers = self._fillers(by_id)
         self.batch.clear()
-        for sequence_id in sorted((*by_id, *fillers)):
-            if sequence_id in fillers:
-                self.batch.add(sequence_id, (FILLER,), fillers[sequence_id], n_rows=0)
-            else:
-                step, sequence = by_id[sequence_id]
-                sequence.fill_batch(step, self.batch)
-        status, rows = self._decode_batch(n_rows)
-        for sequence_id, n_held in fillers.items():
-            llama_cpp.llama_memory_seq_rm(self.memory, sequence_id, n_held, -1)
+        for sequence_id in sorted(by_id):
+            step, sequence = by_id[sequence_id]
+            sequence.fill_batch(step, self.batch)
+        native = self.batch.native
+        status = llama_cpp.llama_decode(self.native, native) if native.n_tokens else DECODED
+        rows = self._rows.read() if n_rows and status == DECODED else self._rows.none
         for step, sequence in pairs:
             sequence.commit_step(step, is_decoded=status == DECODED)
         if status != DECODED:
@@ -299,48 +288,6 @@ class LlamaCppBackend(BaseBackend):
         assert isinstance(sequence, LlamaCppSequence)
         assert self.opened.get(sequence.id) is sequence, "it belongs to who opened it"
         return sequence
-
-    def _decode_batch(self, n_rows: int) -> tuple[int, Logits]:
-        """llama.cpp's status, and the rows of logits where the batch was decoded.
-
-        A window that is computed in several ubatches is given each as a batch of its own: where
-        llama.cpp looks for the cells of all before it computes the first
-        (`llama_kv_cache::prepare`, 0c1e57098), it drops the cells before any that a later one
-        takes, and the first needs them.
-        """
-        native, rows = self.batch.native, [self._rows.none]
-        if not self.n_swa or native.n_tokens <= self.n_ubatch:
-            status = llama_cpp.llama_decode(self.native, native) if native.n_tokens else DECODED
-            return status, self._rows.read() if n_rows and status == DECODED else rows[0]
-        for part, n_part in self.batch.stretches(self.n_ubatch):
-            status = llama_cpp.llama_decode(self.native, part)
-            if status != DECODED:
-                return status, rows[0]
-            if n_part:
-                rows.append(self._rows.read()[:n_part].copy())
-        return DECODED, np.concatenate(rows)
-
-    def _fillers(self, by_id: Mapping[int, tuple[Step, LlamaCppSequence]]) -> dict[int, int]:
-        """Sequences that a token is decoded for so that others share a batch, and what each holds.
-
-        Where sequences have cells of their own llama.cpp computes those together whose ids follow
-        one another (`llama_batch_allocr::split_equal`, 0c1e57098), and reads all weights again
-        after each gap. So a short gap is filled, and what fills it taken back. A state that moves
-        on, or a window, would not be as before.
-        """
-        if len(by_id) < 2 or self.is_recurrent or self.n_swa:
-            return {}
-        if any(step.n_tokens != 1 for step, _ in by_id.values()):
-            return {}
-        found: dict[int, int] = {}
-        for before, behind in pairwise(sorted(by_id)):
-            gap = range(before + 1, behind)
-            held = [llama_cpp.llama_memory_seq_pos_max(self.memory, one) + 1 for one in gap]
-            n_used = [len(self.opened[one].tokens) for one in gap if one in self.opened]
-            if len(gap) <= MOST_FILLERS and max(n_used, default=0) < self.n_ctx:
-                found.update(zip(gap, held, strict=True))
-        has_room = len(by_id) + len(found) <= self.n_batch
-        return found if has_room else {}
 
     def _after_images(self, step: Step) -> Step:
         """What is left of a step when its images are decoded, and the text before them."""

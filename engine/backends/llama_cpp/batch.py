@@ -2,7 +2,6 @@
 
 import ctypes
 from array import array
-from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from typing import Any, Literal
 
@@ -32,26 +31,15 @@ class TokenBatch:
         self._first_id: int = self._ids.ctypes.data
         self._id_pointers = np.full(capacity, self._first_id, np.uintp)
         self._n_ids = np.ones(capacity, np.int32)
-        self._kept = (tokens, positions, wants_logits)
-        self.native = self._stretch(0, 0)
-
-    def stretches(self, n_most: int) -> Iterator[tuple[llama_cpp.llama_batch, int]]:
-        """What is there in batches of at most `n_most` tokens, and the rows that each flags."""
-        n_tokens: int = self.native.n_tokens
-        for start in range(0, n_tokens, n_most):
-            end = min(start + n_most, n_tokens)
-            yield self._stretch(start, end), sum(self._wants_logits[start:end])
-
-    def _stretch(self, start: int, end: int) -> llama_cpp.llama_batch:
-        tokens, positions, wants_logits = self._kept
-        return llama_cpp.llama_batch(
-            n_tokens=end - start,
-            token=_pointer(tokens[start:], llama_cpp.llama_token),
+        self._arrays = tokens, positions, wants_logits  # llama.cpp reads their memory
+        self.native = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=_pointer(tokens, llama_cpp.llama_token),
             embd=None,
-            pos=_pointer(positions[start:], llama_cpp.llama_pos),
-            n_seq_id=_pointer(self._n_ids[start:], ctypes.c_int32),
-            seq_id=_pointer(self._id_pointers[start:], ctypes.POINTER(llama_cpp.llama_seq_id)),
-            logits=_pointer(wants_logits[start:], ctypes.c_int8),
+            pos=_pointer(positions, llama_cpp.llama_pos),
+            n_seq_id=_pointer(self._n_ids, ctypes.c_int32),
+            seq_id=_pointer(self._id_pointers, ctypes.POINTER(llama_cpp.llama_seq_id)),
+            logits=_pointer(wants_logits, ctypes.c_int8),
         )
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""A server's own counters, as lines of the panels, and what it does not tell.
+"""A server's slots and gauges, as lines of the panels, and what it does not tell.
 
 Names are those of llama-server 0c1e570, vLLM 0.32.0 (`vllm/v1/metrics/loggers.py`; 0.6 to 0.9
 called the use of the cache `gpu_cache_usage_perc`) and SGLang 0.5.23
@@ -7,38 +7,20 @@ called the use of the cache `gpu_cache_usage_perc`) and SGLang 0.5.23
 
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.backends.server.facts import Program, ServerFacts, slots_of
 from engine.backends.server.http import Http
 from engine.backends.server.served_reply import bound_number, count_of
 from engine.errors import ServerError
-from engine.events import PanelName, ServerFigure, ServerTold
+from engine.events import ServerFigure, ServerTold
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>\S+)")
 MOST_SAMPLES = 20_000
 MOST_VALUE = 1e15
 """Of a counter: its digits fit a line."""
 
-DRAFTED = (
-    "vllm:spec_decode_num_draft_tokens_total",
-    "vllm:spec_decode_num_draft_tokens",
-    "llamacpp:spec_decode_num_draft_tokens_total",
-)
-ACCEPTED = (
-    "vllm:spec_decode_num_accepted_tokens_total",
-    "vllm:spec_decode_num_accepted_tokens",
-    "llamacpp:spec_decode_num_accepted_tokens_total",
-)
-GENERATED = (
-    "vllm:generation_tokens_total",
-    "sglang:generation_tokens_total",
-    "llamacpp:tokens_predicted_total",
-)
-QUERIES = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")
-HITS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")
 KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 HIT_RATE = ("sglang:cache_hit_rate",)
 ACCEPT_LENGTH = ("sglang:spec_accept_length",)
@@ -98,23 +80,17 @@ def read_samples(text: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Counters:
-    """Asks a server for its counters and says what changed since it was asked before."""
+    """Asks a server what its slots and gauges say."""
 
     http: Http
     facts: ServerFacts
-    before: Mapping[str, float] = field(default_factory=dict)
-    asked_at: float = 0.0
     is_busy: bool = False
     """Whether the server made replies when it was asked last."""
 
-    def told(self, *, is_new_interval: bool = True) -> ServerTold:
-        """What the counters say now, and what the server does not tell.
-
-        Args:
-            is_new_interval: Whether what rises from now on is counted anew the next time.
-        """
+    def told(self) -> ServerTold:
+        """What slots and gauges say now, and what the server does not tell."""
         self.is_busy = False
-        figures = [*self._of_slots(), *self._of_metrics(is_new_interval=is_new_interval)]
+        figures = [*self._of_slots(), *self._of_metrics()]
         has_speculation = any(figure.panel == "speculation" for figure in figures)
         untold = NOT_TOLD[self.facts.program]
         if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
@@ -139,20 +115,15 @@ class Counters:
             f"slots: {n_busy} of {len(slots)} busy, {len(held)} hold {sum(held):,} tokens",
         )
 
-    def _of_metrics(self, *, is_new_interval: bool) -> Iterator[ServerFigure]:
+    def _of_metrics(self) -> Iterator[ServerFigure]:
         if not self.facts.has_metrics:
             return
         try:
             now = read_samples(self.http.get("/metrics").decode("utf-8", "replace"))
         except ServerError:
             return
-        before, since = self.before, time.monotonic() - self.asked_at
         self.is_busy |= bool(_first(now, RUNNING) or _first(now, WAITING))
-        if is_new_interval or not before:
-            self.before, self.asked_at = now, time.monotonic()
         yield from _gauges(now)
-        if before:
-            yield from _interval(before, now, since)
 
 
 def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
@@ -169,34 +140,5 @@ def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
         yield ServerFigure("speculation", f"server: {length:.2f} tokens a round, all users")
 
 
-def _interval(
-    before: Mapping[str, float], now: Mapping[str, float], elapsed_s: float
-) -> Iterator[ServerFigure]:
-    """What was counted since the last look, whoever asked."""
-    when = f"in the last {elapsed_s:.0f} s, all users"
-    names: tuple[tuple[PanelName, tuple[str, ...], tuple[str, ...], str], ...] = (
-        ("speculation", ACCEPTED, DRAFTED, "accepted {part:.0f} of {whole:.0f} drafted tokens"),
-        ("cache", HITS, QUERIES, "{part:.0f} of {whole:.0f} prompt tokens reused"),
-    )
-    for panel, parts, wholes, text in names:
-        part, whole = _rise(before, now, parts), _rise(before, now, wholes)
-        if whole:
-            said = text.format(part=part or 0.0, whole=whole)
-            yield ServerFigure(panel, f"server: {said} {when}")
-    generated = _rise(before, now, GENERATED)
-    if generated and elapsed_s > 0:
-        yield ServerFigure("throughput", f"server: {generated / elapsed_s:.1f} tok/s {when}")
-
-
 def _first(now: Mapping[str, float], names: tuple[str, ...]) -> float | None:
     return next((now[name] for name in names if name in now), None)
-
-
-def _rise(
-    before: Mapping[str, float], now: Mapping[str, float], names: tuple[str, ...]
-) -> float | None:
-    """By how much a counter rose; None where there is none, or the server began anew."""
-    name = next((name for name in names if name in now and name in before), None)
-    if name is None or now[name] < before[name]:
-        return None
-    return now[name] - before[name]

@@ -16,7 +16,7 @@ from engine.backends.server.http import (
 )
 from engine.backends.server.patience import REPORT_EVERY_S
 from engine.backends.server.served_reply import size_of
-from engine.errors import ContextFullError, ServerError, shown
+from engine.errors import ServerError, shown
 from engine.validation import did_you_mean
 
 Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
@@ -124,8 +124,6 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
     match _program(http, listed[model]):
         case "llama-server":
             return _llama_server(http, names, model, listed[model])
-        case "Ollama":
-            return _ollama(http, names, model)
         case program:
             n_ctx = size_of(listed[model].get("max_model_len"))
             return ServerFacts(
@@ -134,8 +132,10 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
                 model,
                 version=_version(http, program),
                 n_ctx=n_ctx,
-                has_metrics=_answers(http, "/metrics"),
-                sees_images=_reads("image", _object(listed[model].get("architecture"))),
+                has_metrics=program != "Ollama" and _answers(http, "/metrics"),
+                # Ollama does not list what its models read, and refuses an image by itself.
+                sees_images=program == "Ollama"
+                or _reads("image", _object(listed[model].get("architecture"))),
             )
 
 
@@ -242,37 +242,9 @@ def slots_of(http: Http) -> list[Mapping[str, object]]:
     return [slot for slot in told if isinstance(slot, dict)] if isinstance(told, list) else []
 
 
-def _ollama(http: Http, names: tuple[str, ...], model: str) -> ServerFacts:
-    told: Mapping[str, object] = {}
-    with suppress(ServerError, ContextFullError):
-        told = http.post_json("/api/show", {"model": model})
-    info = _object(told.get("model_info"))
-    trained = next((size_of(info[key]) for key in info if key.endswith(".context_length")), None)
-    return ServerFacts(
-        "Ollama",
-        names,
-        model,
-        version=_version(http, "Ollama"),
-        file_type=http.harmless(_word(_object(told.get("details")).get("quantization_level"))),
-        n_ctx=_loaded_context(http, model),
-        n_ctx_train=trained,
-        sees_images="vision" in _list(told.get("capabilities")),
-    )
-
-
 def _reads(what: str, architecture: Mapping[str, object]) -> bool:
     """Whether a list of models, as OpenRouter's, has this among what a model takes."""
     return what in _list(architecture.get("input_modalities"))
-
-
-def _loaded_context(http: Http, model: str) -> int | None:
-    """The context that Ollama has loaded a model with; None while it has not."""
-    with suppress(ServerError):
-        running = http.get_json("/api/ps").get("models")
-        for entry in running if isinstance(running, list) else []:
-            if isinstance(entry, dict) and entry.get("name") == model:
-                return size_of(entry.get("context_length"))
-    return None
 
 
 def _version(http: Http, program: Program) -> str:

@@ -167,10 +167,8 @@ class Http:
         body: Mapping[str, object],
         cancellation: Cancellation,
         reply: ServedReply,
-        *,
-        is_sse: bool = True,
     ) -> Iterator[Mapping[str, object]]:
-        """The events of a running reply, until the server or `cancellation` ends it.
+        """The server-sent events (WHATWG HTML §9.2) of a reply, until it or `cancellation` ends.
 
         Cancelling cuts the connection, by which servers know that nobody waits any more.
 
@@ -179,8 +177,6 @@ class Http:
             body: The request.
             cancellation: Ends it from any thread.
             reply: What is made of the events; says whether they brought anything.
-            is_sse: Whether events come as server-sent events (WHATWG HTML §9.2), else as a JSON
-                text a line.
 
         Raises:
             ServerError: it cannot be had, breaks off, or is no such stream.
@@ -197,7 +193,7 @@ class Http:
                 if response.status_code != httpx.codes.OK:
                     self._body(response)
                     raise ServerError(f"{self.name} answers {response.status_code} with no reply")
-                yield from self._objects(response, path, patience, reply, is_sse=is_sse)
+                yield from self._objects(response, path, patience, reply)
         finally:
             cancellation.detach()
 
@@ -207,13 +203,11 @@ class Http:
         path: str,
         patience: Patience,
         reply: ServedReply,
-        *,
-        is_sse: bool,
     ) -> Iterator[Mapping[str, object]]:
         read = lines(parts_as_they_come(response.iter_raw()), limit=MAX_EVENT)
         known, n_idle = 0, 0
         try:
-            for data in events(read) if is_sse else read:
+            for data in events(read):
                 if data == b"[DONE]":
                     return
                 if not data:

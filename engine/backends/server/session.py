@@ -18,7 +18,6 @@ from engine.backends.server.http import (
     TimeLimits,
 )
 from engine.backends.server.llama_server import LlamaServer
-from engine.backends.server.ollama import Ollama
 from engine.backends.server.openai import OpenAI
 from engine.backends.server.served_reply import MOST_TEXT, ServedReply
 from engine.background import PAUSES_S, ThreadFault, start_thread
@@ -235,9 +234,8 @@ class ServerSession:
     def _watch(self) -> None:
         last, idle_since = ServerTold(()), time.monotonic()
         while not self._is_closed:
-            is_new = self._is_asked.is_set()
             self._is_asked.clear()
-            told = self._counters.told(is_new_interval=is_new)
+            told = self._counters.told()
             if told != last:
                 self._tell(told)
                 last = told
@@ -356,8 +354,6 @@ class ServerSession:
         match facts.program:
             case "llama-server":
                 return LlamaServer(self._http, facts)
-            case "Ollama":
-                return Ollama(self._http, facts)
             case _:
                 return OpenAI(self._http, facts)
 

@@ -8,9 +8,6 @@ from typing import NamedTuple
 from engine.backends.base import common_prefix
 from engine.speculation.predictors.base import DraftToken
 
-BETWEEN = -1
-"""Stands between texts that share an index; no token has this number."""
-
 MAX_KEPT = 131_072
 """Tokens that an index looks back on at most; half of them at least."""
 
@@ -73,21 +70,17 @@ class Places:
                 chain.pop(self._line)
         self.append(history[shared:])
 
-    def of_order(self, order: int, end: Sequence[int] | None = None) -> Iterator[Occurrence]:
-        """The places that agree in `order` tokens or more, newest first.
-
-        They agree with the end of the line, or with another `end`, up to `reach` tokens.
-        """
+    def of_order(self, order: int) -> Iterator[Occurrence]:
+        """The places that agree in `order` tokens or more, newest first, up to `reach` tokens."""
         line, offset = self._line, self._offset
-        end = line if end is None else end
-        if len(end) < order:
+        if len(line) < order:
             return
-        chain, reach = self._chains[order], min(self._reach, len(end))
-        at = chain.newest(end)
+        chain, reach = self._chains[order], min(self._reach, len(line))
+        at = chain.newest(line)
         while at >= offset + order:
             index, n_agreed = at - offset, 0
             limit = min(reach, index)
-            while n_agreed < limit and line[index - 1 - n_agreed] == end[-1 - n_agreed]:
+            while n_agreed < limit and line[index - 1 - n_agreed] == line[-1 - n_agreed]:
                 n_agreed += 1
             if n_agreed >= order:
                 yield Occurrence(at, n_agreed)
@@ -169,16 +162,13 @@ MAX_PLACES = 32
 DEPTH = itemgetter(1, 0)
 
 
-def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Occurrence]:
-    """The newest places that agree furthest, `MAX_PLACES` of them, newest first among equals.
-
-    `end` is what they agree with, None for the end of the indexed line itself.
-    """
+def deepest_first(places: Places) -> list[Occurrence]:
+    """The newest places that agree furthest, `MAX_PLACES` of them, newest first among equals."""
     found: dict[int, Occurrence] = {}
     for order in places.orders:
         if len(found) == MAX_PLACES:
             break
-        for place in islice(places.of_order(order, end), MAX_PLACES):
+        for place in islice(places.of_order(order), MAX_PLACES):
             found[place.at] = place
             if len(found) == MAX_PLACES:
                 break
@@ -186,7 +176,7 @@ def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Occu
 
 
 def likely_continuation(
-    places: Places, alive: list[Occurrence], min_confidence: float, *, doubt: float = 1.0
+    places: Places, alive: list[Occurrence], min_confidence: float
 ) -> Iterator[DraftToken]:
     """Follow the likeliest token as long as the product of the probabilities stays large enough.
 
@@ -197,23 +187,21 @@ def likely_continuation(
     while alive:
         followers, n_drafted = places.tokens(alive, drafted), len(drafted)
         depths = [n_agreed + n_drafted for _, n_agreed in alive]
-        token, confidence = most_likely(followers, depths, doubt=doubt)
+        token, confidence = most_likely(followers, depths)
         expected *= confidence
-        if token < 0 or expected < min_confidence:  # an image, or the end of a text
+        if token < 0 or expected < min_confidence:  # an image
             return
         yield DraftToken(token, confidence)
         drafted.append(token)
         alive = [place for place, said in zip(alive, followers, strict=True) if said == token]
 
 
-def most_likely(
-    followers: Sequence[int], depths: Sequence[int], *, doubt: float = 1.0
-) -> tuple[int, float]:
+def most_likely(followers: Sequence[int], depths: Sequence[int]) -> tuple[int, float]:
     """The likeliest of the tokens that follow places, with its probability.
 
     `depths` is how far each place agrees, deepest first. Every depth `m` is asked, with the places
     that agree at least as far: a token that follows `c` of these `n` has probability
-    `c / (n + doubt / m)`.
+    `c / (n + 1 / m)`.
     """
     counts: dict[int, int] = {}
     leader, best, best_probability = followers[0], followers[0], 0.0
@@ -223,7 +211,7 @@ def most_likely(
             leader = token
         if index + 1 < len(depths) and depths[index + 1] == depth:
             continue
-        probability = counts[leader] / (index + 1 + doubt / depth)
+        probability = counts[leader] / (index + 1 + 1.0 / depth)
         if probability > best_probability:
             best, best_probability = leader, probability
     return best, best_probability

@@ -382,39 +382,6 @@ def test_a_chat_deleted_by_another_process_is_told_and_breaks_nothing(
     assert any("is not in the database" in notice.message for notice in notices)
 
 
-def test_past_replies_go_with_a_request_where_a_predictor_learns_from_them(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = loaded(tmp_path, clock)
-    controller.send("one")
-    controller.poll()
-    assert controller.history.head_id is not None
-    said = controller.history.message(controller.history.head_id).token_ids
-    controller.new_chat()
-    controller.send("two")
-    controller.poll()
-    assert client.requests[-1].past_replies == ()
-    controller.set_speculation(SpeculationSettings(PredictorName.COMBINED))
-    controller.send("three")
-    controller.poll()
-    assert client.requests[-1].past_replies[0] == said
-    assert len(client.requests[-1].past_replies) == 2
-
-
-def test_a_deleted_chat_is_forgotten_by_the_next_request(tmp_path: Path, clock: Clock) -> None:
-    controller, client = loaded(tmp_path, clock)
-    controller.set_speculation(SpeculationSettings(PredictorName.COMBINED))
-    controller.send("one")
-    controller.poll()
-    old = controller.history.chat
-    assert old is not None
-    controller.new_chat()
-    with ChatStore(tmp_path / "chats.db") as store:
-        store.delete_chat(old.id)
-    controller.send("two")
-    assert client.requests[-1].past_replies == ()
-
-
 def test_the_instruction_of_a_new_chat_is_read_before_the_first_question(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -10,7 +10,7 @@ from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.compare.comparison import Comparison
 from app.compare.side import plain_side, speculative_side
-from engine.events import CacheChanged, CostsMeasured, FinishReason, OfReply
+from engine.events import CacheChanged, FinishReason, OfReply, ThreadsChanged
 from engine.requests import GenerationRequest, Message
 from tests.app.chat.test_context_full import FULL
 from tests.app.chat.test_conversation import Clock, contents
@@ -133,12 +133,13 @@ def test_what_a_lent_engine_measures_of_itself_reaches_the_panels(
     summarised(controller, client)
     asked = client._running[-1].number
     client._events += [
-        OfReply(asked, CostsMeasured(((1, 1.0),), 0.01)),
+        OfReply(asked, ThreadsChanged(3, 3, "")),
         OfReply(asked, CacheChanged(77, 512, 1)),
     ]
     controller.poll()
     snapshot = controller.snapshot()
-    assert snapshot.costs is not None
+    assert snapshot.threads is not None
+    assert snapshot.threads.n_decode == 3
     assert controller.is_leased
 
 

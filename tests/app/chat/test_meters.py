@@ -12,7 +12,6 @@ from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SpeculationSettings
 from engine.events import (
     CommittedToken,
-    CostsMeasured,
     Failed,
     Finished,
     FinishReason,
@@ -235,12 +234,9 @@ def test_a_new_model_begins_with_empty_counts(meters: Meters) -> None:
     assert meters.snapshot().verdicts == ()
 
 
-def test_measured_costs_and_a_fault_reach_the_panel_and_a_fault_goes_again() -> None:
+def test_a_fault_reaches_the_panel_and_goes_again() -> None:
     meters = Meters()
-    costs = CostsMeasured(((1, 1.0),), 0.01, (1.0, 1.1))
-    meters.feed(costs)
     meters.feed(SpeculationChanged("off", "auto", "the draft predictor failed and is off"))
-    assert meters.snapshot().costs == costs
     assert meters.snapshot().fault == "the draft predictor failed and is off"
     meters.feed(SpeculationChanged("lookup", "auto"))
     assert meters.snapshot().fault is None

@@ -185,7 +185,7 @@ def test_metrics_are_written_whether_the_reply_comes_or_fails(
     assert main.run(asked) == 1
     failed = path.read_text()
     assert "kvchat_replies_total{" not in failed
-    assert "kvchat_tokens_total{" in failed
+    assert "kvchat_failures_total 1" in failed
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -11,13 +11,13 @@ from app.compare.verdict import identity_of, speed_of
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import (
     CacheChanged,
-    CostsMeasured,
     Failed,
     Finished,
     FinishReason,
     GenerationStats,
     Loaded,
     OfReply,
+    ThreadsChanged,
     WorkerStopped,
 )
 from engine.requests import GenerationRequest, Message
@@ -131,7 +131,7 @@ def test_events_that_are_not_its_own_are_left_to_others() -> None:
     assert not comparison.take(event)
     comparison.add_pairs()
     assert not comparison.take(event)
-    for of_engine in (CacheChanged(1, 2, 3), CostsMeasured(((1, 1.0),), 0.01)):
+    for of_engine in (CacheChanged(1, 2, 3), ThreadsChanged(1, 1, "")):
         assert not comparison.take(of_engine)
         assert not comparison.take(OfReply(LEFT, of_engine))
     assert not comparison.take(OfReply(1, end("a chat's")))

@@ -31,20 +31,6 @@ def answered(controller: Conversation, text: str) -> None:
     until(controller, lambda: not controller.is_replying)
 
 
-def test_replies_to_the_same_question_are_no_material_for_drafts(tmp_path: Path) -> None:
-    controller, _ = opened(tmp_path, Script(("One two", "Three four five", "Six")))
-    answered(controller, "first")
-    answered(controller, "second")
-    controller.regenerate()
-    until(controller, lambda: not controller.is_replying)
-    again = request_of(controller, "")
-    new = request_of(controller, "third")
-    assert again is not None
-    assert new is not None
-    assert len(again.past_replies) == 1
-    assert len(new.past_replies) == 3
-
-
 def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -> None:
     controller, client = opened(tmp_path, Script(("One two", "Three four five", "Six")))
     assert controller.snapshot().is_of_chat, "a new chat in an empty context"

@@ -12,7 +12,6 @@ from engine.cache.report import CacheReport, TierUse
 from engine.events import (
     BufferSize,
     CacheChanged,
-    CostsMeasured,
     GenerationStats,
     PositionCounts,
     PromptProgress,
@@ -79,11 +78,8 @@ def test_every_panel_fits_any_width(render: object, width: int, snapshot: Cockpi
 
 
 OFF_REASON = "off: a drafted token costs 0.31 steps, taken as 22% right (1,204 of 5,391 guesses)"
-CURVE = (1.0, 1.6, 1.8, 2.0, 2.3, *(3.0 + 0.1 * i for i in range(12)))
-COSTS = CostsMeasured(((1, 1.0), (2, 1.6), (5, 2.3)), 0.01, CURVE)
 FULL = replace(
     BUSY,
-    costs=COSTS,
     reason=OFF_REASON,
     reply=replace(
         BUSY.reply,
@@ -183,18 +179,6 @@ def test_a_noisy_machine_is_said_beside_the_speed_and_marks_it() -> None:
     wild = replace(BUSY, plain_spread=4.16)
     assert "noisy >±100%" in text(throughput_lines(wild, 40)), "no speed is below zero"
     assert " · ~74 tok/s · " in plain(status_line(noisy, 100))
-
-
-def test_a_rule_that_measures_no_batches_says_which_one_does() -> None:
-    assert "under the rule auto, costs are measured" in text(speculation_lines(BUSY, 60))
-    assert "no batch was measured yet" in text(
-        speculation_lines(replace(BUSY, controller="auto"), 60)
-    )
-
-
-def test_the_chart_stands_beside_the_figures_where_the_panel_is_wide() -> None:
-    assert "n tokens take" in plain(speculation_lines(FULL, 76, height=11)[0])
-    assert "n tokens" not in text(speculation_lines(FULL, 60, height=14)[:6])
 
 
 def test_nothing_is_claimed_before_it_was_measured() -> None:

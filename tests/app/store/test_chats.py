@@ -239,39 +239,6 @@ def test_a_closed_store_says_so(path: Path) -> None:
         new_chat(store)
 
 
-def test_the_newest_replies_of_a_vocabulary_are_given_up_to_a_number_of_tokens(
-    store: ChatStore,
-) -> None:
-    first, second = new_chat(store, "first"), new_chat(store, "second")
-    say(store, first, "v1", (1, 2, 3))
-    say(store, second, "v2", (9, 9))
-    say(store, second, "v1", (4, 5))
-    say(store, second, "v1", ())
-    reply(store, second, ask(store, second, None, "?"))
-    assert store.newest_replies("v1", n_tokens=100) == ((1, 2, 3), (4, 5))
-    assert store.newest_replies("v1", n_tokens=4) == ((4, 5),)
-    assert store.newest_replies("v1", n_tokens=2) == ((4, 5),)
-    assert store.newest_replies("v1", n_tokens=0) == ()
-    assert store.newest_replies("v3", n_tokens=9) == ()
-    store.delete_chat(second.id)
-    assert store.newest_replies("v1", n_tokens=100) == ((1, 2, 3),)
-
-
-def test_old_replies_leave_in_blocks(store: ChatStore) -> None:
-    chat = new_chat(store)
-    starts, lengths = set(), set()
-    for turn in range(100):
-        say(store, chat, "v1", (turn,) * 10)
-        found = store.newest_replies("v1", n_tokens=500)
-        assert found[-1] == (turn,) * 10
-        assert [reply[0] for reply in found] == list(range(found[0][0], turn + 1))
-        starts.add(found[0][0])
-        lengths.add(len(found))
-    assert len(starts) < 5
-    assert max(lengths) <= 50
-    assert len(store.newest_replies("v1", n_tokens=10**6, limit=60)) < 60
-
-
 def say(store: ChatStore, chat: Chat, vocabulary_id: str, tokens: tuple[int, ...]) -> None:
     store.finish_message(
         replace(

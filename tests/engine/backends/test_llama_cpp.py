@@ -85,23 +85,6 @@ class TestSeparateStreams(BatchContract):
         return backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
 
 
-def test_a_gap_between_sequences_is_filled_where_there_is_room_for_a_token(
-    starter_path: Path, log: NativeLog
-) -> None:
-    backend = LlamaCppBackend(settings(starter_path, n_slots=3, n_ctx=768), log)
-    first, between, last = (backend.open() for _ in range(3))
-    for n_held, n_decoded in ((0, 3), (backend.n_ctx, 2)):
-        for start in range(0, n_held, backend.n_batch):
-            between.prefill([1] * min(backend.n_batch, n_held - start))
-        backend.verify_batch([Step(last, (2,)), Step(first, (2,))])
-        assert backend.batch.native.n_tokens == n_decoded
-        assert len(between.tokens) == n_held
-    between.crop(0)
-    backend.verify_batch([Step(last, (2, 3)), Step(first, (2,))])
-    assert backend.batch.native.n_tokens == 3, "drafts are computed apart anyway"
-    backend.close()
-
-
 class TestSlidingWindowModel(BackendContract):
     @pytest.fixture(scope="class")
     @classmethod

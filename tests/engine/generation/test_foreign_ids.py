@@ -78,11 +78,6 @@ def test_foreign_ids_without_a_text_are_refused(ids: tuple[int, ...]) -> None:
     assert finished(one, chat(None)).stats.n_emitted
 
 
-@pytest.mark.parametrize("ids", FOREIGN)
-def test_past_replies_with_foreign_ids_are_no_material(ids: tuple[int, ...]) -> None:
-    assert finished(session(), replace(chat(None), past_replies=(ids,))).stats.n_emitted
-
-
 @pytest.fixture
 def client(tmp_path: Path, starter_path: Path) -> Iterator[WorkerClient]:
     client = WorkerClient(log_path=tmp_path / "engine.log")

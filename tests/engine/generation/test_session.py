@@ -25,7 +25,6 @@ from engine.errors import (
 )
 from engine.events import (
     CacheChanged,
-    CostsMeasured,
     Event,
     Finished,
     FinishReason,
@@ -36,7 +35,6 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
-from engine.generation.loop import COSTS_EVERY
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
@@ -166,22 +164,6 @@ def test_every_token_says_where_it_came_from() -> None:
     kinds = {token.kind for token in tokens}
     assert {TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.PLAIN} <= kinds
     assert all((token.source is None) == (token.kind is TokenKind.PLAIN) for token in tokens)
-
-
-def test_measured_costs_are_told_while_a_reply_runs_and_at_its_end() -> None:
-    events = run(make_session(DRAFT), request())
-    assert isinstance(events[-2], CostsMeasured)
-    told = [event for event in events if isinstance(event, CostsMeasured)]
-    assert len(told) == 1 + len(rounds(events)) // COSTS_EVERY
-    rows = [n_rows for n_rows, _ in told[-1].points]
-    assert rows == sorted(set(rows))
-    assert told[-1].points[0] == (1, 1.0)
-    assert told[-1].plain_step_s is not None
-    assert all(told[-1].curve[n_rows - 1] == steps for n_rows, steps in told[-1].points)
-
-
-def test_no_costs_are_told_where_none_were_measured() -> None:
-    assert not any(isinstance(event, CostsMeasured) for event in run(make_session(OFF), request()))
 
 
 def test_the_text_of_a_round_is_shared_out_to_its_tokens() -> None:
@@ -620,12 +602,13 @@ def test_a_session_leaves_the_costs_that_it_measured() -> None:
 
 def test_a_session_starts_with_the_costs_that_another_left() -> None:
     session = make_session(OFF, costs=COSTS)
-    told = [e for e in run(session, request(max_tokens=2)) if isinstance(e, CostsMeasured)]
-    assert told[-1].points == COSTS.points
+    run(session, request(max_tokens=2))
+    costs = session.costs()
+    assert costs is not None
+    assert [n_rows for n_rows, _ in costs.points] == [n_rows for n_rows, _ in COSTS.points]
 
 
 def test_costs_of_a_machine_of_another_speed_are_forgotten() -> None:
     session = make_session(OFF, costs=replace(COSTS, plain_s=1000.0))
-    told = [e for e in run(session, request(max_tokens=8)) if isinstance(e, CostsMeasured)]
-    assert told == []
+    run(session, request(max_tokens=8))
     assert session.costs() is None

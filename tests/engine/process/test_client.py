@@ -7,7 +7,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,6 @@ import pytest
 
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import (
-    CostsMeasured,
     Event,
     Failed,
     Finished,
@@ -29,7 +27,7 @@ from engine.events import (
 )
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.model
 
@@ -224,44 +222,6 @@ def test_the_second_turn_reuses_the_first(loaded: WorkerClient) -> None:
     ready = next(e for e in collect(loaded, is_end) if isinstance(e, PromptReady))
     n_first = reply.stats.n_prompt + len(reply.token_ids)
     assert ready.n_reused >= n_first - 1
-
-
-def costs_of_one_start(
-    tmp_path: Path, configuration: Configuration, text: str, n_tokens: int
-) -> CostsMeasured | None:
-    """Load, make one reply and wait until its costs are kept; gives what it told of them."""
-    path = tmp_path / "costs.json"
-    before = path.stat().st_mtime_ns if path.exists() else 0
-    client = WorkerClient(log_path=tmp_path / "engine.log", costs_path=path)
-    client.load(configuration)
-    assert isinstance(collect(client, lambda e: isinstance(e, Loaded) or is_end(e))[-1], Loaded)
-    client.generate(ask(text, n_tokens))
-    events = collect(client, is_end)
-    assert isinstance(events[-1], Finished), events
-    told = [event for event in events if isinstance(event, CostsMeasured)]
-    if told:
-        wait_until(lambda: path.exists() and path.stat().st_mtime_ns != before)
-    client.close()
-    return told[-1] if told else None
-
-
-@pytest.mark.slow
-def test_the_costs_of_one_start_are_those_that_the_next_one_begins_with(
-    tmp_path: Path, configuration: Configuration
-) -> None:
-    first = costs_of_one_start(tmp_path, configuration, "Count up: " + "one two three " * 20, 8)
-    assert first is not None
-    assert first.points[-1][0] > 1
-    # Without drafts and with one counted step, a reply measures no curve of its own.
-    plain = replace(configuration, speculation=SpeculationSettings(PredictorName.OFF))
-    second = costs_of_one_start(tmp_path, plain, "Hello", 2)
-    assert second is not None
-    assert [n_rows for n_rows, _ in second.points] == [n_rows for n_rows, _ in first.points]
-    assert [steps for _, steps in second.points] == pytest.approx(
-        [steps for _, steps in first.points]
-    )
-    (tmp_path / "costs.json").write_text("{broken")
-    assert costs_of_one_start(tmp_path, plain, "Hello", 2) is None
 
 
 CRASHING_WORKER = """

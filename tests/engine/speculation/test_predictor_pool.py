@@ -22,7 +22,6 @@ from engine.speculation.predictor_pool import (
 )
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
-from engine.speculation.predictors.suffix import PastRepliesPredictor
 from engine.testing import FakeBackend
 from tests.engine.generation.test_session import request
 
@@ -76,7 +75,7 @@ def test_the_choices_are_those_that_can_draft() -> None:
     [
         (PredictorName.LOOKUP, ["lookup"]),
         (PredictorName.SUFFIX, ["suffix"]),
-        (PredictorName.COMBINED, ["suffix", "past", "draft"]),
+        (PredictorName.COMBINED, ["suffix", "draft"]),
         (PredictorName.DRAFT, ["draft"]),
     ],
 )
@@ -87,7 +86,7 @@ def test_a_choice_drafts_from_its_sources(name: PredictorName, expected: list[st
 
 def test_several_sources_go_without_a_draft_model_where_none_is_loaded() -> None:
     drafter = engaged(made(), replace(LOOKUP, predictor=PredictorName.COMBINED))
-    assert sources(drafter) == ["suffix", "past"]
+    assert sources(drafter) == ["suffix"]
 
 
 @pytest.mark.parametrize("name", [PredictorName.DRAFT, PredictorName.CUSTOM])
@@ -137,32 +136,6 @@ def test_the_same_settings_keep_the_index_of_the_last_reply() -> None:
     )
     assert again is first
     assert other is not first
-
-
-def test_newer_replies_are_learnt_and_one_that_is_gone_is_forgotten() -> None:
-    predictors, combined = made(), replace(LOOKUP, predictor=PredictorName.COMBINED)
-    said, other = tuple(range(20)), (*range(10), 30, 31)
-
-    def guesses(*replies: tuple[int, ...]) -> list[int]:
-        past = engaged(predictors, combined, past_replies=replies)._sources[1]
-        past.reset(range(10))
-        return [guess.token for guess in past.propose()][:2]
-
-    assert guesses(said) == [10, 11]
-    assert guesses(said, *[said] * 4, other) == [10, 11]
-    assert guesses(other) == [30, 31]
-    assert guesses(other, (50, 51)) == [30, 31]
-    assert guesses() == []
-    assert guesses(other) == [30, 31]
-
-
-def test_a_reply_more_extends_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictors, combined = made(), replace(LOOKUP, predictor=PredictorName.COMBINED)
-    engaged(predictors, combined, past_replies=((1, 2, 3),))
-    learnt: list[tuple[tuple[int, ...], ...]] = []
-    monkeypatch.setattr(PastRepliesPredictor, "learn", lambda self, replies: learnt.append(replies))
-    engaged(predictors, combined, past_replies=((1, 2, 3), (4, 5)))
-    assert learnt == [((4, 5),)]
 
 
 def test_the_settings_reach_the_look_up() -> None:

@@ -80,23 +80,3 @@ def test_behind_silent_readers_the_draft_model_drafts_and_the_text_stays() -> No
             if token.kind is TokenKind.DRAFT
         ]
         assert "draft" in {token.source for token in tokens}
-
-
-def test_what_was_said_in_another_chat_is_drafted_and_the_text_stays() -> None:
-    wanted = request("abcabd", max_tokens=40)
-    plain = finished(run(make_session(OFF), wanted))
-    known = replace(wanted, past_replies=((1, 2, 3), plain.token_ids))
-    events = run(make_session(reading(PredictorName.COMBINED)), known)
-    assert finished(events).token_ids == plain.token_ids
-    rounds = [event for event in events if isinstance(event, RoundFinished)]
-    assert sum(each.n_accepted for each in rounds if each.source == "past") > 20
-
-
-def test_past_replies_beyond_the_vocabulary_are_left_out() -> None:
-    wanted = request("abcabd", max_tokens=40)
-    plain = finished(run(make_session(OFF), wanted))
-    spoiled = (*plain.token_ids[:10], 10_000, *plain.token_ids[10:])
-    known = replace(wanted, past_replies=(spoiled, (), (-5, *plain.token_ids)))
-    events = run(make_session(reading(PredictorName.COMBINED)), known)
-    assert finished(events).token_ids == plain.token_ids
-    assert not any(isinstance(each, RoundFinished) and each.source == "past" for each in events)
