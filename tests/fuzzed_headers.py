@@ -12,11 +12,11 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
-from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import GgufPart, read_parts
 from engine.model.gguf_header import HeaderBytes, TensorInfo, _Walk, read_header
 from tests.gguf_files import header, llama_values
+from tests.made_models import shape_named
 
 DEVICES = (Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), Device("CPU", "cpu", 64 * GIB, 64 * GIB))
 Row = tuple[str, tuple[int, ...], int, int]
@@ -101,7 +101,7 @@ def seed(name: str, values: dict[str, object], tensors: list[Row], data_bytes: i
 
 def catalog_seed(name: str, quantization: str = "Q4_K_M") -> Seed:
     """Give the header of a model of the catalogue, with three words and its first tensors."""
-    file = find_entry(name).header(quantization)
+    file = shape_named(name).header(quantization)
     values: dict[str, object] = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in file.values.items()

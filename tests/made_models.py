@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import find_entry
+from engine.model.catalog import CatalogEntry, find_entry
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
 from engine.model.gguf_header import Value
 from engine.model.snapshots import Snapshot, unpack
@@ -38,7 +38,7 @@ class CatalogKeys:
 
 
 def catalog_keys(name: str) -> CatalogKeys:
-    snapshot = find_entry(name).snapshot
+    snapshot = shape_named(name).snapshot
     prefix = f"{snapshot.architecture}."
     values = {key.removeprefix(prefix): value for key, value in snapshot.values.items()}
     values.pop("vocab_size", None)
@@ -56,6 +56,12 @@ def made_headers() -> Mapping[str, Snapshot]:
     finds them out for any keys.
     """
     return unpack(HEADERS_PATH.read_bytes())
+
+
+def shape_named(name: str) -> CatalogEntry:
+    """A model of the catalogue, or a shape that only tests have: its figures were never checked."""
+    snapshot = made_headers().get(name)
+    return find_entry(name) if snapshot is None else CatalogEntry(name, (), "", "", snapshot)
 
 
 def written_model(path: Path, snapshot: Snapshot) -> Model:

@@ -33,9 +33,6 @@ VOCABULARY_FAMILIES = {
     "Gemma 2": r"gemma-2-",
     "Gemma 3": r"gemma-3-",
     "SmolLM2": r"smollm2-",
-    "StarCoder 2": r"starcoder2-",
-    "DeepSeek Coder": r"deepseek-coder-",
-    "EXAONE 4": r"exaone-4\.0-",
     "ERNIE 4.5": r"ernie-4\.5-",
 }
 """Models of the catalogue that share a vocabulary, by their names. TinyLlama and Code Llama have

@@ -2,10 +2,9 @@
 
 import pytest
 
-from engine.model.catalog import find_entry
 from tests.layouts import LAYOUTS
 from tests.layouts.tables import Keys, rows, shapes
-from tests.made_models import catalog_keys
+from tests.made_models import catalog_keys, shape_named
 
 
 def test_a_row_gives_a_weight_with_its_dimensions() -> None:
@@ -34,5 +33,5 @@ def test_a_layout_gives_the_tensors_of_a_snapshot(name: str) -> None:
         Keys(keys.architecture, keys.values, keys.n_vocab, keys.traits)
     )
     assert sorted(made) == sorted(
-        (each.name, each.shape) for each in find_entry(name).snapshot.tensors()
+        (each.name, each.shape) for each in shape_named(name).snapshot.tensors()
     )

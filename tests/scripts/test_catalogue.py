@@ -21,7 +21,7 @@ def q8_file(path: Path, file_type: int = 7) -> str:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "snapshots.json.gz"
-    path.write_bytes(snapshots.pack({"gpt2": snapshots.snapshots()["gpt2"]}))
+    path.write_bytes(snapshots.pack({"phi-2": snapshots.snapshots()["phi-2"]}))
     monkeypatch.setattr(catalogue, "SNAPSHOTS_PATH", path)
     return path
 
@@ -29,8 +29,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_header_is_kept_beside_those_of_other_models(kept: Path, tmp_path: Path) -> None:
     catalogue.main("llama-2-7b", q8_file(tmp_path / "m.gguf"))
     found = snapshots.unpack(kept.read_bytes())
-    assert sorted(found) == ["gpt2", "llama-2-7b"]
-    assert found["gpt2"] == snapshots.snapshots()["gpt2"]
+    assert sorted(found) == ["llama-2-7b", "phi-2"]
+    assert found["phi-2"] == snapshots.snapshots()["phi-2"]
     assert [tensor.name for tensor in found["llama-2-7b"].tensors()] == [
         "token_embd.weight",
         "blk.0.attn_norm.weight",

@@ -12,13 +12,13 @@ from engine.memory.compute import (
 from engine.memory.kv_cache import CacheShape
 from engine.memory.units import MIB
 from engine.model.architecture import Architecture
-from engine.model.catalog import find_entry
+from tests.made_models import shape_named
 
 SHAPE = CacheShape(n_ctx=4096, n_ubatch=512, type_k="f16", type_v="f16")
 
 
 def architecture(name: str) -> Architecture:
-    return find_entry(name).model().architecture
+    return shape_named(name).model().architecture
 
 
 def test_logits_take_a_row_of_the_vocabulary_for_each_output() -> None:

@@ -19,8 +19,8 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
 from engine.model.layers import Layer
+from tests.made_models import shape_named
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)
@@ -35,12 +35,12 @@ def compute(found: Estimate, device: Device) -> int:
 
 def planned(name: str, *devices: Device, **changes: object) -> Estimate:
     now = replace(BASE, **changes)  # type: ignore[arg-type]  # tests say fields by name
-    return estimate(find_entry(name).model(), now, (*devices, CPU))
+    return estimate(shape_named(name).model(), now, (*devices, CPU))
 
 
 @pytest.fixture(scope="module")
 def llama() -> Model:
-    return find_entry("llama-3.1-8b").model()
+    return shape_named("llama-3.1-8b").model()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_copy_of_an_f32_cache_is_in_the_graph_of_every_device(
 
 
 def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them() -> None:
-    architecture = find_entry("deepseek-v2-lite").model().architecture
+    architecture = shape_named("deepseek-v2-lite").model().architecture
     now = replace(BASE, n_ctx=32768, type_k="f32", type_v="f32")
     shape = shape_for(architecture, now, "kvchat", (CPU,))
     assert cast_bytes(architecture, shape) == 2 * 32768 * (576 + 512)
@@ -164,7 +164,7 @@ def test_a_gpu_has_the_masks_of_its_own_layers() -> None:
 
 
 def test_layers_of_a_next_token_head_compute_nothing() -> None:
-    model = find_entry("glm-4.5-air").model()
+    model = shape_named("glm-4.5-air").model()
     assert model.architecture.n_blocks == model.architecture.n_layers + 1
     found = planned("glm-4.5-air", GPU, SECOND, n_gpu_layers=48, tensor_split=(46.0, 2.0))
     assert compute(found, SECOND) < 20 * MIB < compute(found, GPU)
@@ -191,7 +191,7 @@ def test_each_sparse_layer_of_glm_has_a_copy_of_the_mask_from_the_start() -> Non
 def test_cuda_scans_states_and_heads_of_some_sizes_alone(
     name: str, state: int, inner: int, heads: int, has_kernel: bool
 ) -> None:
-    model = find_entry("codestral-mamba-7b" if name == "mamba2" else "mamba-2.8b").model()
+    model = shape_named("codestral-mamba-7b" if name == "mamba2" else "mamba-2.8b").model()
     values = {"state_size": state, "inner_size": inner, "time_step_rank": heads}
     file = replace(
         model.file,
@@ -204,7 +204,7 @@ def test_cuda_scans_states_and_heads_of_some_sizes_alone(
 def test_attention_before_the_first_states_on_a_gpu_ends_automatic_flash_attention(
     n_gpu_layers: int, *, falls_off: bool
 ) -> None:
-    model = find_entry("lfm2-1.2b").model()  # layer 12 attends, layer 13 keeps a state
+    model = shape_named("lfm2-1.2b").model()  # layer 12 attends, layer 13 keeps a state
     now = replace(BASE, n_gpu_layers=n_gpu_layers, flash_attention="auto")
     assert falls_off_flash_attention(model.architecture, now, (GPU, CPU)) is falls_off
 

@@ -11,7 +11,7 @@ from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.units import MIB
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
+from tests.made_models import shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("dry_runs.json").read_text(encoding="utf-8"))
 MODELS = sorted({record[0] for record in RECORDS})
@@ -19,7 +19,7 @@ MODELS = sorted({record[0] for record in RECORDS})
 
 @cache
 def model_named(name: str) -> Model:
-    return find_entry(name).model()
+    return shape_named(name).model()
 
 
 def shape_of(model: Model, context: list[object]) -> tuple[CacheShape, int]:

@@ -11,7 +11,7 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from engine.model.catalog import find_entry
+from tests.made_models import shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("placements.json").read_text(encoding="utf-8"))
 DEVICES = (
@@ -22,7 +22,7 @@ DEVICES = (
 
 @pytest.mark.parametrize("name", sorted({record["model"] for record in RECORDS}))
 def test_weights_and_caches_lie_where_llama_cpp_puts_them(name: str) -> None:
-    model = find_entry(name).model()
+    model = shape_named(name).model()
     for record in (record for record in RECORDS if record["model"] == name):
         overrides = tuple(TensorOverride(*override) for override in record["overrides"])
         base = Configuration(model.file.path, 8192, tensor_overrides=overrides)

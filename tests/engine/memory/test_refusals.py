@@ -13,9 +13,8 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.catalog import find_entry
 from engine.model.gguf_header import Value
-from tests.made_models import catalog_keys, made_headers, made_model, written_model
+from tests.made_models import catalog_keys, made_headers, made_model, shape_named, written_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -64,7 +63,7 @@ def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
     name: str, n_slots: int, *, kv_unified: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
     path = tmp_path / "m.gguf"
-    model = written_model(path, find_entry(name).snapshot)
+    model = written_model(path, shape_named(name).snapshot)
     now = Configuration(path, 4096, n_slots=n_slots, kv_unified=kv_unified)
     is_uneven = n_slots == 3 and not kv_unified
     assert is_refused(model, now) == stops(dry_run, now) == is_uneven

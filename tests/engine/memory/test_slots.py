@@ -9,7 +9,7 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes, layer_state_bytes
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import find_entry
+from tests.made_models import shape_named
 
 CPU = Device("CPU", "cpu", 64 << 30, 64 << 30)
 
@@ -47,7 +47,7 @@ def test_a_slot_of_shared_cells_costs_nothing_in_full_attention(model: Model) ->
 def test_windows_and_states_of_a_slot_cost_even_where_cells_are_shared(gemma_path: Path) -> None:
     shared = configuration(n_ctx=8192, n_slots=2, kv_unified=True)
     assert price(read_model(gemma_path), shared) > 0
-    hybrid = find_entry("qwen3.6-27b").model()
+    hybrid = shape_named("qwen3.6-27b").model()
     assert price(hybrid, shared) == held(hybrid, replace(shared, n_slots=3)) - held(hybrid, shared)
     assert price(hybrid, shared) > MIB
 

@@ -12,7 +12,7 @@ from engine.memory.terms import TARGETS, Target
 from engine.memory.units import GIB
 from engine.memory.warnings import RopeScaling, rope_scaling, rope_warning
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import find_entry
+from tests.made_models import shape_named
 
 GPU = Device("GPU", "gpu", 80 * GIB, 80 * GIB)
 CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
@@ -20,7 +20,7 @@ CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
 
 def warnings(name: str, target: Target = "llama-server", **fields: object) -> str:
     configuration = Configuration(Path("m.gguf"), 8192, **fields)  # type: ignore[arg-type]
-    model = find_entry(name).model()
+    model = shape_named(name).model()
     return "\n".join(estimate(model, configuration, (GPU, CPU), target=target).warnings)
 
 
@@ -58,7 +58,7 @@ def test_heads_without_a_cuda_kernel_cost_flash_attention() -> None:
 
 @pytest.fixture
 def model() -> Model:
-    return find_entry("qwen2.5-7b").model()
+    return shape_named("qwen2.5-7b").model()
 
 
 def test_within_training_nothing_is_scaled(model: Model) -> None:
@@ -104,7 +104,7 @@ def test_a_plan_warns_of_it(starter_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_program_is_faster_without_mmap_where_experts_stay_in_ram(target: Target) -> None:
-    model = find_entry("qwen3-30b-a3b").model()
+    model = shape_named("qwen3-30b-a3b").model()
     now = Configuration(model.file.path, 4096, n_cpu_moe=20)
 
     def said(now: Configuration) -> list[str]:

@@ -76,7 +76,7 @@ def test_5_flash_attention_always_has_its_value(flash_attention: str) -> None:
 
 
 def test_6_the_best_configuration_depends_on_the_model() -> None:
-    many_heads, few_heads = planner("deepseek-coder-6.7b"), planner("llama-3.1-8b")
+    many_heads, few_heads = planner("codellama-7b"), planner("llama-3.1-8b")
     limits = SearchLimits(max_n_ctx=16384)
     for own in (many_heads, few_heads):
         found = own.optimize_for_vram(9 * GIB, goal=Goal.QUALITY, limits=limits)
@@ -146,7 +146,7 @@ def test_10_names_are_those_that_people_write() -> None:
 
 @pytest.mark.parametrize(
     ("name", "n_ctx", "mib"),
-    [("devstral-24b", 32768, 5120), ("deepseek-coder-33b", 16384, 3968),
+    [("devstral-24b", 32768, 5120), ("codellama-34b", 16384, 3072),
      ("starcoder2-3b", 16384, 480), ("qwen2.5-14b", 4096, 768)],
 )  # fmt: skip
 def test_11_head_sizes_and_layers_are_those_of_the_models(name: str, n_ctx: int, mib: int) -> None:

@@ -18,7 +18,6 @@ from engine.presets.preset import Preset, parse_preset
 NOBODY = Path("nobody's presets")
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)
 MODELS = ("qwen2.5-0.5b", "llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b")
-SIZES = ("gpu-6", "gpu-8", "gpu-12", "gpu-16", "gpu-24", "gpu-48", "cpu-16", "cpu-32")
 
 
 def model(name: str) -> Model:
@@ -38,14 +37,11 @@ def machine(rules: Preset) -> tuple[Device, ...]:
 
 
 def resolved(stem: str, name: str) -> Configuration:
-    rules = built_in(stem)
+    return resolved_rules(built_in(stem), name)
+
+
+def resolved_rules(rules: Preset, name: str) -> Configuration:
     return resolve(rules, model(name), machine(rules), target="llama-server")
-
-
-def test_there_is_a_preset_for_every_common_size_and_use() -> None:
-    stems = [entry.path.stem for entry in list_presets(NOBODY)]
-    assert set(SIZES) | {"long-context", "coding"} <= set(stems)
-    assert [stem for stem in stems if stem.startswith("gpu")] == list(SIZES[:6])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -53,10 +49,6 @@ def test_there_is_a_preset_for_every_common_size_and_use() -> None:
 def test_every_preset_gives_something_that_fits_its_machine(stem: str, name: str) -> None:
     rules, of_model = built_in(stem), model(name)
     on = machine(rules)
-    if stem == "cpu-16" and name in ("qwen3-32b", "qwen3-30b-a3b"):
-        with pytest.raises(DoesNotFitError, match=r"has 16 GiB free"):
-            resolve(rules, of_model, on, target="llama-server")
-        return
     found = resolve(rules, of_model, on, target="llama-server")
     cost = estimate(of_model, found, on, target="llama-server")
     assert cost.fits(round(rules.margin_gib * GIB))
@@ -66,27 +58,29 @@ def test_every_preset_gives_something_that_fits_its_machine(stem: str, name: str
 
 
 def test_larger_cards_give_more_of_the_same_model() -> None:
-    contexts = [resolved(stem, "llama-3.1-8b") for stem in SIZES[:6]]
+    cards = [Preset(name="x", goal="balanced", vram_gib=gib) for gib in (6, 8, 12, 16, 24, 48)]
+    contexts = [resolved_rules(rules, "llama-3.1-8b") for rules in cards]
     assert contexts[0].type_k == "q8_0"
     assert contexts[2].type_k == "f16"
     assert [c.n_ctx for c in contexts] == sorted(c.n_ctx for c in contexts)
 
 
 def test_a_small_card_keeps_experts_not_layers_in_main_memory() -> None:
-    for stem in ("gpu-8", "gpu-16", "balanced"):
-        found = resolved(stem, "qwen3-30b-a3b")
+    for rules in (Preset(name="x", goal="balanced", vram_gib=8), built_in("balanced")):
+        found = resolved_rules(rules, "qwen3-30b-a3b")
         assert found.n_gpu_layers == -1
         assert found.n_cpu_moe > 0
 
 
-def test_presets_without_gpu_use_none_though_there_is_one() -> None:
-    rules = built_in("cpu-32")
+def test_rules_without_gpu_use_none_though_there_is_one() -> None:
+    rules = Preset(name="x", goal="balanced", n_gpu_layers=0, ram_gib=32)
     small_card = Device("GPU 0", "gpu", 2 * GIB, 2 * GIB)
     found = resolve(rules, model("llama-3.1-8b"), (small_card, RAM))
     assert found.n_gpu_layers == 0
     large_card = Device("GPU 0", "gpu", 48 * GIB, 48 * GIB)
-    with pytest.raises(DoesNotFitError, match=r"^qwen3-32b.* does not fit .*CPU needs"):
-        resolve(built_in("cpu-16"), model("qwen3-32b"), (large_card, RAM))
+    less = rules.model_copy(update={"ram_gib": 16})
+    with pytest.raises(DoesNotFitError, match="CPU needs"):
+        resolve(less, model("qwen3-32b"), (large_card, RAM))
     without = resolve(rules, model("llama-3.1-8b"), (RAM,))
     assert (found.n_ctx, found.type_k) == (without.n_ctx, without.type_k) == (32768, "f16")
 
@@ -94,9 +88,7 @@ def test_presets_without_gpu_use_none_though_there_is_one() -> None:
 def test_long_context_has_the_longest_and_coding_drafts_from_its_text() -> None:
     longest = resolved("long-context", "llama-3.1-8b")
     assert longest.n_ctx == max(
-        resolved(e.path.stem, "llama-3.1-8b").n_ctx
-        for e in list_presets(NOBODY)
-        if built_in(e.path.stem).vram_gib is None and built_in(e.path.stem).n_gpu_layers != 0
+        resolved(e.path.stem, "llama-3.1-8b").n_ctx for e in list_presets(NOBODY)
     )
     coding = resolved("coding", "llama-3.1-8b")
     assert (coding.type_k, coding.speculation.predictor) == ("q8_0", "suffix")
