@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from textual.actions import ActionParseResult
 
     from app.screens.plan_session import PlanSession
-    from engine.configuration import KVTypes
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
@@ -465,29 +464,6 @@ class KvchatApp(App[None]):
         from app.screens.cache import CacheScreen
 
         self.push_screen(CacheScreen(self.controller))
-
-    def action_laboratory(self) -> None:
-        """Measure the loaded model's cache types; the one that is taken is loaded."""
-        from app.screens.laboratory import LaboratoryScreen
-        from engine.planning.space import with_taken_pair
-
-        configuration = self.controller.configuration
-        if configuration is None:
-            self.notify("No model is loaded whose cache types could be measured.")
-            return
-        if configuration.server is not None:
-            self.notify(
-                "A server's cache has the types that it was started with: open a model of this "
-                "machine to measure them, or compare two servers by `kvchat cache-quality "
-                f"--server {configuration.server} --server ...`."
-            )
-            return
-
-        def take(pair: "KVTypes | None") -> None:
-            if pair is not None:
-                self.load(with_taken_pair(configuration, pair))
-
-        self.push_screen(LaboratoryScreen(configuration), take)
 
     # --- theme, picture, palette ---
 

@@ -69,7 +69,7 @@ INVITATION = {
 """What can be done without a model."""
 
 NEEDS_MODEL = (
-    "engine-restart", "cache-types", "compare-open", "speculation-predictor", "reply-regenerate",
+    "engine-restart", "compare-open", "speculation-predictor", "reply-regenerate",
     "message-regenerate", "message-continue",
 )  # fmt: skip
 NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics")

@@ -31,7 +31,7 @@ from app.threads import close_with, is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
-from engine.configuration import Configuration, KVTypes
+from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
@@ -48,7 +48,6 @@ from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.search import SearchResult
-from engine.planning.space import with_taken_pair
 from engine.planning.what_if import arrows
 
 MEASURE_AFTER_S = 0.4
@@ -74,8 +73,6 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Go to the table, and back to the knobs"),
         Binding("g", "search", "Goal", id="planner-goal",
                 tooltip="Search: largest context, finest cache, fastest, balanced"),
-        Binding("q", "quality", "Quality", id="planner-quality",
-                tooltip="Measure what each cache type costs this model, and take one"),
         Binding("c", "compare", "Compare", id="planner-compare",
                 tooltip="Keep this plan as A and compare what the knobs say; again ends it"),
         Binding("w", "swap", "Swap", id="planner-swap", show=False,
@@ -478,27 +475,6 @@ class PlannerScreen(Screen[Configuration | None]):
             setup = asked.with_configuration(found.configuration)
             self.session.searched = setup, found
             self.change(setup)
-
-    def action_quality(self) -> None:
-        from app.screens.laboratory import LaboratoryScreen
-
-        plan = self._shown_plan()
-        if plan is None:
-            return
-        if plan.model.file.origin is not None:
-            self.notify("This model is not on this machine: it can be planned, not measured.")
-            return
-
-        def take(pair: KVTypes | None) -> None:
-            self.planner.forget_known()
-            setup = self.setup
-            if setup is not None and pair is None:
-                self.change(setup)
-            elif setup is not None and pair is not None:
-                taken = with_taken_pair(setup.configuration, pair)
-                self.turn(setup.with_configuration(taken))
-
-        self.app.push_screen(LaboratoryScreen(plan.setup.configuration), take)
 
     # --- leaving, presets and export ---
 

@@ -29,7 +29,6 @@ from app.screens.compare import CompareScreen, side_list
 from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
 from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen
 from app.screens.export import ExportScreen
-from app.screens.laboratory import LaboratoryScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import CardsScreen, effect_list, goal_list
@@ -165,7 +164,6 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "GoalScreen": lambda _: goal_list(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
     "KeyScreen": pressed,
-    "LaboratoryScreen": lambda s: LaboratoryScreen(replace(s.configuration, model_path=s.file)),
     "HubScreen": lambda s: HubScreen(f"hf:{s.text}"),
     "DownloadScreen": download_screen,
     "ModelsScreen": plan_models,
