@@ -13,17 +13,6 @@ from textual.keys import Keys, _character_to_key, key_to_character
 from engine.errors import shown
 from engine.validation import did_you_mean
 
-RENAMED_IDS = {
-    "plan-list-up": "rows-up",
-    "plan-list-down": "rows-down",
-    "plan-list-page-up": "rows-page-up",
-    "plan-list-page-down": "rows-page-down",
-    "plan-list-first": "rows-first",
-    "plan-list-last": "rows-last",
-    "plan-list-pick": "rows-pick",
-}
-"""Ids that settings of earlier versions may have, and the ids of the same keys today."""
-
 
 def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
@@ -279,8 +268,7 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
     known = {action.id: action for action in actions}
     keys: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name, text in configured.items():
-        binding_id = RENAMED_IDS.get(name, name)
+    for binding_id, text in configured.items():
         parts = tuple(long_name(part.strip()) for part in text.split(","))
         if binding_id not in known:
             hint = did_you_mean(binding_id, known) or ": the help screen shows the ids"

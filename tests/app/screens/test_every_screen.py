@@ -16,7 +16,6 @@ from textual.widgets import Input
 
 import app.screens
 from app.application import KvchatApp
-from app.bindings import Action
 from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
 from app.commands import every_action, key_sections
@@ -33,7 +32,7 @@ from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import CardsScreen, effect_list, goal_list
 from app.screens.presets import PresetsScreen
-from app.screens.settings import EditScreen, KeyScreen, SettingsScreen, ThemeScreen
+from app.screens.settings import EditScreen, SettingsScreen, ThemeScreen
 from app.setting_definitions import SettingDefinition
 from app.store.chats import ChatStore
 from app.store.records import ChatChanges
@@ -140,11 +139,6 @@ def edited(sources: Sources) -> AnyScreen:
     return EditScreen(SettingDefinition("chat", "stop", sources.text, ()), sources.text)
 
 
-def pressed(sources: Sources) -> AnyScreen:
-    action = Action("reply-stop", ("escape",), sources.text, sources.text, frozenset())
-    return KeyScreen(action, lambda _: sources.text)
-
-
 SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
@@ -163,7 +157,6 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None, title=s.text),
     "GoalScreen": lambda _: goal_list(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
-    "KeyScreen": pressed,
     "HubScreen": lambda s: HubScreen(f"hf:{s.text}"),
     "DownloadScreen": download_screen,
     "ModelsScreen": plan_models,
