@@ -331,7 +331,6 @@ async def test_gauges_are_letters_on_every_screen_where_the_settings_say_so(
             await show(pilot, name, sources)
             if name == "PlannerScreen":
                 await wait_until(pilot, lambda: "W weights" in gauges(application.screen))
-                await pilot.press("c")
             assert not BLOCKS & set(gauges(application.screen)), name
             if application.screen is not chat:
                 application.pop_screen()
