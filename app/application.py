@@ -450,7 +450,6 @@ class KvchatApp(App[None]):
             self.controller,
             self.chat.composer.written,
             folder=self.chat.drafts.folder,
-            presets_dir=self.services.presets_dir,
             tint=self.chat.transcript.tint,
         )
         self.push_screen(screen)

@@ -19,7 +19,7 @@ from app.application import KvchatApp
 from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
 from app.commands import every_action, key_sections
-from app.compare.side import SideChoice, plain_side
+from app.compare.side import plain_side
 from app.sanitize import harmless
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
@@ -94,9 +94,7 @@ class Sources:
 
 
 def compare(sources: Sources) -> AnyScreen:
-    return CompareScreen(
-        sources.controller, sources.text, folder=sources.folder, presets_dir=sources.folder
-    )
+    return CompareScreen(sources.controller, sources.text, folder=sources.folder)
 
 
 def export(sources: Sources) -> AnyScreen:
@@ -164,7 +162,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
     "SettingsScreen": all_settings,
     "SidesScreen": lambda s: side_list(
-        [SideChoice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
+        [plain_side(SpeculationSettings())], plain_side(SpeculationSettings())
     ),
     "ThemeScreen": lambda s: ThemeScreen([*s.app.available_themes], s.app),
 }
