@@ -28,7 +28,6 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.theme import Theme
 from textual.timer import Timer
 from textual.types import AnimationLevel
 from textual.widgets import Input, TextArea
@@ -48,7 +47,7 @@ from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import HelpScreen, Saving, ask, report
 from app.startup import Services
-from app.themes import load_themes, own_theme, theme_variable_defaults
+from app.themes import load_themes, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
 from engine.configuration import Configuration, SamplingSettings
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from textual.actions import ActionParseResult
 
     from app.screens.plan_session import PlanSession
-    from engine.configuration import KVTypes
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
@@ -108,8 +106,6 @@ class KvchatApp(App[None]):
     PAUSE_GC_ON_SCROLL = True
     _has_begun = False
     """Whether the first picture is painted."""
-    _start_theme: Theme | None = None
-    """The theme of the start while it is the only one of kvchat's that was read."""
 
     def __init__(
         self,
@@ -140,14 +136,13 @@ class KvchatApp(App[None]):
         self._notices = [*notices]
         self._leaving: Timer | None = None
         self._exit_code = 0
-        self._start_theme = own_theme(theme or services.settings.settings.ui.theme)
-        if self._start_theme is None:
-            self._notices += self._register_themes()
-        else:
-            self.register_theme(self._start_theme)
+        loaded = load_themes()
+        for each in loaded.themes:
+            self.register_theme(each)
+        if loaded.problems:
+            self._notices.append("; ".join(loaded.problems))
         problems = self.use_settings("ui", theme=theme), self.use_settings("keys")
         self._notices += filter(None, problems)
-        self.stylesheet.set_variables(self.get_css_variables())
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -455,7 +450,6 @@ class KvchatApp(App[None]):
             self.controller,
             self.chat.composer.written,
             folder=self.chat.drafts.folder,
-            presets_dir=self.services.presets_dir,
             tint=self.chat.transcript.tint,
         )
         self.push_screen(screen)
@@ -466,64 +460,15 @@ class KvchatApp(App[None]):
 
         self.push_screen(CacheScreen(self.controller))
 
-    def action_laboratory(self) -> None:
-        """Measure the loaded model's cache types; the one that is taken is loaded."""
-        from app.screens.laboratory import LaboratoryScreen
-        from engine.planning.space import with_taken_pair
-
-        configuration = self.controller.configuration
-        if configuration is None:
-            self.notify("No model is loaded whose cache types could be measured.")
-            return
-        if configuration.server is not None:
-            self.notify(
-                "A server's cache has the types that it was started with: open a model of this "
-                "machine to measure them, or compare two servers by `kvchat cache-quality "
-                f"--server {configuration.server} --server ...`."
-            )
-            return
-
-        def take(pair: "KVTypes | None") -> None:
-            if pair is not None:
-                self.load(with_taken_pair(configuration, pair))
-
-        self.push_screen(LaboratoryScreen(configuration), take)
-
     # --- theme, picture, palette ---
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.get_theme(self.theme))
 
-    @property
-    def available_themes(self) -> dict[str, Theme]:
-        """All themes by name; those that the start did without are read with the first question."""
-        if self._start_theme is not None and self._has_begun:
-            self._register_themes()
-        return super().available_themes
-
-    def get_theme(self, theme_name: str) -> Theme | None:
-        if self._start_theme is not None and theme_name == self._start_theme.name:
-            return self._start_theme
-        return super().get_theme(theme_name)
-
-    def refresh_css(self, animate: bool = True) -> None:
-        # Textual parses every style again for the theme that is chosen while it starts, though none
-        # was parsed with another.
-        if self._has_begun:
-            super().refresh_css(animate)
-
     def action_command_palette(self) -> None:
         """Show every command, to choose by typing."""
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
-
-    def _register_themes(self) -> list[str]:
-        """Make kvchat's themes and the user's known; what is wrong with them, as one notice."""
-        self._start_theme = None
-        loaded = load_themes()
-        for theme in loaded.themes:
-            self.register_theme(theme)
-        return ["; ".join(loaded.problems)] if loaded.problems else []
 
     def use_theme(self, name: str) -> None:
         """Switch the theme and remember it."""
@@ -660,7 +605,6 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> int:
     )
     # Looking through all that was imported for garbage stops the screen for a tenth of a second.
     gc.freeze()
-    gc.enable()
     try:
         app.run()
     finally:

@@ -13,17 +13,6 @@ from textual.keys import Keys, _character_to_key, key_to_character
 from engine.errors import shown
 from engine.validation import did_you_mean
 
-RENAMED_IDS = {
-    "plan-list-up": "rows-up",
-    "plan-list-down": "rows-down",
-    "plan-list-page-up": "rows-page-up",
-    "plan-list-page-down": "rows-page-down",
-    "plan-list-first": "rows-first",
-    "plan-list-last": "rows-last",
-    "plan-list-pick": "rows-pick",
-}
-"""Ids that settings of earlier versions may have, and the ids of the same keys today."""
-
 
 def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
@@ -45,8 +34,6 @@ CHAT_KEYS: list[BindingType] = [
          "Switch the source of drafts: off, look-up, suffixes, all at once, a draft", show=True),
     _key("f6", "app.cache", "Cache", "cache-open",
          "What is kept of computed tokens, where it lies; pin, drop, verify", show=True),
-    _key("f12", "app.laboratory", "Cache types", "cache-types",
-         "Measure what each type of the cache costs this model, and load one"),
     _key("escape", "stop", "Stop", "reply-stop",
          "Stop the reply and keep its text, or stop loading; without either, go to the composer",
          show=True),
@@ -142,7 +129,6 @@ SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
     "app-help": ("help", "keys"),
     "app-quit": ("quit", "exit"),
     "cache-open": ("cache",),
-    "cache-types": ("types", "laboratory"),
     "chat-export": ("export",),
     "chat-find": ("find",),
     "chat-list": ("chats", "history"),
@@ -282,8 +268,7 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
     known = {action.id: action for action in actions}
     keys: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name, text in configured.items():
-        binding_id = RENAMED_IDS.get(name, name)
+    for binding_id, text in configured.items():
         parts = tuple(long_name(part.strip()) for part in text.split(","))
         if binding_id not in known:
             hint = did_you_mean(binding_id, known) or ": the help screen shows the ids"

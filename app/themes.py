@@ -105,18 +105,6 @@ class LoadedThemes:
     problems: tuple[str, ...] = ()
 
 
-def own_theme(name: str) -> Theme | None:
-    """The theme of that name among kvchat's own; None where it has none or the user has themes.
-
-    Reading one file takes a tenth of the time that all of them take.
-    """
-    path = builtin_themes_dir() / f"{name}.toml"
-    if any(themes_dir().glob("*.toml")) or path not in builtin_themes_dir().glob("*.toml"):
-        return None
-    theme = read_theme(path)
-    return theme if theme.name == name else None
-
-
 def load_themes(user_folder: Path | None = None) -> LoadedThemes:
     """Read kvchat's themes and the user's; a bad file is left out and named.
 

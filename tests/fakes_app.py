@@ -65,6 +65,13 @@ def make_controller(
     return conversation, client
 
 
+def release_locks(controller: Conversation) -> None:
+    """Let go of the chats whose replies run, as the system does for a process that was killed."""
+    for reply in controller.replies.running.values():
+        if reply.lock is not None:
+            reply.lock.close()
+
+
 def make_app(
     tmp_path: Path, script: Script | None = None, *, has_model: bool = True
 ) -> tuple[KvchatApp, ScriptedClient]:

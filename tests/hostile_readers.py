@@ -25,7 +25,6 @@ from app.bindings import Action, read_keymap
 from app.chat.attachments import attached_to, read_file
 from app.chat_files import read_chats
 from app.chat_files.jsonl import jsonl_of
-from app.chat_files.markdown import markdown_of
 from app.cli.options import AGE
 from app.config import load_settings
 from app.library import Favourites
@@ -586,10 +585,6 @@ def _jsonl() -> bytes:
     return "".join(jsonl_of([TREE])).encode()
 
 
-def _markdown() -> bytes:
-    return "".join(markdown_of([TREE], all_branches=True)).encode()
-
-
 def _header(case: Case) -> Iterator[str]:
     yield outcome(case)
 
@@ -616,7 +611,6 @@ READERS = [
     _texts("log of a server, compared", _log, *LOG_TEXTS),
     _texts("amounts, addresses", _amounts, *AMOUNTS),
     _texts("chats: JSON lines, kept", _history, _jsonl),
-    _texts("chats: Markdown, kept", _history, _markdown),
     _texts("requests of a batch", _batch, BATCH),
     _texts("file that goes with a message", _attachment, ATTACHED),
     _texts(

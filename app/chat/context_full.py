@@ -1,7 +1,6 @@
 """What can be done where the context is full; nothing is dropped unless the user chooses it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -134,7 +133,7 @@ class ContextFull:
         Raises:
             StoreError: If it could not be saved.
         """
-        if not self._history.n_hidden or self._history.is_read_only:
+        if not self._history.n_hidden:
             return False
         self._history.see_from(None)
         self._conversation.refresh()
@@ -168,15 +167,14 @@ class ContextFull:
             self._warn(str(error), error.title)
 
     def _keep(self, chat_id: int, kept_from: int, summary: str) -> None:
-        """Save a summary, unless another kvchat has opened its chat since it was left here.
+        """Save a summary, unless another kvchat answers in its chat.
 
         Raises:
             StoreError: If it could not be saved.
         """
         store = self._history.store
-        is_left = not self._history.is_shown(chat_id)
-        lock = store.lock_chat(chat_id) if is_left else None
-        if lock is None and (is_left or self._history.is_read_only):
-            raise ChatInUseError("another kvchat writes this chat: its summary is not kept")
-        with lock or nullcontext():
+        lock = store.lock_chat(chat_id)
+        if lock is None:
+            raise ChatInUseError("another kvchat is answering in this chat: no summary is kept")
+        with lock:
             store.set_kept_from(chat_id, kept_from, summary=summary)

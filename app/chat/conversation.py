@@ -46,8 +46,6 @@ from engine.events import (
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
-LOCK_RETRY_S = 2.0
-"""How often the lock of a chat that another kvchat writes is tried again, in seconds."""
 WITHOUT_ENGINE = "{engine-restart} tries once more, {model-list} opens another model."
 
 
@@ -86,7 +84,6 @@ class Conversation:
         self._clock = clock
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
-        self._retry_lock_at = 0.0
         self._events: deque[Event] = deque()
         """What the engine said and was not handled yet."""
         self._reads_ahead = False
@@ -130,7 +127,7 @@ class Conversation:
     def can_ask(self) -> bool:
         """A message can be sent in the shown chat now."""
         is_free = self.has_free_slot and not self.is_leased
-        return is_free and self.replies.shown is None and not self.history.is_read_only
+        return is_free and self.replies.shown is None
 
     @property
     def has_free_slot(self) -> bool:
@@ -236,10 +233,9 @@ class Conversation:
         self.client.begin_close()
 
     def close(self) -> None:
-        """End the engine, save what came, release the chat."""
+        """End the engine and save what came."""
         self.begin_close()
         self.client.close()
-        self.history.close()
 
     # --- asking ---
 
@@ -293,8 +289,7 @@ class Conversation:
         """
         self._store.chat(chat_id)  # before the shown one is left
         self._leave()
-        reply = self.replies.of_chat(chat_id)
-        self.history.open(chat_id, reply.take_lock() if reply is not None else None)
+        self.history.open(chat_id)
         self._prefetch_shown()
 
     def new_chat(self, like: Chat | None = None) -> None:
@@ -325,7 +320,7 @@ class Conversation:
         return chat_id
 
     def restore_last_chat(self, rule: RestoreRule) -> None:
-        """Show the chat used last where the rule wants it and no other kvchat writes it.
+        """Show the chat used last where the rule wants it and no other kvchat answers in it.
 
         Args:
             rule: `cut` is only where kvchat ended before the reply did, `last` always.
@@ -338,19 +333,17 @@ class Conversation:
             return
         with suppress(StoreError):  # another kvchat deleted it just now: the empty chat stays
             self.open_chat(chat.id)
-        if self.history.is_read_only:
-            self.new_chat()
 
     def show_message(self, message_id: int) -> bool:
         """Show the branch of the shown chat that a message is on; False where it must stay hidden.
 
-        Another kvchat, or a reply that is being written, holds a chat at its branch.
+        A reply that is being written holds a chat at its branch.
 
         Raises:
             StoreError: If the message is gone.
         """
         if self.history.shown(message_id) is None:
-            if self.replies.shown is not None or self.history.is_read_only:
+            if self.replies.shown is not None:
                 return False
             self._store.show_message(message_id)
             self.refresh()
@@ -368,7 +361,8 @@ class Conversation:
         Raises:
             StoreError: If another kvchat writes it, or it could not be deleted.
         """
-        self.history.delete(chat_id)
+        reply = self.replies.of_chat(chat_id)
+        self._store.delete_chat(chat_id, None if reply is None else reply.lock)
         self.client.forget_owner(owner_of(chat_id))
 
     def refresh(self) -> None:
@@ -418,11 +412,6 @@ class Conversation:
         self.replies.refused = None
         if self._reads_ahead:
             self.client.stop(READ_AHEAD)
-        lock, reply = self.history.take_lock(), self.replies.shown
-        if reply is not None:
-            reply.lock = lock
-        elif lock is not None:
-            lock.close()
         self._updates.is_rebuilt = True
 
     # --- notes and notices ---
@@ -462,21 +451,8 @@ class Conversation:
             elif self.lease is None or not self.lease.take(event):
                 self._take(event)
         self.replies.save_if_due()
-        self._retry_lock()
         self._take_store_errors()
         return self._updates.take()
-
-    def _retry_lock(self) -> None:
-        """Try now and then whether a chat that another kvchat wrote can be written here."""
-        if not self.history.is_read_only or self._clock() < self._retry_lock_at:
-            return
-        self._retry_lock_at = self._clock() + LOCK_RETRY_S
-        try:
-            if self.history.take_over():
-                self._updates.is_rebuilt = True
-                self.notify(Notice("No other kvchat writes this chat any more."))
-        except StoreError as error:
-            self._updates.add_fault(error)
 
     def _take_store_errors(self) -> None:
         try:

@@ -46,7 +46,6 @@ class ChatHistory:
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
         self._model_path: str | None = None
-        self._lock: FileLock | None = None
         self.begin()
 
     # --- which chat ---
@@ -58,8 +57,6 @@ class ChatHistory:
             like: The chat whose system prompt and sampling it has; None takes the defaults.
         """
         self.chat: Chat | None = None
-        self.is_read_only = False
-        """Another kvchat writes this chat."""
         self.sampling = like.sampling if like else self._default_sampling
         self.system_prompt = like.system_prompt if like else self._default_system_prompt
         self.notes = ChatNotes()
@@ -68,20 +65,14 @@ class ChatHistory:
         self._entries: dict[int, tuple[StoredMessage, list[int], Entry]] = {}
         """Entries by message, and what each was made of."""
 
-    def open(self, chat_id: int, lock: FileLock | None = None) -> None:
-        """Show a stored chat, read-only while another kvchat writes it.
-
-        Args:
-            chat_id: The chat.
-            lock: A lock on it that this kvchat holds already.
+    def open(self, chat_id: int) -> None:
+        """Show a stored chat.
 
         Raises:
             StoreError: If the chat is gone.
         """
         chat = self.store.chat(chat_id)
         self.begin(like=chat)
-        self._lock = lock or self.store.lock_chat(chat_id)
-        self.is_read_only = self._lock is None
         self.chat = chat
         self.refresh()
 
@@ -94,6 +85,10 @@ class ChatHistory:
         chat = next(iter(self.store.list_chats(limit=1)), None)
         if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
             return None
+        lock = self.store.lock_chat(chat.id)
+        if lock is None:  # another kvchat is answering in it
+            return None
+        lock.close()
         return chat
 
     def _was_cut(self, chat: Chat) -> bool:
@@ -132,50 +127,30 @@ class ChatHistory:
         self._path = self.store.path_to(head) if head is not None else []
         self._siblings = self.store.variant_ids(self.chat.id)
 
-    def discard(self) -> None:
+    def discard(self, lock: FileLock | None) -> None:
         """Delete the shown chat, which held one question; its settings and notes stay.
+
+        Args:
+            lock: The lock on it.
 
         Raises:
             StoreError: If it could not be deleted.
         """
         if self.chat is not None:
-            self.delete(self.chat.id)
-            self.close()
+            self.store.delete_chat(self.chat.id, lock)
             self.chat = None
             self._path, self._siblings = [], {}
 
-    def delete(self, chat_id: int) -> None:
-        """Delete the shown chat or any other.
+    def catch_up(self) -> bool:
+        """Read the chat again where it is not as it was read last; whether that was so.
 
         Raises:
-            StoreError: If another kvchat writes it, or it could not be deleted.
+            StoreError: If the chat is gone.
         """
-        self.store.delete_chat(chat_id, self._lock if self.is_shown(chat_id) else None)
-
-    def take_over(self) -> bool:
-        """Write the shown chat once the kvchat that wrote it has let it go; False until then.
-
-        Raises:
-            StoreError: If the chat cannot be read.
-        """
-        if self.chat is None or not self.is_read_only:
+        if self.chat is None or self.store.chat(self.chat.id) == self.chat:
             return False
-        self._lock = self.store.lock_chat(self.chat.id)
-        self.is_read_only = self._lock is None
-        if not self.is_read_only:
-            self.refresh()
-        return not self.is_read_only
-
-    def take_lock(self) -> FileLock | None:
-        """The lock of the shown chat, which is the caller's from now on."""
-        lock, self._lock = self._lock, None
-        return lock
-
-    def close(self) -> None:
-        """Release the lock of the chat."""
-        lock = self.take_lock()
-        if lock is not None:
-            lock.close()
+        self.refresh()
+        return True
 
     def is_shown(self, chat_id: int) -> bool:
         """Whether this is the chat on the screen."""
@@ -219,7 +194,7 @@ class ChatHistory:
     def unfinished(self) -> StoredMessage | None:
         """The last message of the shown chat, if it is a reply that was cut or an open question."""
         last = self._path[-1] if self._path else None
-        if last is None or self.is_read_only:
+        if last is None:
             return None
         return last if last.role == "user" or is_cut(last) else None
 
@@ -261,8 +236,6 @@ class ChatHistory:
                 entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
             if message.id != live_id and (author := self._other_model(message)):
                 entry = replace(entry, ending=f"by {author} · {entry.ending}".removesuffix(" · "))
-            if self.is_read_only and message.role == "assistant" and message.finish_reason is None:
-                entry = replace(entry, ending="another kvchat writes this")
             entries.append(entry)
             entries += notes.get(message.id, ())
         return entries
@@ -373,8 +346,6 @@ class ChatHistory:
             sampling=self.sampling,
         )
         turn = self.store.add_turn(new)
-        if self.chat is None:
-            self._lock = self.store.lock_chat(turn.chat.id)
         self.chat = turn.chat
         above = self._index_of(parent_id)
         self._path = self._path[: 0 if above is None else above + 1]
@@ -404,7 +375,7 @@ class ChatHistory:
     def switch_variant(self, message_id: int, step: int) -> bool:
         """Show the path through another variant of a message; False if there is none."""
         siblings = self._siblings.get(message_id, [])
-        if self.chat is None or self.is_read_only or message_id not in siblings:
+        if self.chat is None or message_id not in siblings:
             return False
         index = siblings.index(message_id) + step
         if not 0 <= index < len(siblings):

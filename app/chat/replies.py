@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from app.cache import owner_of
 from app.chat.entries import FAILED, Entry, Speaker, is_out_of_room
@@ -31,6 +32,7 @@ from engine.model.ollama import model_title
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
+ReplyOrNone = TypeVar("ReplyOrNone", RunningReply, RunningReply | None)
 LEASED = 0
 """Instead of the number of a chat, which is never 0: the context holds something else."""
 
@@ -110,7 +112,7 @@ class Replies:
 
     # --- asking for them ---
 
-    def ask(
+    def _ask(
         self,
         history: ChatHistory,
         question: str | None,
@@ -164,20 +166,35 @@ class Replies:
             ContextFullError: If the reply before had no room.
         """
         other = self._history.of_another(chat_id)
+        last = other.unfinished()
+        if last is not None and is_out_of_room(last):
+            raise ContextFullError(
+                f"“{other.title}” has no room to continue: open it ({{chat-list}})"
+            )
+        return begin(other)
+
+    def _under_lock(self, history: ChatHistory, begin: Callable[[], ReplyOrNone]) -> ReplyOrNone:
+        """Ask in a chat, which no other kvchat answers until the reply has ended.
+
+        Raises:
+            ChatInUseError: Another kvchat answers in it.
+            StoreError: If it could not be saved.
+        """
+        lock = None if history.chat is None else self._store.lock_chat(history.chat.id)
+        if history.chat is not None and lock is None:
+            raise ChatInUseError(
+                f"another kvchat is answering in “{history.title}”: wait until its reply has ended"
+            )
+        reply: RunningReply | None = None
         try:
-            last = other.unfinished()
-            if other.is_read_only:
-                raise ChatInUseError(f"another kvchat writes “{other.title}”: close it there first")
-            if last is not None and is_out_of_room(last):
-                raise ContextFullError(
-                    f"“{other.title}” has no room to continue: open it ({{chat-list}})"
-                )
-            reply = begin(other)
-            if reply is not None:
-                reply.lock = other.take_lock()
-            return reply
+            self._updates.is_rebuilt |= history.catch_up()
+            reply = begin()
         finally:
-            other.close()
+            if reply is not None:
+                reply.lock = lock or self._store.lock_chat(reply.chat_id)
+            elif lock is not None:
+                lock.close()
+        return reply
 
     def send(self, history: ChatHistory, text: str, edited: int | None = None) -> RunningReply:
         """Ask at the end of a chat, or in the place of an earlier message.
@@ -187,7 +204,9 @@ class Replies:
         """
         if edited is not None:
             return self.edit(history, edited, text)
-        return self.ask(history, text, parent_id=history.head_id)
+        return self._under_lock(
+            history, lambda: self._ask(history, text, parent_id=history.head_id)
+        )
 
     def edit(self, history: ChatHistory, message_id: int, text: str) -> RunningReply:
         """Ask a question in another way, or go on behind a reply that reads otherwise now.
@@ -196,10 +215,14 @@ class Replies:
             StoreError: If it could not be saved; nothing was asked then.
         """
         message = history.message(message_id)
-        if message.role == "user":
-            return self.ask(history, text, parent_id=message.parent_id)
-        start = replace(message, content=text, stats=None, finish_reason=None)
-        return self.ask(history, None, parent_id=message.parent_id, start=start)
+        is_question = message.role == "user"
+        question = text if is_question else None
+        changed = replace(message, content=text, stats=None, finish_reason=None)
+        start = None if is_question else changed
+        parent_id = message.parent_id
+        return self._under_lock(
+            history, lambda: self._ask(history, question, parent_id=parent_id, start=start)
+        )
 
     def regenerate(
         self, history: ChatHistory, message_id: int | None = None
@@ -213,8 +236,11 @@ class Replies:
         Raises:
             StoreError: If the new reply could not be saved; nothing was asked then.
         """
+        return self._under_lock(history, lambda: self._answer_again(history, message_id))
+
+    def _answer_again(self, history: ChatHistory, message_id: int | None) -> RunningReply | None:
         question = history.question_for(message_id)
-        return None if question is None else self.ask(history, None, parent_id=question)
+        return None if question is None else self._ask(history, None, parent_id=question)
 
     def continue_last(self, history: ChatHistory) -> RunningReply | None:
         """Continue the reply that a chat ends with, or answer its open question.
@@ -225,11 +251,14 @@ class Replies:
         Raises:
             StoreError: If the reply could not be opened again; nothing was asked then.
         """
+        return self._under_lock(history, lambda: self._continue_last(history))
+
+    def _continue_last(self, history: ChatHistory) -> RunningReply | None:
         last = history.unfinished()
         if last is None or self.loaded is None:
             return None
         if last.role == "user" or last.parent_id is None:
-            return self.regenerate(history, last.id)
+            return self._answer_again(history, last.id)
         return self._go_on(history, last)
 
     def _go_on(self, history: ChatHistory, last: StoredMessage) -> RunningReply:
@@ -403,7 +432,7 @@ class Replies:
         self.running.pop(reply.message_id, None)
         try:
             if reply.parent_head is None and self._history.is_shown(reply.chat_id):
-                self._history.discard()
+                self._history.discard(reply.lock)
             else:
                 self._store.set_head(reply.chat_id, reply.parent_head)
         except StoreError as error:
@@ -414,9 +443,8 @@ class Replies:
         self._release(reply)
 
     def _release(self, reply: RunningReply, ended: StoredMessage | None = None) -> None:
-        lock = reply.take_lock()
-        if lock is not None:
-            lock.close()
+        if reply.lock is not None:
+            reply.lock.close()
         if not self._history.is_shown(reply.chat_id):
             return
         self._updates.is_rebuilt = True

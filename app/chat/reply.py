@@ -41,7 +41,7 @@ class RunningReply:
         self.resumed = resumed
         """What it goes on behind: the reply as it was cut, or as the user wrote it; else None."""
         self.lock: FileLock | None = None
-        """Set once the chat is no longer shown, so that it stays locked to the end."""
+        """Of its chat, until the reply has ended."""
         self.is_stopping = False
         self.has_begun = False
         """At least one token came since it was asked for."""
@@ -147,11 +147,6 @@ class RunningReply:
             predictor=stats.predictor if stats else None,
             controller=stats.controller if stats else None,
         )
-
-    def take_lock(self) -> FileLock | None:
-        """The lock of the chat, which is the caller's from now on."""
-        lock, self.lock = self.lock, None
-        return lock
 
     def add(self, event: TokensCommitted) -> list[TokenSpan]:
         """Add the tokens of a round; the result is its text by where the tokens came from."""

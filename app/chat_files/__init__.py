@@ -1,15 +1,15 @@
-"""Chats as files: Markdown to read, JSON lines that lose nothing, and both read back."""
+"""Chats as files: Markdown to read, and JSON lines, which lose nothing and are read back."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, count, repeat
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from app import format as fmt
 from app.chat_files.jsonl import ChatFileError, jsonl_of, read_jsonl, wrong_line
-from app.chat_files.markdown import markdown_of, read_markdown
+from app.chat_files.markdown import markdown_of
 from app.store.records import ChatTree
 from engine.files import replace_file
 from engine.servers import kept_server
@@ -53,25 +53,21 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
 def read_chats(
     file: BinaryIO, *, on_progress: Callable[[int], object] | None = None
 ) -> Iterator[ChatTree]:
-    """The chats of a file, JSON lines or Markdown; each tree's ids are those of the file.
-
-    Of JSON lines one chat at a time is in memory.
+    """The chats of a file of JSON lines, one at a time; each tree's ids are those of the file.
 
     Args:
         file: At its begin.
         on_progress: Called with the bytes read so far, line by line.
 
     Raises:
-        ChatFileError: If it is neither; the line is named.
+        ChatFileError: If a line is not what an export writes; the line is named.
     """
-    lines = _lines(file, on_progress or bool)
-    for n_empty, first in enumerate(lines):
-        whole = chain(repeat("\n", n_empty), (first,), lines)
-        if first.lstrip().startswith("{"):
-            return read_jsonl(whole)
-        if first.strip():
-            return iter(read_markdown("".join(whole)))
-    return iter(read_markdown(""))
+    n_chats = 0
+    for tree in read_jsonl(_lines(file, on_progress or bool)):
+        n_chats += 1
+        yield tree
+    if not n_chats:
+        raise ChatFileError("it holds no chat: `kvchat chats export -o FILE.jsonl` writes one")
 
 
 def imported(tree: ChatTree) -> ChatTree:

@@ -6,7 +6,7 @@ wherever it is stored.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, TypeVar
@@ -30,10 +30,6 @@ Seconds = Annotated[float, Field(ge=0, lt=253_402_128_000, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 FORMAT = "kvchat-chats"
-STORED = (
-    "content", "seed", "predictor", "controller", "stats", "vocabulary_id", "token_ids",
-)  # fmt: skip
-"""Fields of a message that Markdown does not have."""
 
 
 class ChatFileError(EngineError):
@@ -54,7 +50,9 @@ LineType = TypeVar("LineType", bound=JsonLine)
 class ChatLine(JsonLine):
     """A chat; its head and first kept message are ids of the file."""
 
+    format: str
     version: Int64
+    n_messages: Int64
     title: str
     title_locked: bool
     created_at: Seconds
@@ -84,12 +82,14 @@ class ChatLine(JsonLine):
 
 
 CHAT_FIELDS = tuple(
-    name for name in ChatLine.model_fields if name not in ("version", "head", "kept_from")
+    name
+    for name in ChatLine.model_fields
+    if name not in ("format", "version", "n_messages", "head", "kept_from")
 )
 
 
 class MessageLine(JsonLine):
-    """A message without its text, as Markdown notes it."""
+    """A message; its parent is an id of the file."""
 
     id: Int64
     parent: Int64 | None = None
@@ -97,17 +97,16 @@ class MessageLine(JsonLine):
     created_at: Seconds
     model_name: str | None = None
     finish_reason: str | None = None
+    content: str
+    seed: Int64 | None = None
+    predictor: str | None = None
+    controller: str | None = None
+    stats: dict[str, object] | None = None
+    vocabulary_id: str | None = None
+    token_ids: tuple[TokenId, ...] | None = Field(default=None, fail_fast=True)
 
-    def check_position(self, before: Collection[int], line: int) -> None:
-        """Make sure that the id is new and the parent one of the messages before.
 
-        Raises:
-            ChatFileError: If not.
-        """
-        if self.id in before:
-            raise wrong_line(line, f"message {self.id} is there twice")
-        if self.parent is not None and self.parent not in before:
-            raise wrong_line(line, f"the parent {self.parent} is no message before this one")
+MESSAGE_FIELDS = tuple(name for name in MessageLine.model_fields if name not in ("id", "parent"))
 
 
 def wrong_line(number: int, fact: str) -> ChatFileError:
@@ -134,19 +133,6 @@ def parse_object(text: str, line: int) -> dict[str, object]:
     return value
 
 
-def check_version(values: Mapping[str, object], line: int) -> None:
-    """Make sure that this kvchat reads the version of a format.
-
-    Raises:
-        ChatFileError: If it is another.
-    """
-    found = values.get("version", VERSION)
-    if found != VERSION:
-        raise wrong_line(
-            line, f"the format has version {found}, this kvchat reads {VERSION}: update kvchat"
-        )
-
-
 def read_line(model: type[LineType], text: str, line: int) -> LineType:
     """Read an object that `parse_object` has bounded.
 
@@ -160,70 +146,47 @@ def read_line(model: type[LineType], text: str, line: int) -> LineType:
         raise wrong_line(line, explain_faults(explain(error, model, unknown=unknown))) from error
 
 
-def chat_values(chat: Chat, ids: Mapping[int, int]) -> dict[str, object]:
-    """The fields of a chat, but those that say what a reader takes by itself.
-
-    A field that a later version adds so keeps no chat without it from an older kvchat.
-
-    Args:
-        chat: The chat.
-        ids: Ids in the file by those of the messages that are in it.
-    """
-    values = {name: getattr(chat, name) for name in CHAT_FIELDS}
+def _chat_line(tree: ChatTree, ids: Mapping[int, int]) -> str:
+    chat = tree.chat
     usual = asdict(SamplingSettings())
     sampling = {
         name: value for name, value in asdict(chat.sampling).items() if value != usual[name]
     }
-    heads = {"head": ids.get(chat.head_id or 0), "kept_from": ids.get(chat.kept_from or 0)}
-    return _without_defaults(ChatLine, values | heads | {"sampling": sampling})
-
-
-def message_values(message: StoredMessage, ids: Mapping[int, int]) -> dict[str, object]:
-    """The fields of `MessageLine`, but those that say what a reader takes by itself."""
-    values: dict[str, object] = {
-        "id": ids[message.id],
-        "parent": ids.get(message.parent_id or 0),
-        "role": message.role,
-        "created_at": message.created_at,
-        "model_name": message.model_name,
-        "finish_reason": message.finish_reason,
+    values = {
+        "format": FORMAT,
+        "version": VERSION,
+        "n_messages": len(tree.messages),
+        **{name: getattr(chat, name) for name in CHAT_FIELDS},
+        "head": ids.get(chat.head_id or 0),
+        "kept_from": ids.get(chat.kept_from or 0),
+        "sampling": sampling,
     }
-    return _without_defaults(MessageLine, values)
+    return _line(ChatLine, values)
 
 
-def _without_defaults(model: type[JsonLine], values: Mapping[str, object]) -> dict[str, object]:
+def _message_line(message: StoredMessage, ids: Mapping[int, int]) -> str:
+    values = {name: getattr(message, name) for name in MESSAGE_FIELDS}
+    places = {"id": ids[message.id], "parent": ids.get(message.parent_id or 0)}
+    return _line(MessageLine, values | places)
+
+
+def _line(model: type[JsonLine], values: Mapping[str, object]) -> str:
+    """An object without the fields that have their defaults."""
     fields = model.model_fields
-    return {
+    written = {
         name: value
         for name, value in values.items()
         if fields[name].is_required() or value != fields[name].default
     }
-
-
-class _Head(ChatLine):
-    format: str
-    n_messages: Int64
-
-
-class _Message(MessageLine):
-    content: str
-    seed: Int64 | None = None
-    predictor: str | None = None
-    controller: str | None = None
-    stats: dict[str, object] | None = None
-    vocabulary_id: str | None = None
-    token_ids: tuple[TokenId, ...] | None = Field(default=None, fail_fast=True)
+    return json.dumps(written, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def jsonl_of(trees: Iterable[ChatTree]) -> Iterator[str]:
     r"""The lines of chats, each ended by `\n`."""
     for tree in trees:
         ids = {message.id: key for key, message in enumerate(tree.messages, start=1)}
-        head = {"format": FORMAT, "version": VERSION, "n_messages": len(tree.messages)}
-        yield _line(head | chat_values(tree.chat, ids))
-        for message in tree.messages:
-            stored = {name: getattr(message, name) for name in STORED}
-            yield _line(message_values(message, ids) | _without_defaults(_Message, stored))
+        yield _chat_line(tree, ids)
+        yield from (_message_line(message, ids) for message in tree.messages)
 
 
 def read_jsonl(lines: Iterable[str]) -> Iterator[ChatTree]:
@@ -236,17 +199,16 @@ def read_jsonl(lines: Iterable[str]) -> Iterator[ChatTree]:
     return (_read_chat(number, line, filled) for number, line in filled)
 
 
-def _line(values: Mapping[str, object]) -> str:
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
 def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> ChatTree:
     """Read the chat of a head line, and its messages from the lines that follow."""
     values = parse_object(text, number)
     if values.get("format") != FORMAT:
         raise wrong_line(number, f'a chat begins with a line that says "format":"{FORMAT}"')
-    check_version(values, number)
-    head = read_line(_Head, text, number)
+    if (found := values.get("version")) not in (None, VERSION):
+        raise wrong_line(
+            number, f"the format has version {found}, this kvchat reads {VERSION}: update kvchat"
+        )
+    head = read_line(ChatLine, text, number)
     messages: dict[int, StoredMessage] = {}
     for number_of_message, line in islice(following, max(0, head.n_messages)):
         message = _read_message(line, number_of_message, messages)
@@ -261,7 +223,10 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
 
 def _read_message(text: str, number: int, before: Mapping[int, StoredMessage]) -> StoredMessage:
     parse_object(text, number)
-    line = read_line(_Message, text, number)
-    line.check_position(before, number)
+    line = read_line(MessageLine, text, number)
+    if line.id in before:
+        raise wrong_line(number, f"message {line.id} is there twice")
+    if line.parent is not None and line.parent not in before:
+        raise wrong_line(number, f"the parent {line.parent} is no message before this one")
     values = line.model_dump(exclude={"id", "parent"})
     return StoredMessage(id=line.id, chat_id=0, parent_id=line.parent, **values)

@@ -232,8 +232,8 @@ def export(
 def import_(files: tuple[str, ...]) -> None:
     """Add the chats of exported files; `-` is standard input. No chat is ever replaced.
 
-    JSON lines bring everything back, Markdown only the texts. If one file has an error, nothing
-    is added, not from the other files either.
+    They are those that `kvchat chats export` writes as JSON lines. If one file has an error,
+    nothing is added, not from the other files either.
     """
     with SlowReading() as reading, ExitStack() as opened:
         sources = [(name, opened.enter_context(_opened(name, reading))) for name in files]

@@ -30,8 +30,6 @@ compare_options = joined(
     click.option("--seed", type=SEED, help="Seed of every reply. [a random one]"),
     opening_options,
     system_option,
-    click.option("--together", is_flag=True,
-                 help="Answer both sides at once: for the texts, not the times."),
     click.option("--text", "shows_text", is_flag=True, help="Print the replies too."),
     click.option("--json", "as_json", is_flag=True,
                  help="Print replies, figures and verdict as JSON."),
@@ -52,7 +50,6 @@ def command(
     temperature: float | None,
     seed: int | None,
     system: str | None,
-    together: bool,
     shows_text: bool,
     as_json: bool,
 ) -> int:
@@ -81,9 +78,7 @@ def command(
     sides = (read_side(first, settings), other)
     instruction = opened.system_prompt if system is None else system
     request = _request(text, instruction, configuration, max_tokens, temperature, seed)
-    if together:
-        configuration = for_both(configuration)
-    comparison = _compare(configuration, request, sides, pairs, is_together=together)
+    comparison = _compare(configuration, request, sides, pairs)
     if as_json:
         from app.compare.verdict import as_values
 
@@ -95,15 +90,6 @@ def command(
     if comparison.was_stopped:
         return EXIT_INTERRUPTED
     raise WorkerError(comparison.problem)
-
-
-def for_both(configuration: "Configuration") -> "Configuration":
-    """The configuration with room for two replies, each with the context of one."""
-    from dataclasses import replace
-
-    n_slots = max(configuration.n_slots, 2)
-    n_ctx = configuration.n_ctx * n_slots // configuration.n_slots
-    return replace(configuration, n_slots=n_slots, n_ctx=n_ctx)
 
 
 def _request(
@@ -137,8 +123,6 @@ def _compare(
     request: "GenerationRequest",
     sides: "tuple[Side, Side]",
     n_pairs: int,
-    *,
-    is_together: bool,
 ) -> "Comparison":
     from app.compare.comparison import Comparison
     from app.compare.side import check_available
@@ -146,13 +130,7 @@ def _compare(
 
     with loaded_engine(configuration, note) as engine:
         check_available(sides, engine.last_loaded.predictors)
-        comparison = Comparison(
-            engine.client,
-            request,
-            sides,
-            restore=configuration.speculation,
-            is_together=is_together,
-        )
+        comparison = Comparison(engine.client, request, sides, restore=configuration.speculation)
         comparison.add_pairs(n_pairs)
         _follow(engine, comparison)
         return comparison

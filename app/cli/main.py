@@ -1,6 +1,5 @@
 """The command `kvchat`: loads only the subcommand that is used, and ends with a clear message."""
 
-import gc
 import importlib
 import io
 import os
@@ -192,7 +191,6 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
     asked = replace(asked, model=asked.model or named)
     try:
         _require_terminal(asked.model if asked.server is None else None)
-        gc.disable()  # what is imported is no garbage; `open_chat` begins to look for some
         from app.application import open_chat
 
         return open_chat(asked, theme=theme)

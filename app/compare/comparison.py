@@ -1,13 +1,12 @@
 """Answers one prompt alternately with two ways of drafting, and keeps the pairs.
 
 The replies come one after the other, because their times are compared; which side begins changes
-from pair to pair, since a machine that becomes warm is slower for the second. Where only the texts
-are wanted, both sides answer at once.
+from pair to pair, since a machine that becomes warm is slower for the second.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.chat.spans import TokenSpan, spans_of
 from app.chat.update import SIDES
@@ -112,7 +111,6 @@ class Comparison:
         request: The prompt; its seed is used for every reply.
         sides: How the first and the second reply are made.
         restore: Settings that the engine has again when nothing runs.
-        is_together: Whether both sides answer at once; their times are not compared then.
         clock: Time in seconds.
     """
 
@@ -123,12 +121,10 @@ class Comparison:
         sides: tuple[Side, Side],
         *,
         restore: SpeculationSettings,
-        is_together: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
         self.sides = sides
-        self.is_together = is_together
         self.pairs: list[Pair] = []
         self.shown: list[Answer | None] = [None, None]
         """The newest answer of each side."""
@@ -137,22 +133,20 @@ class Comparison:
         self._client = client
         self._restore = restore
         self._clock = clock
-        self._running: set[int] = set()
-        """The sides that answer now."""
-        self._fault: str | None = None
-        """Why one of these failed; the other is stopped then."""
+        self._running: int | None = None
+        """The side that answers now."""
         self._n_wanted = 0
         self._is_stopping = False
 
     @property
     def is_running(self) -> bool:
         """A reply is being made."""
-        return bool(self._running)
+        return self._running is not None
 
     @property
     def running_side(self) -> int | None:
-        """The side that answers now, 0 or 1; where both do, the first of them."""
-        return min(self._running, default=None)
+        """The side that answers now, 0 or 1."""
+        return self._running
 
     @property
     def was_stopped(self) -> bool:
@@ -193,7 +187,7 @@ class Comparison:
                 return False
             case OfReply(reply_id, told) if reply_id in SIDES:
                 index = SIDES.index(reply_id)
-                return index in self._running and self._take_own(index, told)
+                return index == self._running and self._take_own(index, told)
             case _:
                 return False
 
@@ -203,48 +197,36 @@ class Comparison:
         answer.take(event)
         match event:
             case Failed(title, message):
-                self._fault = f"{title}: {message}"
+                self._end(f"{title}: {message}")
             case Finished(reason=reason):
                 self._is_stopping |= reason is FinishReason.CANCELLED
+                answer.cut()
+                self._running = None
+                self._next()
             case _:
                 return not isinstance(event, ENGINE_EVENTS)
-        answer.cut()
-        self._running.discard(index)
-        if self._fault is not None:
-            self._stop_running()
-        if not self.is_running:
-            self._next()
         return True
 
     def _stop_running(self) -> None:
-        for index in self._running:
-            self._client.stop(SIDES[index])
+        if self._running is not None:
+            self._client.stop(SIDES[self._running])
 
     def _begin_pair(self) -> None:
-        self.shown, self._fault = [None, None], None
-        if not self.is_together:
-            self._begin_alone(len(self.pairs) % 2)
-            return
-        for index, side in enumerate(self.sides):
-            self._begin(index, replace(self.request, speculation=side.settings))
+        self.shown = [None, None]
+        self._begin(len(self.pairs) % 2)
 
-    def _begin_alone(self, index: int) -> None:
+    def _begin(self, index: int) -> None:
         self._client.set_speculation(self.sides[index].settings)
-        self._begin(index, self.request)
-
-    def _begin(self, index: int, request: GenerationRequest) -> None:
-        self._running.add(index)
+        self._running = index
         self.shown[index] = Answer(self.sides[index], self._clock)
-        self._client.generate(request, SIDES[index])
+        self._client.generate(self.request, SIDES[index])
 
     def _next(self) -> None:
         first, second = self.shown
-        if self._fault is not None:
-            self._end(self._fault)
-        elif self._is_stopping:
+        if self._is_stopping:
             self._end("stopped")
         elif first is None or second is None:
-            self._begin_alone(1 if second is None else 0)
+            self._begin(1 if second is None else 0)
         else:
             self.pairs.append(Pair(first, second))
             if len(self.pairs) < self._n_wanted:
@@ -253,11 +235,10 @@ class Comparison:
                 self._end(None)
 
     def _end(self, problem: str | None) -> None:
-        for index in self._running:
-            answer = self.shown[index]
-            if answer is not None:
-                answer.cut()
-        self._running.clear()
+        answer = None if self._running is None else self.shown[self._running]
+        if answer is not None:
+            answer.cut()
+        self._running = None
         self._n_wanted = len(self.pairs)
         self.problem = problem
         self._client.set_speculation(self._restore)

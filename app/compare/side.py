@@ -10,7 +10,6 @@ from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL, Phase
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError
-from engine.presets.library import list_presets
 from engine.requests import GenerationRequest
 from engine.speculation.predictor_pool import with_predictor
 
@@ -132,41 +131,18 @@ def _length(word: str, text: str) -> int:
     return int(word)
 
 
-@dataclass(frozen=True, slots=True)
-class SideChoice:
-    """A side, and where it comes from."""
-
-    side: Side
-    origin: str = ""
-    """Name of a preset; empty for one that is put together here."""
-
-
-def side_choices(
-    predictors: tuple[str, ...], settings: SpeculationSettings, presets_dir: Path
-) -> list[SideChoice]:
+def side_choices(predictors: tuple[str, ...], settings: SpeculationSettings) -> list[Side]:
     """The sides to choose from.
-
-    Of a preset only the part about drafting is used: the model stays loaded as it is. Presets whose
-    predictor this model cannot use are left out.
 
     Args:
         predictors: What the model can use (`Loaded.predictors`).
         settings: All that a choice does not say.
-        presets_dir: Folder of the user's presets.
     """
-    here: list[SideChoice] = []
+    found: list[Side] = []
     for name in map(PredictorName, predictors):
         side = Side(settings).with_predictor(name)
-        if name is PredictorName.OFF:
-            here.append(SideChoice(side))
-        else:
-            here += [SideChoice(side.with_controller(rule)) for rule in _RULES]
-    presets = [
-        SideChoice(Side(entry.preset.speculation), entry.name)
-        for entry in list_presets(presets_dir)
-        if entry.preset is not None
-    ]
-    return here + [choice for choice in presets if choice.side.settings.predictor in predictors]
+        found += [side] if side.is_plain else [side.with_controller(rule) for rule in _RULES]
+    return found
 
 
 def obstacle(controller: Conversation) -> str | None:

@@ -183,7 +183,7 @@ JsonValue = dict[str, object]
 
 def as_values(comparison: Comparison) -> JsonValue:
     """A comparison as plain values: conditions, pairs and verdict, in seconds and tokens/s."""
-    speed = None if comparison.is_together else speed_of(comparison.pairs)
+    speed = speed_of(comparison.pairs)
     identity = identity_of(comparison.pairs)
     return {
         "sides": [side.label for side in comparison.sides],
@@ -236,7 +236,7 @@ def remaining_s(comparison: Comparison) -> float | None:
     After whole pairs it is expected from their times; before that it is the most that the limit
     of tokens allows.
     """
-    if not comparison.is_running or comparison.is_together:
+    if not comparison.is_running:
         return None
     spent = sum(answer.elapsed_s or 0.0 for answer in comparison.shown if answer is not None)
     pairs = comparison.pairs

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from app import paths
-from engine.configuration import Configuration
 from engine.files import FileLock, take_lock
-from engine.model.architecture import read_model
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import LaboratoryEvent, LaboratoryFinished, Note, ReportChanged
 from engine.quality.records import QualityError, Report, read_report, write_report
@@ -230,17 +228,3 @@ def set_aside(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.replace(path.with_name(f"{path.name}{BEFORE_SUFFIX}"))
     rows_path(path).unlink(missing_ok=True)
-
-
-def why_not(configuration: Configuration) -> str | None:
-    """Why nothing can be measured of a model; None where something can.
-
-    Raises:
-        ModelFileError: its file cannot be read.
-    """
-    if not os.path.isfile(configuration.model_path):  # noqa: PTH113  False for impossible names too
-        return f"{configuration.model_path} is no longer there"
-    architecture = read_model(configuration.model_path).architecture
-    if not architecture.layers:
-        return f"{architecture.name} keeps a recurrent state and no keys and values: no cache types"
-    return None

@@ -83,9 +83,7 @@ def verdict_lines(comparison: Comparison, width: int) -> list[Line]:
     first, second = comparison.sides
     lines = field("now", _state(comparison), width)
     speed = speed_of(comparison.pairs)
-    if comparison.is_together:
-        lines += field("speed", (Run("not compared: both answer at once", "muted"),), width)
-    elif speed is not None and not has_drafts(comparison.pairs):
+    if speed is not None and not has_drafts(comparison.pairs):
         lines += field("speed", _undrafted(speed), width)
     else:
         lines += field("speed", _speed(speed, first, second), width)
@@ -98,13 +96,11 @@ def _state(comparison: Comparison) -> Line:
     index = comparison.running_side
     if index is not None:
         label = comparison.sides[index].label
-        if comparison.is_together:
-            label = " and ".join(side.label for side in comparison.sides)
         of = f"pair {n_pairs + 1} of {comparison.n_wanted}"
         return (
             Run(f"{of}: "),
             Run(label, "accent"),
-            Run(" answer" if comparison.is_together else " answers"),
+            Run(" answers"),
             Run(_time_left(comparison), "muted"),
         )
     if comparison.problem is not None:

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from app import format as fmt
-from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, width_of
-from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
+from app.render.plan import VERDICT_SIGNS
 from app.sanitize import one_line, visible
-from engine.planning.comparison import ComparedDevice, compared_devices, differences
 from engine.planning.knob import Knob
 from engine.planning.knobs import NO_GPU
-from engine.planning.planner import Facts, Plan, Setup
+from engine.planning.planner import Facts, Setup
 from engine.planning.verdict import FitVerdict
 from engine.planning.what_if import Arrows, Effect
 
@@ -200,73 +198,3 @@ def effect_line(effect: Effect) -> Line:
 
 def _style(delta_bytes: int) -> str:
     return "good" if delta_bytes < 0 else "warn" if delta_bytes > 0 else "muted"
-
-
-NAME_WIDTH = 11
-COLUMN = 10
-"""Cells of a size; at 42 cells all four columns have room."""
-
-
-def comparison_lines(a: Plan, b: Plan, width: int, symbols: GraphSymbols) -> list[Line]:
-    """The pinned plan A beside plan B."""
-    lines: list[Line] = [_compared("", "A", "B", "change", "muted")]
-    lines += [_verdicts(a, b), _contexts(a, b), EMPTY, *_differences(a, b)]
-    for device in compared_devices(a, b):
-        if device.terms():
-            lines += [EMPTY, *_device(device, width, symbols)]
-    return [clipped(line, width) for line in lines]
-
-
-def _compared(name: str, a: str, b: str, change: str, style: str = "") -> Line:
-    return (
-        Run(f"{name:<{NAME_WIDTH}}{a:>{COLUMN}}{b:>{COLUMN}}", style),
-        Run(f"{change:>{COLUMN + 1}}", style),
-    )
-
-
-def _verdicts(a: Plan, b: Plan) -> Line:
-    signs = [VERDICT_SIGNS[plan.verdict] for plan in (a, b)]
-    words = [f"{sign.text} {plan.verdict}" for sign, plan in zip(signs, (a, b), strict=True)]
-    cells = (Run(f"{w:>{COLUMN}}", sign.style) for w, sign in zip(words, signs, strict=True))
-    return (Run(f"{'verdict':<{NAME_WIDTH}}"), *cells)
-
-
-def _contexts(a: Plan, b: Plan) -> Line:
-    change = gain_text((b.max_n_ctx or 0) - (a.max_n_ctx or 0)) or "="
-    old, new = ("none" if n is None else fmt.count(n) for n in (a.max_n_ctx, b.max_n_ctx))
-    return _compared("largest ctx", old, new, change)
-
-
-def _differences(a: Plan, b: Plan) -> list[Line]:
-    return [
-        (
-            Run(f"{label:<{NAME_WIDTH + 2}} ", "muted"),
-            Run(visible(old)),
-            Run(" → ", "accent"),
-            Run(visible(new), "strong"),
-        )
-        for label, old, new in differences(a, b)
-    ] or [(Run("The plans are the same: turn the knobs.", "muted"),)]
-
-
-def _device(device: ComparedDevice, width: int, symbols: GraphSymbols) -> list[Line]:
-    lines: list[Line] = [(Run(visible(device.name), "heading-minor"),)]
-    for name, found in (("A", device.a), ("B", device.b)):
-        if found is not None and found.total_bytes:
-            lines.append((Run(f"{name} ", "strong"), *memory_bar(found, width - 2, symbols)))
-    terms = device.terms()
-    for kind, sizes in terms.items():
-        name = f" {part_name(kind):<{NAME_WIDTH - 2}}"
-        lines.append((mark(kind, symbols), Run(name), *_sizes(*sizes)))
-    total = (sum(old for old, _ in terms.values()), sum(new for _, new in terms.values()))
-    return [*lines, (Run(f"{'total':<{NAME_WIDTH}}", "strong"), *_sizes(*total))]
-
-
-def _sizes(a_bytes: int, b_bytes: int) -> Line:
-    delta = b_bytes - a_bytes
-    change = "=" if delta == 0 else delta_text(delta)
-    return (
-        Run(f"{fmt.nbytes(a_bytes):>{COLUMN}}"),
-        Run(f"{fmt.nbytes(b_bytes):>{COLUMN}}", "strong"),
-        Run(f"{change:>{COLUMN + 1}}", _style(delta)),
-    )

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 from app import format as fmt
-from app.render.charts import GraphSymbols, bar
-from app.render.lines import EMPTY, Line, Run, clipped, spread, wrapped
-from app.sanitize import visible
+from app.render.lines import EMPTY, Line, Run, clipped, wrapped
 from engine.policy.choice import Candidate
 from engine.policy.explain import TEXT_NAMES, sentence
 from engine.quality.laboratory import LaboratoryProgress
@@ -59,10 +57,6 @@ WEIGHT = (
 INTERVALS = "95 % intervals, by bootstrap over documents"
 BY_TEXT, BY_POSITION = "KL mean by kind of text", "KL mean by position"
 GAP = 2
-CONTROL_TITLE = "noise"
-LABEL_WIDTH = 14
-NUMBER_WIDTH = 9
-MOST_BAR = 48
 SIGNS = {True: Run("✓ ", "good"), False: Run("✗ ", "bad"), None: Run("  ")}
 
 
@@ -302,149 +296,9 @@ class QualityTable:
         return clipped((sign, Run(self._grid.line(self._cells[index], width - GAP), style)), width)
 
 
-# --- the screen that measures ---
-
-
-def quality_title(model: str, what: str, width: int) -> Line:
-    """The screen's first line: the model, and how far its measurement is."""
-    left = (Run(" cache types ", "strong"), Run(visible(model), "accent"))
-    return spread(left, (Run(f"{visible(what)} ", "muted"),), width)
-
-
 def progress_text(reached: LaboratoryProgress, elapsed_s: float) -> str:
     """How far it is: `42 %  about 3 min 05 s left  needles in 1024 tokens`."""
     share = reached.n_done / reached.n_total if reached.n_total else 0.0
     left_s = reached.left_s(elapsed_s)
     left = "" if left_s is None else f"about {fmt.seconds(left_s)} left  "
     return f"{100 * share:.0f} %  {left}{reached.what}"
-
-
-def kind_lines(
-    report: Report,
-    row: Measurement,
-    candidate: Candidate | None,
-    width: int,
-    symbols: GraphSymbols,
-) -> list[Line]:
-    """One kind: a sentence, what the gates say, KL by position and text, and its intervals."""
-    lines: list[Line] = []
-    if row.role == "candidate":
-        lines += wrapped((Run(f"{sentence(report, row.kind)}."),), width)
-    elif row.role == "control":
-        text = f"{row.kind} through other kernels: what it shows is noise, and no type causes it."
-        lines += wrapped((Run(text),), width)
-    else:
-        lines += wrapped((Run(f"{row.kind}: what the others are compared with."),), width)
-    objections = () if candidate is None else candidate.objections
-    lines += _objections(objections[:1], width)
-    if row.role == "reference":
-        return lines
-    noise = report.control
-    lines += _chart("KL by position, nats", row.by_position,
-                    () if noise is None else noise.by_position, width, symbols)  # fmt: skip
-    lines += _chart("KL by kind of text, nats", row.by_text,
-                    () if noise is None else noise.by_text, width, symbols)  # fmt: skip
-    lines += _needles(row.needle, width, symbols)
-    lines += _intervals(row, width)
-    rest = _objections(objections[1:], width)
-    return (
-        [*lines, EMPTY, (Run("other gates that it breaks", "heading-minor"),), *rest]
-        if rest
-        else lines
-    )
-
-
-def _objections(said: Sequence[str], width: int) -> list[Line]:
-    return [
-        line
-        for objection in said
-        for line in wrapped((Run("✗ ", "bad"), Run(objection, "muted")), width)
-    ]
-
-
-def _chart(
-    title: str,
-    parts: Sequence[Breakdown],
-    noise: Sequence[Breakdown],
-    width: int,
-    symbols: GraphSymbols,
-) -> list[Line]:
-    """Bars of the mean KL, the noise of the control under each; all of one scale."""
-    if not parts:
-        return []
-    below = {part.name: part.scores.kl_mean.value for part in noise}
-    most = max([part.scores.kl_mean.value for part in parts] + list(below.values()) + [1e-12])
-    lines: list[Line] = [EMPTY, (Run(title, "heading-minor"),)]
-    for part in parts:
-        name = TEXT_NAMES.get(part.name, part.name)
-        value = part.scores.kl_mean.value
-        lines.append(_bar_line(name, value / most, number(value), width, symbols))
-        if part.name in below:
-            own = below[part.name]
-            lines.append(_bar_line(CONTROL_TITLE, own / most, number(own), width, symbols, "muted"))
-    return lines
-
-
-def _bar_line(
-    name: str, share: float, said: str, width: int, symbols: GraphSymbols, style: str = ""
-) -> Line:
-    room = min(max(width - LABEL_WIDTH - NUMBER_WIDTH - 2, 0), MOST_BAR)
-    drawn = bar(share, room, symbols)
-    return clipped((Run(_label(name), style or "muted"), *drawn, Run(f" {said}", style)), width)
-
-
-def _label(name: str) -> str:
-    return f"{name:>{LABEL_WIDTH}.{LABEL_WIDTH}} "
-
-
-def _needles(answers: Sequence[Answers], width: int, symbols: GraphSymbols) -> list[Line]:
-    if not answers:
-        return []
-    lines: list[Line] = [EMPTY, (Run("needles found by depth", "heading-minor"),)]
-    for each in answers:
-        share = each.n_right / max(each.n_asked, 1)
-        said = f"{each.n_right}/{each.n_asked}"
-        lines.append(_bar_line(each.name, share, said, width, symbols))
-    return lines
-
-
-def _intervals(row: Measurement, width: int) -> list[Line]:
-    """Every figure with where it lies; empty of one document."""
-    if row.scores.kl_mean.low is None:
-        return []
-    lines: list[Line] = [EMPTY, (Run(INTERVALS, "heading-minor"),)]
-    for title, figure, spell in FIGURES:
-        found = figure(row.scores)
-        value = Run(f"{spell(found.value):<{NUMBER_WIDTH}} ")
-        interval = Run(_interval(found, spell), "muted")
-        lines.append(clipped((Run(_label(title), "muted"), value, interval), width))
-    return lines
-
-
-def verdict_text(report: Report | None, kept: str) -> str:
-    """The verdict in one sentence; before it, or without one, why there is none.
-
-    Args:
-        report: What was measured so far.
-        kept: The sentence of the plan that was made of it; empty before.
-    """
-    if report is None or not report.measurements:
-        return ""
-    if not report.allows_verdict:
-        return no_verdict(report)
-    return f"{kept.rstrip('.')}." if kept else "The verdict comes when all is measured."
-
-
-def begin_lines(why_not: str | None, n_kinds: int, width: int) -> list[Line]:
-    """What stands in place of the table before anything was measured."""
-    if why_not is not None:
-        return wrapped(
-            (Run("✗ ", "bad"), Run(f"Nothing can be measured: {visible(why_not)}")), width
-        )
-    text = (
-        f"Nothing was measured of this model yet. r measures {n_kinds} cache types on kvchat's own "
-        "texts: code, chats, long documents and tool calls are decoded through each type beside "
-        "f16, and compared token by token. That takes minutes; esc stops it and keeps what was "
-        "measured, and r goes on with it. c measures on your own chats."
-    )
-    return wrapped((Run(text, "muted"),), width)

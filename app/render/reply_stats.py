@@ -8,7 +8,7 @@ from engine.events import GenerationStats
 def reply_stats_text(message: StoredMessage) -> str | None:
     """The statistics of a reply as short lines; None where nothing was kept.
 
-    A figure that was not measured, or that an older kvchat did not keep, has no line.
+    A figure that was not measured has no line.
     """
     stats = stats_of(message)
     if stats is None:
@@ -65,7 +65,7 @@ def _counts(stats: GenerationStats) -> str:
 
 
 def _saved(stats: GenerationStats) -> str:
-    """What drafts saved, and how far that may be off; nothing where an older kvchat did not say."""
+    """What drafts saved, and how far that may be off; nothing where that is not known."""
     saved_s, error_s, plain_s = stats.saved_s, stats.saved_error_s, stats.plain_step_s
     if saved_s is None or error_s is None or plain_s is None:
         return ""

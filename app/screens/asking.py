@@ -27,7 +27,6 @@ from app.store.errors import StoreError
 from app.store.records import StoredMessage, UnsentText
 from engine.errors import EngineError
 
-READ_ONLY = "Another kvchat writes this chat: it is read-only here."
 BEING_WRITTEN = "A reply is being written: {reply-stop} stops it."
 NOTHING_TO_ASK: Mapping[Kind, str] = {
     "go on": "The last reply is whole: there is nothing to continue.",
@@ -120,16 +119,12 @@ class Asking:
 
     def why_not_edit(self, message: StoredMessage | None) -> str:
         """Why a message cannot be written anew now; empty where it can."""
-        if self._conversation.history.is_read_only:
-            return READ_ONLY
         live = self._conversation.replies.shown
         is_live = live is not None and message is not None and live.message_id == message.id
         return BEING_WRITTEN if is_live else ""
 
     def why_no_variant(self) -> str:
         """Why no other variant can be shown now."""
-        if self._conversation.history.is_read_only:
-            return READ_ONLY
         is_live = self._conversation.replies.shown is not None
         return BEING_WRITTEN if is_live else "There is no further variant."
 
@@ -229,7 +224,7 @@ class Asking:
     def _request(self, request: QueuedQuestion) -> bool:
         """Ask now, or when the engine is free; False, after a notice, where that cannot be."""
         is_awaiting = self._awaited(request.chat_id) is not None
-        if not is_awaiting or self._conversation.history.is_read_only:
+        if not is_awaiting:
             return self._can_ask() and self._ask(request)
         self._drafts.pending.add(request)
         try:
@@ -354,9 +349,7 @@ class Asking:
         conversation = self._conversation
         if conversation.can_ask:
             return True
-        if conversation.history.is_read_only:
-            self._screen.notify(READ_ONLY)
-        elif conversation.meters.phase is Phase.EMPTY:
+        if conversation.meters.phase is Phase.EMPTY:
             self._screen.notify(NO_MODEL)
         else:
             text = "The engine has stopped: {engine-restart} starts it again."

@@ -30,7 +30,7 @@ from app.render.reply_stats import reply_stats_text
 from app.render.status import status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
-from app.screens.asking import READ_ONLY, Asking, message_of
+from app.screens.asking import Asking, message_of
 from app.screens.beginning import N_RECENT, BeginningList, Example
 from app.screens.completion import Commands, Completion
 from app.screens.dialogs import report
@@ -69,7 +69,7 @@ INVITATION = {
 """What can be done without a model."""
 
 NEEDS_MODEL = (
-    "engine-restart", "cache-types", "compare-open", "speculation-predictor", "reply-regenerate",
+    "engine-restart", "compare-open", "speculation-predictor", "reply-regenerate",
     "message-regenerate", "message-continue",
 )  # fmt: skip
 NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics")
@@ -264,22 +264,17 @@ class ChatScreen(Screen[None]):
         """Show the entries, the title and the draft of the shown chat anew."""
         self._unpainted, self._unpainted_spans = "", []
         history = self.controller.history
-        self.transcript.is_read_only = history.is_read_only
         self.transcript.show(self.controller.entries())
         self.transcript.set_frame(title=visible(history.title.replace("\n", " ")))
         self._follow_chat()
         self._offer_beginning()
         self.sidebar.look()
-        self.composer.set_class(history.is_read_only, "-read-only")
-        self.composer.read_only = history.is_read_only
         self._invite()
         self.present()
 
     def _invite(self) -> None:
         """Say in the empty composer what can be done there."""
-        is_read_only = self.controller.history.is_read_only
-        said = "Read-only: another kvchat writes this chat" if is_read_only else PLACEHOLDER
-        self.composer.placeholder = with_keys(said, self.app)
+        self.composer.placeholder = with_keys(PLACEHOLDER, self.app)
 
     def _offer_beginning(self) -> None:
         """Show what a chat without messages can begin with."""
@@ -344,7 +339,6 @@ class ChatScreen(Screen[None]):
             "message-continue": "" if history.unfinished() or is_busy else "the reply is whole",
             "message-see-all": "" if history.n_hidden else "the model sees the whole chat",
             "reply-stop": "" if is_busy else "nothing runs",
-            "chat-settings": READ_ONLY if history.is_read_only else "",
             "chat-export": UNSAVED if history.chat is None else "",
             "message-edit": self._why_not_edit(Speaker.USER) or no_question,
             "message-edit-reply": self._why_not_edit(Speaker.MODEL) or no_reply,

@@ -18,7 +18,6 @@ from app.compare.comparison import Answer, Comparison
 from app.compare.side import (
     MAX_TOKENS,
     Side,
-    SideChoice,
     obstacle,
     plain_side,
     prompt_of,
@@ -68,7 +67,7 @@ class CompareScreen(Screen[None]):
         Binding("tab", "app.focus_next", "Side", id="compare-side",
                 tooltip="Go to the other side: f5, f7, f8 and f10 change the side in focus"),
         Binding("enter", "choose", "Choose", id="compare-choose",
-                tooltip="Choose predictor and rule of the side in focus, or those of a preset"),
+                tooltip="Choose predictor and rule of the side in focus"),
         Binding("f5", "predictor", "Predictor", id="compare-predictor",
                 tooltip="Another source of drafts for the side in focus"),
         Binding("f10", "controller", "Rule", id="compare-rule",
@@ -83,8 +82,6 @@ class CompareScreen(Screen[None]):
                 show=False, tooltip="Twice as many tokens a reply"),
         Binding("minus", "tokens(0.5)", "Shorter replies", id="compare-fewer-tokens", show=False,
                 tooltip="Half as many tokens a reply"),
-        Binding("o", "together", "At once", id="compare-together", show=False,
-                tooltip="Answer both sides at once, for the texts, or in turn, for the times"),
         Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy figures and verdict"),
         Binding("f4", "leave", "Back", id="compare-back-too", show=False, priority=True,
                 tooltip="Stop the reply; when nothing runs, go back to the chat"),
@@ -96,7 +93,6 @@ class CompareScreen(Screen[None]):
         composed: str,
         *,
         folder: Path,
-        presets_dir: Path,
         tint: TintMode = "source",
     ) -> None:
         """Compare plain decoding with what the chat has on.
@@ -105,13 +101,10 @@ class CompareScreen(Screen[None]):
             controller: The chat, whose engine answers; it must be idle.
             composed: What stands in the chat's composer; empty proposes its last question.
             folder: Where the files lie that a prompt names.
-            presets_dir: Folder of the user's presets, which a side may take its rules from.
             tint: How tokens are coloured.
         """
         super().__init__()
         self._controller = controller
-        self._is_together = False
-        """Whether both sides answer at once."""
         self._proposed = prompt_of(controller, composed, folder)
         self._is_repeated = not composed.strip()
         """What is proposed is the chat's last question."""
@@ -120,7 +113,6 @@ class CompareScreen(Screen[None]):
         )
         """What both sides answer; without messages before the user has started it."""
         self._folder = folder
-        self._presets_dir = presets_dir
         self._tint: TintMode = tint if tint != "off" else "source"
         settings = controller.speculation
         self.sides = (plain_side(settings), speculative_side(settings))
@@ -252,7 +244,7 @@ class CompareScreen(Screen[None]):
             if side != now:
                 self._change(side)
 
-        found = side_choices(loaded.predictors, self._controller.speculation, self._presets_dir)
+        found = side_choices(loaded.predictors, self._controller.speculation)
         ask(self, side_list(found, now), chosen)
 
     def action_predictor(self) -> None:
@@ -285,13 +277,6 @@ class CompareScreen(Screen[None]):
     def action_tint(self) -> None:
         self._tint = step_round(TINT_MODES, self._tint, 1)
         self.show_now()
-
-    def action_together(self) -> None:
-        if not self._is_busy():
-            self._is_together = not self._is_together
-            self._begin_anew()
-            how = "at once" if self._is_together else "one after the other"
-            self.notify(f"Both sides answer {how}.")
 
     def action_copy(self) -> None:
         copy(self.app, comparison_text(self.comparison))
@@ -328,7 +313,6 @@ class CompareScreen(Screen[None]):
             self._request,
             self.sides,
             restore=controller.speculation,
-            is_together=self._is_together,
         )
 
 
@@ -358,28 +342,15 @@ class AnswerText:
         return self._text.lines(width) if self._answer is not None else []
 
 
-def side_list(choices: Sequence[SideChoice], now: Side) -> PickScreen[Side]:
+def side_list(choices: Sequence[Side], now: Side) -> PickScreen[Side]:
     """The ways in which a side may draft.
 
     Args:
         choices: What there is to choose from.
         now: What the side is now.
     """
-    return PickScreen(
-        "this side answers with",
-        [
-            Row(
-                choice.side,
-                partial(clipped, _choice_line(choice)),
-                words=f"{choice.side.label} {choice.origin}".lower(),
-            )
-            for choice in choices
-        ],
-        note="of a preset only how it drafts; the model stays as it is loaded",
-        mark=now,
-    )
-
-
-def _choice_line(choice: SideChoice) -> Line:
-    origin = f"preset {choice.origin}" if choice.origin else ""
-    return (Run(f"{choice.side.label:<24}", "strong"), Run(origin, "muted"))
+    rows = [
+        Row(side, partial(clipped, (Run(side.label, "strong"),)), words=side.label.lower())
+        for side in choices
+    ]
+    return PickScreen("this side answers with", rows, mark=now)

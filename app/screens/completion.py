@@ -69,7 +69,7 @@ class Completion:
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
         self._choices, rows = [], []
-        if composer.text != self._closed_at and composer.has_focus and not composer.read_only:
+        if composer.text != self._closed_at and composer.has_focus:
             self._closed_at = None
             if (match := _COMMAND.fullmatch(composer.text)) is not None:
                 rows = self._command_rows(match[1])

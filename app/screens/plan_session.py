@@ -10,7 +10,7 @@ from app.planning import user_planner, with_settings
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import command_lines, heading_line, plan_lines, warning_section
-from app.render.plan_changes import advice_line, comparison_lines, effect_lines
+from app.render.plan_changes import advice_line, effect_lines
 from app.render.plan_lists import goal_lines
 from engine.configuration import Configuration
 from engine.errors import PresetError
@@ -47,8 +47,6 @@ class PlanSession:
     """What is shown; None where llama.cpp refuses the setup."""
     last_plan: Plan | None = None
     """The last one that llama.cpp did not refuse."""
-    pinned: Plan | None = None
-    """Plan A, which the one that is shown is compared with."""
     searched: tuple[Setup, SearchResult] | None = None
     """What was found last, shown while the knobs stay."""
     left_setup: Setup | None = None
@@ -94,14 +92,14 @@ class PlanSession:
         return setup_of(asked, self.planner, with_settings(None, load_settings().settings))
 
     def resume(self, left: "PlanSession") -> None:
-        """Take over what was compared, searched and read when the planner was left."""
+        """Take over what was searched and read when the planner was left."""
         self.planner.take_headers(left.planner)
-        self.knob, self.searched, self.pinned = left.knob, left.searched, left.pinned
+        self.knob, self.searched = left.knob, left.searched
         self.left_setup = left.setup
 
     def restart(self) -> None:
-        """Forget what was compared and searched."""
-        self.searched = self.pinned = None
+        """Forget what was searched."""
+        self.searched = None
 
     # --- changes ---
 
@@ -168,9 +166,7 @@ class PlanSession:
         return (Run(" "), *heading_line(plan, width - 2, self._origin(plan.setup)))
 
     def memory_lines(self, plan: Plan, width: int, symbols: GraphSymbols) -> list[Line]:
-        """What the plan costs; while comparing, how it differs from plan A."""
-        if self.pinned is not None:
-            return comparison_lines(self.pinned, plan, width, symbols)
+        """What the plan costs."""
         advice = advice_line(self.effects, plan.verdict)
         lines = plan_lines(plan, width, symbols, loaded=self._loaded(plan), advice=advice)
         setup, found = self.searched or (None, None)

@@ -31,7 +31,7 @@ from app.threads import close_with, is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.planner import PlanKnobs, PlanTable
-from engine.configuration import Configuration, KVTypes
+from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
@@ -48,7 +48,6 @@ from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.search import SearchResult
-from engine.planning.space import with_taken_pair
 from engine.planning.what_if import arrows
 
 MEASURE_AFTER_S = 0.4
@@ -56,7 +55,6 @@ MEASURE_AFTER_S = 0.4
 IDLE_AFTER_S = 0.05
 """What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
 NO_MODEL = "No model is planned yet: m chooses one."
-COMPARING = "A kept · B the knobs · w swaps · c ends"
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 
 
@@ -74,12 +72,6 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Go to the table, and back to the knobs"),
         Binding("g", "search", "Goal", id="planner-goal",
                 tooltip="Search: largest context, finest cache, fastest, balanced"),
-        Binding("q", "quality", "Quality", id="planner-quality",
-                tooltip="Measure what each cache type costs this model, and take one"),
-        Binding("c", "compare", "Compare", id="planner-compare",
-                tooltip="Keep this plan as A and compare what the knobs say; again ends it"),
-        Binding("w", "swap", "Swap", id="planner-swap", show=False,
-                tooltip="While comparing: go back to plan A, and keep this one as A"),
         Binding("m", "choose_model", "Model", id="planner-model",
                 tooltip="Plan another model, of this machine or of the catalogue"),
         Binding("d", "choose_card", "GPUs", id="planner-cards",
@@ -88,7 +80,7 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Look at the plan in the formats of other programs, copy and save it"),
         Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
         Binding("escape", "leave", "Back", id="planner-back",
-                tooltip="End a comparison, else back: nothing is loaded"),
+                tooltip="Back: nothing is loaded"),
         Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Take the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
@@ -349,7 +341,7 @@ class PlannerScreen(Screen[Configuration | None]):
         session, middle = self.session, self._report
         self.query_one(TitleBar).present(partial(session.heading, plan))
         is_split = self.has_class("-huge")
-        middle.set_frame(title="memory" if session.pinned is None else COMPARING)
+        middle.set_frame(title="memory")
 
         def memory(width: int) -> list[Line]:
             lines = session.memory_lines(plan, width, middle.symbols)
@@ -399,19 +391,6 @@ class PlannerScreen(Screen[Configuration | None]):
             ask(self, effect_list(self.session.effects), self.turn)
         else:
             self.notify("There is no change to offer yet: they come when the knobs rest.")
-
-    def action_compare(self) -> None:
-        session = self.session
-        session.pinned = self._shown_plan() if session.pinned is None else None
-        self.show_again()
-
-    def action_swap(self) -> None:
-        plan, pinned = self.plan, self.session.pinned
-        if plan is None or pinned is None:
-            self.notify("Nothing is compared: c keeps this plan as A.")
-            return
-        self.session.pinned = plan
-        self.change(pinned.setup)
 
     def action_fit(self) -> None:
         plan = self._shown_plan()
@@ -479,34 +458,10 @@ class PlannerScreen(Screen[Configuration | None]):
             self.session.searched = setup, found
             self.change(setup)
 
-    def action_quality(self) -> None:
-        from app.screens.laboratory import LaboratoryScreen
-
-        plan = self._shown_plan()
-        if plan is None:
-            return
-        if plan.model.file.origin is not None:
-            self.notify("This model is not on this machine: it can be planned, not measured.")
-            return
-
-        def take(pair: KVTypes | None) -> None:
-            self.planner.forget_known()
-            setup = self.setup
-            if setup is not None and pair is None:
-                self.change(setup)
-            elif setup is not None and pair is not None:
-                taken = with_taken_pair(setup.configuration, pair)
-                self.turn(setup.with_configuration(taken))
-
-        self.app.push_screen(LaboratoryScreen(plan.setup.configuration), take)
-
     # --- leaving, presets and export ---
 
     def action_leave(self) -> None:
-        if self.session.pinned is not None:
-            self.action_compare()
-        else:
-            self.dismiss(None)
+        self.dismiss(None)
 
     def action_load(self) -> None:
         plan = self._shown_plan()

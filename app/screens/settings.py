@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
-from app.bindings import NO_KEY, Action, conflicts, long_name
+from app.bindings import Action
 from app.config import SettingsError, UserSettings, Value
 from app.render.settings import SettingValue, detail_lines, setting_line, title_line, value_of
 from app.sanitize import visible
@@ -28,6 +27,7 @@ LOW = 32
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
 PROMPT_MEANING = "A system prompt of the library: ctrl+s takes it into a chat."
+ALLOWED_KEYS = "a key such as f8 or ctrl+t, several separated by commas, or none"
 HINT = "enter changes · del takes the default · type to search · esc closes"
 
 
@@ -115,7 +115,8 @@ class SettingsScreen(PickScreen[Place]):
         for name in settings.prompts:
             yield _prompt(name)
         for action in self._actions.values():
-            yield SettingDefinition("keys", action.id, action.meaning, ", ".join(action.keys))
+            keys = ", ".join(action.keys)
+            yield SettingDefinition("keys", action.id, action.meaning, keys, allowed=ALLOWED_KEYS)
 
     def _rows(self) -> Iterator[Row[Place]]:
         for section, title in SECTIONS.items():
@@ -143,8 +144,6 @@ class SettingsScreen(PickScreen[Place]):
             ask_line(self, "Name of the system prompt", "", self._edit_prompt)
         elif key == THEME:
             self._pick_theme()
-        elif key[0] == "keys":
-            self._ask_key(self._actions[key[1]])
         elif choices := self._values[key].definition.choices:
             self._pick(key, choices)
         else:
@@ -193,47 +192,9 @@ class SettingsScreen(PickScreen[Place]):
     def _pick_theme(self) -> None:
         ask(self, ThemeScreen(self._themes, self.app), partial(self._change, THEME))
 
-    def _ask_key(self, action: Action) -> None:
-        keys = {n: k.split(",") for n, k in self._settings.settings.keys.items()}
-        parts = {n: tuple(long_name(k.strip()) for k in names) for n, names in keys.items()}
-
-        def taken(key: str) -> None:
-            for other, kept in losers(action, key, parts, self._actions):
-                self._change(("keys", other.id), ",".join(kept) or NO_KEY)
-            self._change(("keys", action.id), key)
-
-        def told(key: str) -> str:
-            found = losers(action, key, parts, self._actions)
-            return ", ".join(f"{other.id} ({other.title})" for other, _ in found)
-
-        ask(self, KeyScreen(action, told), taken)
-
 
 def _prompt(name: str) -> SettingDefinition:
     return SettingDefinition("prompts", name, PROMPT_MEANING, None, is_long=True)
-
-
-def losers(
-    action: Action, key: str, configured: dict[str, tuple[str, ...]], actions: dict[str, Action]
-) -> list[tuple[Action, tuple[str, ...]]]:
-    """The actions that a key is taken from, each with the keys that it keeps.
-
-    Args:
-        action: What gets the key.
-        key: By Textual's name.
-        configured: The keys of the settings by id.
-        actions: Everything that has a key.
-    """
-    usual = [other for _, other in conflicts(action, (key,), configured, actions.values())]
-    own = [
-        actions[name]
-        for name, parts in configured.items()
-        if name != action.id and key in parts and name in actions and action.meets(actions[name])
-    ]
-    return [
-        (other, tuple(each for each in configured.get(other.id, other.keys) if each != key))
-        for other in (*usual, *own)
-    ]
 
 
 class EditScreen(ModalScreen[str | None]):
@@ -303,47 +264,6 @@ class EditScreen(ModalScreen[str | None]):
             problem = ""
         self.query_one("#problem", Static).update(visible(problem))
         return problem
-
-
-class KeyScreen(ModalScreen[str | None]):
-    """Asks for a key by having it pressed, and says which action loses it; None leaves it."""
-
-    def __init__(self, action: Action, losing: Callable[[str], str]) -> None:
-        """Ask for a key.
-
-        Args:
-            action: What it is for.
-            losing: The actions that a key would be taken from, in words; empty where none is.
-        """
-        super().__init__()
-        self._action = action
-        self._losing = losing
-        self._key = ""
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(f"a key for {self._action.id}", classes="title", markup=False)
-            yield Static(f"{visible(self._action.meaning)}\n", markup=False)
-            yield Static("press it now", id="pressed", markup=False)
-            yield Static("", id="problem", markup=False)
-            yield Static("esc leaves it", id="key-hint", classes="hint", markup=False)
-
-    def on_key(self, event: events.Key) -> None:
-        event.stop()
-        event.prevent_default()
-        if event.key == "escape":
-            self.dismiss(None)
-        elif event.key == "enter" and self._key:
-            self.dismiss(self._key)
-        else:
-            self._key = event.key
-            losing = self._losing(event.key)
-            self.query_one("#pressed", Static).update(visible(event.key))
-            self.query_one("#problem", Static).update(
-                f"it is taken from {losing}" if losing else ""
-            )
-            hint = "enter takes it · another key in its place · esc leaves it"
-            self.query_one("#key-hint", Static).update(hint)
 
 
 class ThemeScreen(PickScreen[str]):

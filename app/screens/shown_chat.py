@@ -5,7 +5,6 @@ from collections.abc import Callable
 from textual.screen import Screen
 
 from app.chat.conversation import Conversation
-from app.screens.asking import READ_ONLY
 from app.screens.dialogs import ask, ask_line, report
 from app.screens.drafts import shown_chat_id
 from app.screens.sidebar import FOLDER_QUESTION, ChatSidebar, Place
@@ -56,9 +55,6 @@ class ShownChat:
             self._conversation.open_chat(chat_id)
         except StoreError as error:
             report(self._screen, error)
-        else:
-            if self._conversation.history.is_read_only:
-                self._screen.notify(READ_ONLY, title="Read-only")
         self._turned()
 
     def open_at(self, place: Place) -> None:
@@ -104,9 +100,6 @@ class ShownChat:
         from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 
         conversation, history = self._conversation, self._conversation.history
-        if history.is_read_only:
-            self._screen.notify(READ_ONLY)
-            return
         now = ChatSettings(history.system_prompt, history.sampling, conversation.speculation)
 
         def changed(settings: ChatSettings) -> None:

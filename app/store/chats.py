@@ -321,8 +321,7 @@ class ChatStore:
         lock = held or self.lock_chat(chat_id)
         if lock is None:
             raise ChatInUseError(
-                f"chat {chat_id} is open in another kvchat, which would write it again: close it "
-                "there first"
+                f"another kvchat is answering in chat {chat_id}: wait until its reply has ended"
             )
         with nullcontext() if held else lock:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))

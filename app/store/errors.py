@@ -26,9 +26,9 @@ class ChatGoneError(StoreError):
 
 
 class ChatInUseError(StoreError):
-    """A chat is held by another kvchat."""
+    """Another kvchat is answering in a chat."""
 
-    title = "The chat is open elsewhere"
+    title = "The chat is in use"
 
 
 def read_error(error: sqlite3.Error, path: Path) -> ChatReadError:

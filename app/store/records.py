@@ -63,7 +63,7 @@ class StoredMessage:
     finish_reason: str | None
     """None on a reply that never finished: a crash cut it, or it is still being written."""
     stats: dict[str, object] | None
-    """The engine's `GenerationStats` as plain values; an older kvchat stored fewer of them."""
+    """The engine's `GenerationStats` as plain values; an imported file may have fewer of them."""
     created_at: float
     predictor: str | None = None
     """Who drafted at the end of the reply; None where that is not known."""
@@ -268,7 +268,7 @@ LONGEST_STEP_S = 1000.0
 def stats_of(message: StoredMessage) -> GenerationStats | None:
     """What was measured of a reply; None where the counts were not kept.
 
-    An older kvchat kept fewer figures: one that it did not keep counts as never measured.
+    A figure that an imported file lacks counts as never measured.
     """
     kept, numbers = message.stats, _numbers(GenerationStats, message.stats)
     if kept is None or not numbers.keys() >= {*COUNTS}:

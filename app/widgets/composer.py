@@ -85,7 +85,7 @@ class Composer(TextArea):
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.text = text = with_newlines(event.text)
-        if self.read_only or not is_long(text):
+        if not is_long(text):
             return
         event.stop()
         event.prevent_default()
@@ -158,7 +158,7 @@ class Composer(TextArea):
         """Copy what is selected; without a selection, empty the composer."""
         if self.selected_text:
             self.action_copy()
-        elif self.text and not self.read_only:
+        elif self.text:
             self.put("")
             self.placeholder = with_keys(EMPTIED, self.app)
 
@@ -195,8 +195,6 @@ class Composer(TextArea):
             self._recall(-1)
 
     def _recall(self, n: int) -> None:
-        if self.read_only:
-            return
         if self.recall(n):
             return
         if n > 0:

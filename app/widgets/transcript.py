@@ -76,8 +76,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._invitation = ""
         self._goal: tuple[int, str] | None = None
         """The message to jump to, and a text in it, as soon as the transcript is in sight."""
-        self.is_read_only = False
-        """Nothing can be asked here."""
         self.is_following = True
         """New text scrolls into sight; ends when the user scrolls up."""
 
@@ -97,7 +95,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if last := self._last_message():
             entry = last.entry
             can_answer = entry.speaker is Speaker.MODEL and not entry.is_live
-            last.set_hint(self._named(AGAIN) if can_answer and not self.is_read_only else "")
+            last.set_hint(self._named(AGAIN) if can_answer else "")
         if self.selected not in {entry.key for entry in entries}:
             self.selected = None
             if self.has_focus:

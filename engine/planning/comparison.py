@@ -1,15 +1,11 @@
-"""A plan beside others: another plan, and other KV types and contexts."""
+"""A plan beside those of other KV types and contexts."""
 
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import Estimator, with_n_ctx
 from engine.memory.kv_cache import with_types
-from engine.memory.terms import DeviceEstimate, TermKind
-from engine.model.ollama import model_name
-from engine.planning.knobs import KNOBS
 from engine.planning.planner import Plan, Setup
 from engine.planning.verdict import FitVerdict, verdict_of
 from engine.policy.known import Standing
@@ -18,49 +14,6 @@ TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
 STEPS = (
     512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
 )  # fmt: skip
-
-
-def differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
-    """The label of each knob that differs, and its two values; the models come first."""
-    shown = [("model", model_name(a.model.file.path), model_name(b.model.file.path))]
-    shown += [(knob.label, knob.format(a.setup), knob.format(b.setup)) for knob in KNOBS]
-    return [(label, old, new) for label, old, new in shown if old != new]
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedDevice:
-    """A device in two plans, by its number among the GPUs; None where a plan lacks it."""
-
-    a: DeviceEstimate | None
-    b: DeviceEstimate | None
-
-    @property
-    def name(self) -> str:
-        """Its name, both where they differ."""
-        found = (device.device.name for device in (self.a, self.b) if device is not None)
-        return " / ".join(dict.fromkeys(found))
-
-    def terms(self) -> dict[TermKind, tuple[int, int]]:
-        """The bytes of each part in both plans."""
-        found = {kind: (_nbytes(self.a, kind), _nbytes(self.b, kind)) for kind in TermKind}
-        return {kind: sizes for kind, sizes in found.items() if any(sizes)}
-
-
-def compared_devices(a: Plan, b: Plan) -> list[ComparedDevice]:
-    """The devices of two plans, GPUs first."""
-
-    def found(plan: Plan, kind: str) -> list[DeviceEstimate]:
-        return [each for each in plan.estimate.devices if each.device.kind == kind]
-
-    return [
-        ComparedDevice(old, new)
-        for kind in ("gpu", "cpu")
-        for old, new in zip_longest(found(a, kind), found(b, kind))
-    ]
-
-
-def _nbytes(device: DeviceEstimate | None, kind: TermKind) -> int:
-    return 0 if device is None else device.term(kind).nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,17 +172,6 @@ def with_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
     return replace(typed, flash_attention="on") if needs_flash else typed
 
 
-def with_taken_pair(configuration: Configuration, pair: KVTypes) -> Configuration:
-    """The configuration with a pair that the user took, such as the one that was measured.
-
-    Where flash attention is off it is turned on if packed values need it. A search leaves it off,
-    and does without such pairs.
-    """
-    if configuration.flash_attention == "off" and is_quantized(pair.v):
-        configuration = replace(configuration, flash_attention="auto")
-    return with_pair(configuration, pair)
-
-
 DRAFT_GAIN = 0.5
 """What a draft model gains the balanced goal, in doublings: 1.4 times the speed."""
 

@@ -192,7 +192,7 @@ class Home:
         n_slots = rng.choice((1, 1, 2))
         tables: Mapping[str, Mapping[str, object]] = {
             "ui": {
-                "theme": rng.choice(("kvchat-dark", "kvchat-paper", "kvchat-16", "nord")),
+                "theme": rng.choice(("kvchat-dark", "kvchat-light", "kvchat-16", "nord")),
                 "graph_symbols": rng.choice(("braille", "block", "ascii")),
                 "tint": rng.choice(("off", "source", "verdict")),
                 "sidebar": rng.random() < 0.5,

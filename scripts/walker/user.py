@@ -23,7 +23,7 @@ KEYS: Mapping[str, str] = {
     "enter": "\r", "tab": "\t", "shift+tab": "\x1b[Z", "backspace": "\x7f", "escape": ESCAPE,
 }  # fmt: skip
 CONTROLS = "".join(chr(n) for n in range(1, 27) if chr(n + 96) not in "mijq")
-SCREENS = ("f1", "f2", "f3", "f4", "f6", "f11", "f12", "ctrl+l", "ctrl+f", "ctrl+o", "ctrl+s",
+SCREENS = ("f1", "f2", "f3", "f4", "f6", "f11", "ctrl+l", "ctrl+f", "ctrl+o", "ctrl+s",
            "ctrl+p", "ctrl+b")  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyzEGYNX0123456789 []/?+-.:,~@*_"
 WORDS = ("river", "lamp", "[/x]", "stone", "~nobody/x", "garden", "winter", "漢字", "{copper}",
@@ -109,7 +109,7 @@ class User:
             self.ask: 15, self.press: 28, self.move: 22, self.open_screen: 10, self.leave: 10,
             self.click: 12, self.write: 8, self.command: 4, self.fill_in: 7, self.message_keys: 10,
             self.stop: 6, self.resize: 4, self.paste: 4, self.scroll: 6, self.name_file: 3,
-            self.palette: 2, self.compare: 1, self.measure: 1, self.hurt_engine: 1,
+            self.palette: 2, self.compare: 1, self.hurt_engine: 1,
             self.hurt_server: 2, self.restart: 2, self.hold: 1, self.ask_twice: 3, self.fork: 2,
             self.change_setting: 2, self.delete_chat: 1, self.export: 2, self.fill_context: 1,
             self.open_model: 2,
@@ -273,12 +273,6 @@ class User:
         self._keys("escape", "escape", "f4")
         self._hands.sync()
         self._keys("enter", "down", "enter")
-
-    def measure(self) -> None:
-        """Measure cache types, and sometimes leave in the middle."""
-        self._keys("escape", "escape", "f12")
-        self._hands.sync()
-        self._keys("enter", *self._rng.choice(((), ("escape",), ("down", "enter"))))
 
     def change_setting(self) -> None:
         """Change a setting on its screen."""

@@ -36,19 +36,6 @@ def test_the_screen_steps_back_behind_the_engine(tmp_path: Path) -> None:
     assert then == min(before + SCREEN_NICENESS, 19)
 
 
-async def test_the_start_reads_its_own_theme_alone_and_the_others_when_they_are_asked_for(
-    tmp_path: Path,
-) -> None:
-    app, _ = make_app(tmp_path)
-    assert app.theme == "kvchat-dark"
-    assert "kvchat-paper" not in app.available_themes
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        assert app._start_theme is not None
-        app.theme = "kvchat-paper"
-        assert {"kvchat-dark", "kvchat-contrast", "nord"} <= set(app.available_themes)
-
-
 async def test_a_theme_of_the_users_comes_before_the_own_one_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

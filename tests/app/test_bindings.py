@@ -83,12 +83,6 @@ def test_an_action_may_lose_its_key_on_purpose() -> None:
     assert not is_key(keymap.keys["chat-new"])
 
 
-def test_an_id_of_an_earlier_version_rebinds_the_same_key() -> None:
-    keymap = read_keymap({"plan-list-down": "n"}, ACTIONS)
-    assert dict(keymap.keys) == {"rows-down": "n"}
-    assert keymap.problems == ()
-
-
 def test_every_key_of_the_application_is_one_that_can_be_typed() -> None:
     for each in every_action():
         assert all(map(is_key, each.keys)), each

@@ -37,7 +37,7 @@ def contrast(a: Color, b: Color) -> float:
 
 def test_there_are_dark_and_light_themes_one_of_high_contrast_and_one_of_sixteen_colours() -> None:
     assert {theme.dark for theme in OWN.values()} == {True, False}
-    own = {"dark", "light", "ember", "forest", "dusk", "slate", "paper", "contrast", "16"}
+    own = {"dark", "light", "contrast", "16"}
     assert {f"kvchat-{name}" for name in own} == set(OWN)
 
 
@@ -195,7 +195,7 @@ async def test_bad_themes_are_one_notice_and_the_application_starts(
     themes_dir().mkdir(parents=True)
     user_theme(themes_dir(), "one.toml", 'name = "one"\n[colors]\nprimary = "#12"\n')
     user_theme(themes_dir(), "two.toml", "name = ")
-    (tmp_path / "config.toml").write_text('[ui]\ntheme = "kvchat-dusk"\n')
+    (tmp_path / "config.toml").write_text('[ui]\ntheme = "kvchat-contrast"\n')
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
@@ -203,4 +203,4 @@ async def test_bad_themes_are_one_notice_and_the_application_starts(
         [notice] = app._notifications
         assert "one.toml" in notice.message
         assert "two.toml" in notice.message
-        assert app.theme == "kvchat-dusk"
+        assert app.theme == "kvchat-contrast"

@@ -63,7 +63,6 @@ def test_going_back_shows_the_live_text_and_it_grows(tmp_path: Path, clock: Cloc
     controller, _, chat_id = left(tmp_path, clock)
     pass_time(controller, clock, 1.0)
     controller.open_chat(chat_id)
-    assert not controller.history.is_read_only, "the lock comes back with the chat"
     assert controller.background_title is None
     assert controller.poll().is_rebuilt
     live = controller.entries()[-1]
@@ -136,7 +135,6 @@ def test_a_chat_that_is_gone_leaves_the_shown_one_as_it_was(tmp_path: Path, cloc
     with pytest.raises(Exception, match="chat 99"):
         controller.open_chat(99)
     assert controller.history.is_shown(chat.id)
-    assert controller.history.store.lock_chat(chat.id) is None, "it is still locked"
 
 
 def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(

@@ -10,7 +10,7 @@ from app.store.records import NewChat, NewMessage
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason
 from tests.app.chat.test_conversation import Clock, contents, loaded
-from tests.fakes_app import make_controller
+from tests.fakes_app import make_controller, release_locks
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
 FIRST = "one two three four five six seven eight nine ten"
@@ -127,7 +127,7 @@ def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
     for _ in range(8):
         clock.now += 0.1
         controller.poll()
-    controller.history.close()
+    release_locks(controller)
     controller.history.store.close()  # the reply never ends: nothing more is written
 
     again, client = make_controller(tmp_path, Script(replies=(SECOND,)), clock=clock)

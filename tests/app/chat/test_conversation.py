@@ -7,6 +7,7 @@ from app.chat.conversation import Conversation
 from app.chat.entries import CUT_BY_CLOSE, CUT_BY_CRASH, FAILED, Speaker
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
+from app.store.errors import ChatInUseError
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
 from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
@@ -271,53 +272,60 @@ def test_loading_another_model_keeps_the_reply_so_far(tmp_path: Path, clock: Clo
     assert reply.ending.startswith("stopped")
 
 
-def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = loaded(tmp_path, clock)
-    controller.send("go")
-    controller.poll()
-    chat = controller.history.chat
+def test_a_chat_is_asked_by_one_kvchat_at_a_time(tmp_path: Path, clock: Clock) -> None:
+    answering, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    answering.send("go")
+    chat = answering.history.chat
     assert chat is not None
-    other, _ = make_controller(tmp_path, clock=clock)
-    controller.client.script = Script(replies=("word " * 50,), tps=10)  # type: ignore[attr-defined]
-    controller.send("more")
+    clock.now += 1
+    answering.poll()
+    other, client = make_controller(tmp_path, Script(replies=("theirs",)), clock=clock)
+    other.load(CONFIGURATION)
+    other.poll()
     other.open_chat(chat.id)
-    assert other.history.is_read_only
-    assert other.entries()[-1].ending == "another kvchat writes this"
-    assert not other.can_ask
-    controller.new_chat()
-    other.open_chat(chat.id)
-    assert other.history.is_read_only, "its reply goes on in the background"
-    for _ in range(20):
-        clock.now += 1
-        controller.poll()
-    other.open_chat(chat.id)
-    assert not other.history.is_read_only
+    before = other.history.store.tree(chat.id).messages
+    for ask in (
+        lambda: other.send("me too"),
+        lambda: other.edit(before[0].id, "otherwise"),
+        other.regenerate,
+        other.continue_reply,
+        lambda: other.delete_chat(chat.id),
+    ):
+        with pytest.raises(ChatInUseError, match="another kvchat"):
+            ask()
+    assert other.history.store.tree(chat.id).messages == before
+    answering.new_chat()
+    with pytest.raises(ChatInUseError):
+        other.send("its reply goes on in the background")
+    clock.now += 20
+    answering.poll()
+    other.send("me too")
+    other.poll()
+    asked = [message.content for message in client.requests[-1].messages]
+    assert asked[0] == "go"
+    assert asked[1].startswith("word word")
+    assert asked[2] == "me too"
+    assert [entry.content for entry in other.entries()][-1] == "theirs"
 
 
-def test_a_chat_can_be_written_as_soon_as_no_other_kvchat_writes_it(
+def test_a_question_goes_behind_what_another_kvchat_has_asked_meanwhile(
     tmp_path: Path, clock: Clock
 ) -> None:
-    writing, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
-    writing.send("go")
-    chat = writing.history.chat
-    assert chat is not None
-    waiting, client = make_controller(tmp_path, clock=clock)
-    waiting.load(CONFIGURATION)
-    waiting.open_chat(chat.id)
-    clock.now += 3
-    waiting.poll()
-    assert waiting.history.is_read_only
-    writing.poll()
-    writing.close()
-    change = waiting.poll()
-    assert waiting.history.is_read_only, "it is not looked for with every frame"
-    clock.now += 3
-    change = waiting.poll()
-    assert change.is_rebuilt
-    assert "No other kvchat writes this chat" in change.notices[-1].message
-    assert waiting.entries()[-1].content.startswith("word")
-    assert waiting.continue_reply()
-    assert len(client.requests) == 1
+    first, _ = loaded(tmp_path, clock)
+    first.send("one")
+    first.poll()
+    assert first.history.chat is not None
+    second, client = make_controller(tmp_path, clock=clock)
+    second.load(CONFIGURATION)
+    second.poll()
+    second.open_chat(first.history.chat.id)
+    first.send("two")
+    first.poll()
+    second.send("three")
+    second.poll()
+    asked = [message.content for message in client.requests[-1].messages]
+    assert asked == ["one", "Hello there.", "two", "Hello there.", "three"]
+    assert [entry.content for entry in second.entries()][::2] == ["one", "two", "three"]
 
 
 def test_a_chat_keeps_its_own_settings(tmp_path: Path, clock: Clock) -> None:

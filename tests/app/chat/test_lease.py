@@ -55,11 +55,11 @@ def play(controller: Conversation, clock: Clock, n_steps: int = 200) -> None:
         controller.poll()
 
 
-def compared(controller: Conversation, client: ScriptedClient, *, is_together: bool) -> Comparison:
+def compared(controller: Conversation, client: ScriptedClient) -> Comparison:
     request = GenerationRequest((Message("user", "x"),), seed=1)
     settings = controller.speculation
     sides = (plain_side(settings), speculative_side(settings))
-    comparison = Comparison(client, request, sides, restore=settings, is_together=is_together)
+    comparison = Comparison(client, request, sides, restore=settings)
     controller.lease = comparison
     comparison.add_pairs()
     return comparison
@@ -82,9 +82,8 @@ def test_a_reply_beside_a_summary_is_saved_whole(
     assert reply.finish_reason == FinishReason.END
 
 
-@pytest.mark.parametrize("is_together", [False, True])
 def test_a_reply_beside_a_comparison_is_saved_whole_and_is_none_of_its_answers(
-    is_together: bool, tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock
 ) -> None:
     controller, client = make_controller(
         tmp_path, Script(replies=(SLOW, LEFT, RIGHT), tps=20.0), clock=clock
@@ -93,7 +92,7 @@ def test_a_reply_beside_a_comparison_is_saved_whole_and_is_none_of_its_answers(
     controller.poll()
     controller.send("long one")
     controller.poll()
-    comparison = compared(controller, client, is_together=is_together)
+    comparison = compared(controller, client)
     play(controller, clock)
     assert not controller.is_replying
     assert contents(controller)[-1][1] == SLOW
@@ -110,8 +109,7 @@ def summarised(controller: Conversation, client: ScriptedClient) -> None:
     "lend",
     [
         summarised,
-        lambda controller, client: compared(controller, client, is_together=False),
-        lambda controller, client: compared(controller, client, is_together=True),
+        compared,
     ],
 )
 def test_what_is_typed_is_counted_while_the_engine_is_lent(

@@ -92,7 +92,6 @@ def test_another_model_cuts_every_reply(tmp_path: Path, clock: Clock) -> None:
     for chat_id in chats:
         controller.open_chat(chat_id)
         assert controller.entries()[-1].ending.startswith("stopped")
-        assert not controller.history.is_read_only, "each lock was given back"
 
 
 def test_the_sessions_counts_have_the_rounds_of_every_reply_under_way(

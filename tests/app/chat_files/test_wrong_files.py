@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from app.chat_files import read_chats, write_chats
 from app.chat_files.jsonl import ChatFileError, jsonl_of
-from app.chat_files.markdown import markdown_of
 from app.store.records import Chat, ChatTree, StoredMessage
 from engine.configuration import SamplingSettings
 
@@ -24,7 +23,6 @@ MESSAGES = tuple(
 )  # fmt: skip
 TREE = ChatTree(Chat(1, "t", False, 1.0, 1.0, None, "", SamplingSettings(), 3), MESSAGES)
 LINES = [json.loads(line) for line in jsonl_of([TREE])]
-MARKDOWN = "".join(markdown_of([TREE]))
 
 
 def spelled(*lines: object) -> bytes:
@@ -108,23 +106,15 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no line that begins with <!-- kvchat:chat"),
-        (b"# a note\n\nof mine\n", "only Markdown that kvchat exported"),
+        (b"", "holds no chat"),
+        (b"\n \n", "holds no chat"),
+        (b"# a note\n\nof mine\n", "line 1: this is no JSON"),
         (b"{\n", "line 1: this is no JSON"),
         (spelled(*LINES)[:-30], "line 4: this is no JSON"),
         (b"{" * 100_000, "line 1"),
         (b'{"a":' * 100_000, "line 1"),
         (spelled(LINES[0], 5), "line 2: a JSON object is expected"),
-        (b"fine\n\xff\n", "line 2: this is no text in UTF-8"),
-        (b"<!-- kvchat:message {} -->\n", "line 1: a message stands before any chat"),
-        (b"<!-- kvchat:chat {}\n", "line 1: the comment does not end"),
-        (b"<!-- kvchat:chat {} -->\n", "line 1: version is missing"),
-        (b"<!-- kvchat:poem {} -->\n", "line 1: 'poem' is unknown"),
-        (MARKDOWN.replace('"parent": 1', '"parent": 7').encode(), "the parent 7 is no message"),
-        (
-            MARKDOWN[: MARKDOWN.index("text 3")].replace('"head": 3', '"head": 4').encode(),
-            "line 1: head is 4",
-        ),
+        (spelled(LINES[0]) + b"\xff\n", "line 2: this is no text in UTF-8"),
     ],
 )
 def test_a_file_of_another_kind_or_that_is_cut_is_named(data: bytes, message: str) -> None:
@@ -150,9 +140,9 @@ def test_of_any_number_of_wrong_fields_few_are_named(
     assert len(str(caught.value)) < 200
 
 
-@given(st.integers(0, 2**32), st.integers(0, 255), st.sampled_from(["jsonl", "md"]))
-def test_any_changed_byte_is_read_or_named(place: int, byte: int, form: str) -> None:
-    data = bytearray(spelled(*LINES) if form == "jsonl" else MARKDOWN.encode())
+@given(st.integers(0, 2**32), st.integers(0, 255))
+def test_any_changed_byte_is_read_or_named(place: int, byte: int) -> None:
+    data = bytearray(spelled(*LINES))
     data[place % len(data)] = byte
     try:
         read(bytes(data))
@@ -162,7 +152,7 @@ def test_any_changed_byte_is_read_or_named(place: int, byte: int, form: str) -> 
 
 def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
     assert len(read(b"\xef\xbb\xbf" + spelled(*LINES))) == 1
-    assert len(read(MARKDOWN.replace("\n", "\r\n").encode())) == 1
+    assert len(read(spelled(*LINES).replace(b"\n", b"\r\n"))) == 1
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:

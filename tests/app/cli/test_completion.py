@@ -40,7 +40,7 @@ def test_themes_presets_and_models_complete_by_name(
     paths.themes_dir().mkdir(parents=True)
     (paths.themes_dir() / "mine.toml").touch()
     assert completed("--theme", "m") == ["mine"]
-    assert "kvchat-paper" in completed("--theme", "kvchat-p")
+    assert "kvchat-light" in completed("--theme", "kvchat-l")
     assert "long-context" in completed("run", "--preset", "long")
     assert starter_path.stem in completed("run", "--model", "smol")
     assert starter_path.stem in completed("Smol")

@@ -134,7 +134,8 @@ def test_events_that_are_not_its_own_are_left_to_others() -> None:
     for of_engine in (CacheChanged(1, 2, 3), ThreadsChanged(1, 1, "")):
         assert not comparison.take(of_engine)
         assert not comparison.take(OfReply(LEFT, of_engine))
-    assert not comparison.take(OfReply(1, end("a chat's")))
+    ended = Finished(FinishReason.END, "a chat's", (1, 2), "v", 4, GenerationStats(n_emitted=2))
+    assert not comparison.take(OfReply(1, ended))
     assert comparison.is_running
 
 
@@ -179,67 +180,3 @@ def test_texts_that_part_are_told_with_the_token_and_the_words_around_it() -> No
     assert (divergence.token, divergence.before) == (2, "The red")
     assert (divergence.first, divergence.second) == ("fox ran home", "dog ran home at")
     assert divergence.margin == 0.03
-
-
-class BothAtOnce(RecordingClient):
-    """Tells of the two replies by turns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.beside: list[tuple[int, GenerationRequest]] = []
-        self.stopped: list[int] = []
-
-    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
-        self.beside.append((reply_id, request))
-
-    def stop(self, reply_id: int = 0) -> None:
-        self.stopped.append(reply_id)
-
-
-def end(text: str, reason: FinishReason = FinishReason.END) -> Finished:
-    return Finished(reason, text, (1, 2), "v", 4, GenerationStats(n_emitted=2))
-
-
-def both_at_once() -> tuple[Comparison, BothAtOnce]:
-    client = BothAtOnce()
-    sides = (PLAIN, LOOKUP)
-    return Comparison(client, REQUEST, sides, restore=ONES_OWN, is_together=True), client
-
-
-def test_both_sides_answer_at_once_where_that_is_asked() -> None:
-    comparison, client = both_at_once()
-    comparison.add_pairs(2)
-    assert [(number, asked.speculation) for number, asked in client.beside] == [
-        (LEFT, PLAIN.settings),
-        (RIGHT, LOOKUP.settings),
-    ]
-    assert comparison.take(OfReply(RIGHT, end("two")))
-    assert comparison.is_running
-    assert not comparison.take(end("the chat's own"))
-    assert comparison.take(OfReply(LEFT, end("one")))
-    [pair] = comparison.pairs
-    assert (pair.first.text, pair.second.text) == ("one", "two")
-    assert len(client.beside) == 4, "the second pair begins"
-
-
-def test_stopping_both_at_once_ends_each_and_keeps_whole_pairs() -> None:
-    comparison, client = both_at_once()
-    comparison.add_pairs(2)
-    comparison.stop()
-    assert sorted(client.stopped) == sorted(SIDES)
-    for number in SIDES:
-        comparison.take(OfReply(number, end("", FinishReason.CANCELLED)))
-    assert not comparison.is_running
-    assert comparison.pairs == []
-    assert comparison.problem == "stopped"
-
-
-def test_a_side_that_fails_ends_the_other_too() -> None:
-    comparison, client = both_at_once()
-    comparison.add_pairs()
-    comparison.take(OfReply(LEFT, Failed("No room", "the prompt is too long")))
-    assert client.stopped == [RIGHT]
-    assert comparison.is_running, "until the other has ended too"
-    comparison.take(OfReply(RIGHT, end("", FinishReason.CANCELLED)))
-    assert not comparison.is_running
-    assert comparison.problem == "No room: the prompt is too long"

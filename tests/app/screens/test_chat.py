@@ -7,7 +7,6 @@ from textual.widgets._toast import ToastRack
 
 from app.chat.entries import Speaker
 from app.render.lines import plain
-from app.screens.asking import READ_ONLY
 from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage, UnsentText
@@ -326,27 +325,25 @@ async def test_a_further_variant_that_streams_is_why_no_other_is_shown(tmp_path:
         assert "first reply" not in screen.transcript.text
 
 
-async def test_a_chat_that_another_kvchat_writes_is_not_edited(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
+async def test_a_question_in_a_chat_that_another_kvchat_answers_comes_back_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "go")
         chat = screen.controller.history.chat
         assert chat is not None
-        await pilot.press("ctrl+n")
         lock = screen.controller.history.store.lock_chat(chat.id)
         assert lock is not None
         with lock:
-            screen.open_chat(chat.id)
-            for key in ("e", "E", "left_square_bracket"):
-                app.clear_notifications()
-                screen.transcript.focus()
-                await pilot.press(key)
-                assert notices(screen)[-1] == READ_ONLY
-                assert screen.composer.text == ""
-                assert not screen.drafts.is_edit
-            why = screen.obstacles()
-            assert why["message-edit"] == why["message-edit-reply"] == READ_ONLY
+            await ask(pilot, screen, "more")
+            await pilot.pause()
+            assert "another kvchat" in notices(screen)[-1]
+            assert screen.composer.text == "more"
+            assert len(client.requests) == 1
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(client.requests) == 2)
 
 
 async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) -> None:

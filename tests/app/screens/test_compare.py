@@ -251,12 +251,7 @@ async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
         assert client.requests[-1].seed == client.requests[0].seed
 
 
-async def test_a_side_is_chosen_from_a_list_with_the_rules_of_presets(tmp_path: Path) -> None:
-    presets = tmp_path / "presets"
-    presets.mkdir()
-    (presets / "mine.toml").write_text(
-        'name = "mine"\n[speculation]\npredictor = "lookup"\ncontroller = "fixed"\nn_draft = 9\n'
-    )
+async def test_a_side_is_chosen_from_a_list(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
@@ -264,13 +259,13 @@ async def test_a_side_is_chosen_from_a_list_with_the_rules_of_presets(tmp_path: 
         screen = await compared(pilot)
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, PickScreen))
-        await pilot.press(*"mine", "enter")
+        await pilot.press(*"lookup fixed", "enter")
         await wait_until(pilot, lambda: app.screen is screen)
-        assert screen.sides[1].label == "lookup · fixed 9"
+        assert screen.sides[1].label.startswith("lookup · fixed")
         assert screen.comparison.pairs == []
         await pilot.press("r")
         await wait_until(pilot, lambda: len(screen.comparison.pairs) == 1)
-        assert any(settings.n_draft == 9 for settings in client.settings)
+        assert any(settings.controller == ControllerName.FIXED for settings in client.settings)
 
 
 async def test_an_engine_that_dies_is_told_here_and_in_the_chat(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from textual.widgets import Input
 
 import app.screens
 from app.application import KvchatApp
-from app.bindings import Action
 from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
 from app.commands import every_action, key_sections
-from app.compare.side import SideChoice, plain_side
+from app.compare.side import plain_side
 from app.sanitize import harmless
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
@@ -29,12 +28,11 @@ from app.screens.compare import CompareScreen, side_list
 from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
 from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen
 from app.screens.export import ExportScreen
-from app.screens.laboratory import LaboratoryScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import CardsScreen, effect_list, goal_list
 from app.screens.presets import PresetsScreen
-from app.screens.settings import EditScreen, KeyScreen, SettingsScreen, ThemeScreen
+from app.screens.settings import EditScreen, SettingsScreen, ThemeScreen
 from app.setting_definitions import SettingDefinition
 from app.store.chats import ChatStore
 from app.store.records import ChatChanges
@@ -96,9 +94,7 @@ class Sources:
 
 
 def compare(sources: Sources) -> AnyScreen:
-    return CompareScreen(
-        sources.controller, sources.text, folder=sources.folder, presets_dir=sources.folder
-    )
+    return CompareScreen(sources.controller, sources.text, folder=sources.folder)
 
 
 def export(sources: Sources) -> AnyScreen:
@@ -141,11 +137,6 @@ def edited(sources: Sources) -> AnyScreen:
     return EditScreen(SettingDefinition("chat", "stop", sources.text, ()), sources.text)
 
 
-def pressed(sources: Sources) -> AnyScreen:
-    action = Action("reply-stop", ("escape",), sources.text, sources.text, frozenset())
-    return KeyScreen(action, lambda _: sources.text)
-
-
 SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
@@ -164,8 +155,6 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None, title=s.text),
     "GoalScreen": lambda _: goal_list(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
-    "KeyScreen": pressed,
-    "LaboratoryScreen": lambda s: LaboratoryScreen(replace(s.configuration, model_path=s.file)),
     "HubScreen": lambda s: HubScreen(f"hf:{s.text}"),
     "DownloadScreen": download_screen,
     "ModelsScreen": plan_models,
@@ -173,7 +162,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
     "SettingsScreen": all_settings,
     "SidesScreen": lambda s: side_list(
-        [SideChoice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
+        [plain_side(SpeculationSettings())], plain_side(SpeculationSettings())
     ),
     "ThemeScreen": lambda s: ThemeScreen([*s.app.available_themes], s.app),
 }
@@ -340,7 +329,6 @@ async def test_gauges_are_letters_on_every_screen_where_the_settings_say_so(
             await show(pilot, name, sources)
             if name == "PlannerScreen":
                 await wait_until(pilot, lambda: "W weights" in gauges(application.screen))
-                await pilot.press("c")
             assert not BLOCKS & set(gauges(application.screen)), name
             if application.screen is not chat:
                 application.pop_screen()

@@ -109,25 +109,6 @@ async def test_cells_that_llama_cpp_refuses_cannot_be_chosen(
         assert screen.plan is not None
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_two_plans_stand_side_by_side_and_change_places(
-    size: tuple[int, int], starter_path: Path, tmp_path: Path
-) -> None:
-    screen = planner(starter_path, tmp_path)
-    async with Host(screen).run_test(size=size) as pilot:
-        await ready(pilot, screen)
-        await pilot.press("c", "right")
-        assert "4,096 → 6,144" in report_of(screen)
-        assert "change" in report_of(screen)
-        await pilot.press("w")
-        assert "6,144 → 4,096" in report_of(screen)
-        await pilot.press("c")
-        assert "change" not in report_of(screen)
-        await pilot.press("w")
-        assert screen.setup is not None
-        assert screen.setup.configuration.n_ctx == 4096
-
-
 async def test_what_ifs_come_when_the_knobs_rest(starter_path: Path, tmp_path: Path) -> None:
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
@@ -479,15 +460,3 @@ async def test_what_a_search_finds_is_counted_among_the_cards_alone(
 
 def test_what_the_goals_mean_is_not_cut_on_80_columns() -> None:
     assert max(map(len, GOAL_TEXTS.values())) <= 56
-
-
-async def test_esc_ends_a_comparison_before_the_planner(starter_path: Path, tmp_path: Path) -> None:
-    screen = planner(starter_path, tmp_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, screen)
-        await pilot.press("c", "escape")
-        assert app.screen is screen
-        assert screen.session.pinned is None
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is not screen)

@@ -9,7 +9,7 @@ from textual.widgets import Input, Static, TextArea
 from app.application import KvchatApp
 from app.render.lines import plain
 from app.screens.dialogs import AskLine, AskYes, PickScreen
-from app.screens.settings import NEW_PROMPT, EditScreen, KeyScreen, SettingsScreen, ThemeScreen
+from app.screens.settings import NEW_PROMPT, EditScreen, SettingsScreen, ThemeScreen
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
@@ -150,29 +150,21 @@ async def test_a_choice_is_picked_from_all_that_there_are(tmp_path: Path) -> Non
         assert app.symbols == "ascii"
 
 
-async def test_a_key_is_pressed_and_what_loses_it_is_told(tmp_path: Path) -> None:
+async def test_a_key_is_typed_and_counts_at_once(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot, "speculation-predictor")
         await pilot.press("enter")
-        assert isinstance(app.screen, KeyScreen)
-        await pilot.press("f8")
-        assert "speculation-longer" in problem(app)
-        await pilot.press("enter", "escape", "escape")
+        assert isinstance(app.screen, EditScreen)
+        app.screen.query_one(Input).value = "f8"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        assert any("speculation-longer" in each.message for each in app._notifications)
+        await pilot.press("escape", "escape")
         await ready(pilot)
         await pilot.press("f8")
         assert client.speculation.predictor == "off"
-    settings = app.services.settings.settings
-    assert settings.keys == {"speculation-longer": "none", "speculation-predictor": "f8"}
-
-
-async def test_a_key_is_left_by_esc(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await opened(pilot, "reply-stop")
-        await pilot.press("enter", "f9", "escape")
-        assert isinstance(app.screen, SettingsScreen)
-    assert not (tmp_path / "config.toml").exists()
+    assert app.services.settings.settings.keys == {"speculation-predictor": "f8"}
 
 
 async def test_a_prompt_of_the_library_is_written_taken_into_a_chat_and_deleted(

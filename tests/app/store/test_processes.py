@@ -197,7 +197,7 @@ def test_a_chat_is_deleted_under_its_lock_and_never_from_under_another(
     with ChatStore(path) as other:
         lock = other.lock_chat(chat.id)
         assert lock is not None
-        with pytest.raises(ChatInUseError, match="open in another kvchat"):
+        with pytest.raises(ChatInUseError, match="another kvchat"):
             store.delete_chat(chat.id)
         lock.close()
         run, locks = store._writer.run, []
