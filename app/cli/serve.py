@@ -134,19 +134,18 @@ def _chat(url: str) -> None:
 
 def _compare(plan: "Plan", server: "ServerProcess") -> None:
     """Print what was planned beside what the server's log says."""
+    from engine.memory.dry_run import measured_bytes
     from engine.memory.server_log import LogError, read_buffers
     from engine.memory.terms import TermKind
     from engine.memory.units import format_bytes
-    from engine.planning.measured import loaded_bytes
 
     devices = plan.estimate.devices
     try:
-        found = loaded_bytes(read_buffers(server.log_path), devices)
+        measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())
     except LogError as error:
         note(f"what it allocated is not known: {error}")
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
-    measured = sum(sum(parts.values()) for parts in found.values())
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""
     say(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
 
