@@ -104,7 +104,6 @@ class Projector:
         """What it has allocated."""
         self.has_rows = bool(mtmd.mtmd_decode_use_mrope(self._native))
         """Whether rows and columns of images are positions, so that tokens share one."""
-        self._check(model)
         self._digest = ""
         self._images: dict[str, Image] = {}
         """Images by key, each where it was named last."""
@@ -113,6 +112,7 @@ class Projector:
         self._stretches: dict[int, ImageChunk] = {}
         """Stretches by their first token."""
         self._kept: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
+        self._check(model)
 
     def tokens(self, image: Image) -> tuple[int, ...]:
         """What stands for an image in a line, words around and between its parts included.
@@ -121,9 +121,9 @@ class Projector:
             ImageError: its size is refused, or it wants words that the vocabulary lacks.
         """
         key = f"{image.sha256} {image.width}x{image.height}"
-        self._images[key] = image
         known = self._known.get(key)
         if known is not None:
+            self._images[key] = image
             self._known.move_to_end(key)
             return known[0]
         image.check_size()
@@ -157,6 +157,7 @@ class Projector:
                 "vocabulary lacks: it belongs to another model"
             )
         self._stretches |= stretches
+        self._images[key] = image
         self._known[key] = tuple(found), chunks
         while len(self._known) > MOST_IMAGES:
             self._forget(*self._known.popitem(last=False))
@@ -251,6 +252,8 @@ class Projector:
 
     def close(self) -> None:
         """Free it; its model must still be there."""
+        while self._known:
+            self._forget(*self._known.popitem())
         self._mtmd.mtmd_free(self._native)
 
     def _check(self, model: object) -> None:
