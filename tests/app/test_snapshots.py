@@ -4,6 +4,7 @@ KVCHAT_WRITE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/app/test_snapshots.py 
 """
 
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.fakes_app import answered, make_controller, ready, services, wait_unt
 from tests.fakes_client import CONFIGURATION, Script
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
+ROOT = Path(__file__).parents[2]
 SIZES = ((80, 24), (120, 40), (200, 60))
 HOME = Path("/home/user/kvchat")
 """Where the screens say that files are; nothing is there."""
@@ -68,6 +70,12 @@ SITUATIONS: dict[str, Step] = {
 }
 
 
+def without_root(shown: str) -> str:
+    """A screen without the folder of this checkout."""
+    path = re.compile(rf"{re.escape(str(ROOT))}(\S*)( *)")
+    return path.sub(lambda m: f"/kvchat{m[1]}".ljust(len(m[0])), shown)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
 @pytest.mark.parametrize("situation", SITUATIONS)
 async def test_a_screen_is_as_it_was(
@@ -81,8 +89,10 @@ async def test_a_screen_is_as_it_was(
     app = KvchatApp(controller, services(HOME), configuration=CONFIGURATION)
     async with app.run_test(size=size) as pilot:
         screen = await ready(pilot)
+        await wait_until(pilot, lambda: controller.snapshot().planned is not None)
+        screen.present()
         await SITUATIONS[situation](pilot, screen)
-        shown = await settled(pilot)
+        shown = without_root(await settled(pilot))
     path = SNAPSHOTS / f"{situation}-{size[0]}x{size[1]}.txt"
     if os.environ.get("KVCHAT_WRITE_SNAPSHOTS"):
         path.write_text(shown)
