@@ -142,7 +142,8 @@ def preset_lines(
     lines += _outcome(outcome)
     lines += [*_problem(problem, width), EMPTY] if problem and not entry.problem else []
     lines += [*((Run(part, "muted"),) for part in wrap(hint, width)), EMPTY] if hint else []
-    lines.append((Run(visible(str(entry.path)), "muted"),))
+    where = "comes with kvchat" if entry.is_builtin else visible(str(entry.path))
+    lines.append((Run(where, "muted"),))
     return [*lines, *(_toml_line(visible(row)) for row in text.splitlines())]
 
 
