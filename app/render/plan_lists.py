@@ -142,8 +142,8 @@ def preset_lines(
     lines += _outcome(outcome)
     lines += [*_problem(problem, width), EMPTY] if problem and not entry.problem else []
     lines += [*((Run(part, "muted"),) for part in wrap(hint, width)), EMPTY] if hint else []
-    where = "comes with kvchat" if entry.is_builtin else visible(str(entry.path))
-    lines.append((Run(where, "muted"),))
+    if not entry.is_builtin:
+        lines.append((Run(visible(str(entry.path)), "muted"),))
     return [*lines, *(_toml_line(visible(row)) for row in text.splitlines())]
 
 
