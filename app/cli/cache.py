@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.console import print_json, say, tell, tell_over
+from app.cli.console import confirmed, print_json, say, tell, tell_over
 from app.cli.options import AGE, Size, json_option
 from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
@@ -157,7 +157,7 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
             tell("Nothing is kept on disk.")
             return
         tell(_counted_text(entries))
-        if not yes and not click.confirm("Delete all of it?", err=True):
+        if not yes and not confirmed("Delete all of it?", "--yes deletes it"):
             tell("Nothing was deleted.")
             ctx.exit(1)
         store.delete([entry.key for entry in entries])

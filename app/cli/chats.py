@@ -15,7 +15,7 @@ import click
 
 from app import format as fmt
 from app import paths
-from app.cli.console import Part, SlowReading, print_json, print_text, say, tell
+from app.cli.console import Part, SlowReading, confirmed, print_json, print_text, say, tell
 from app.cli.options import Count, json_option
 from app.sanitize import one_line
 from engine.errors import CacheStoreError, EngineError
@@ -170,7 +170,7 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
         sizes = store.sizes()
         for chat in found:
             tell(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
-        if not yes and not click.confirm("Delete for good?", err=True):
+        if not yes and not confirmed("Delete for good?", "--yes deletes them"):
             tell("Nothing was deleted.")
             ctx.exit(1)
         for chat in found:

@@ -180,6 +180,21 @@ def _write(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(text, file=behind_door(err=err), err=err, nl=nl)
 
 
+def confirmed(question: str, otherwise: str) -> bool:
+    """Whether the user says yes to a question.
+
+    Args:
+        question: Asked on standard error.
+        otherwise: What to type where nobody can be asked, such as `--yes deletes it`.
+
+    Raises:
+        UsageError: standard input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: {otherwise}")
+    return click.confirm(question, err=True)
+
+
 def _styled(part: Part) -> str:
     if isinstance(part, str):
         return with_signs(part)

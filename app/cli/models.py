@@ -10,7 +10,7 @@ import click
 
 from app import format as fmt
 from app import paths
-from app.cli.console import SlowReading, note, print_json, say, tell, tell_over
+from app.cli.console import SlowReading, confirmed, note, print_json, say, tell, tell_over
 from app.cli.options import json_option
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
@@ -196,7 +196,7 @@ def remove(name: str, *, is_sure: bool) -> None:
 
     found = removal_of(_path(name))
     if not is_sure:
-        _confirm(found.question, "--yes deletes it")
+        _agree(found.question, "--yes deletes it")
     found.run()
     say(f"deleted {found.name}, {fmt.nbytes(found.nbytes)}")
 
@@ -397,7 +397,7 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
         tell("the hub names no checksum of it: nothing tells whether it comes as it should")
     place = folder or paths.models_dir()
     if not is_sure:
-        _confirm(f"Download it into {model.place(place).parent}?", "--yes downloads it")
+        _agree(f"Download it into {model.place(place).parent}?", "--yes downloads it")
     path = download(model, place, _progress(model.name))
     if sys.stderr.isatty():
         tell_over()
@@ -427,10 +427,8 @@ def _path(name: str) -> Path:
     return find_model(name, model_folders())
 
 
-def _confirm(question: str, otherwise: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: {otherwise}")
-    if not click.confirm(question, err=True):
+def _agree(question: str, otherwise: str) -> None:
+    if not confirmed(question, otherwise):
         raise click.Abort
 
 

@@ -78,6 +78,7 @@ def test_missing_and_broken_models_are_named() -> None:
         ({"TERM": "vt100"}, "note", "few colours"),
         ({}, "note", "not set"),
         ({"NO_COLOR": "1", "COLORTERM": "truecolor"}, "note", "black and white"),
+        ({"NO_COLOR": "", "COLORTERM": "truecolor"}, "ok", "16 million"),
     ],
 )
 def test_colours_are_read_from_the_environment(

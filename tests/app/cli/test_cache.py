@@ -219,8 +219,10 @@ def test_the_budget_is_shown_and_set(folder: SnapshotStore) -> None:
 
 
 def test_clearing_asks_first(folder: SnapshotStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kvchat("cache", "clear").returncode != 0
-    assert len(kept(folder)) == 4
+    done = kvchat("cache", "clear")
+    assert (done.returncode, len(kept(folder))) == (2, 4)
+    assert "--yes" in done.stderr
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert run(["cache", "clear"]) == 1
     assert len(kept(folder)) == 4

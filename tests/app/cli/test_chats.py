@@ -166,7 +166,10 @@ def test_an_archived_chat_is_in_the_archive_only(store: ChatStore) -> None:
 
 def test_deleting_asks_first(store: ChatStore, monkeypatch: pytest.MonkeyPatch) -> None:
     chat, kept = dialogue(store, "gone"), dialogue(store, "kept")
-    assert kvchat("chats", "delete", "gone").returncode == 130
+    done = kvchat("chats", "delete", "gone")
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert run(["chats", "delete", "gone"]) == 1
     assert len(store.list_chats()) == 2
