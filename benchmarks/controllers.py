@@ -2,8 +2,8 @@
 
     ../.venv/bin/python controllers.py [--seeds 4] [--workers 2] [--page ../docs/controllers.md]
 
-The worlds are those of `tests/speculation_simulator.py`; the controller is told neither machine nor
-text nor source. No clock is read, so the table is the same on every machine.
+The worlds are those of `tests/support/speculation_simulator.py`; the controller is told neither
+machine nor text nor source. No clock is read, so the table is the same on every machine.
 """
 
 import argparse
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from engine.speculation import acceptance, auto, costs
 from engine.speculation.controller import FixedController
-from tests import speculation_simulator as sim
+from tests.support import speculation_simulator as sim
 
 CURVES = (sim.TWO_CORES, sim.GPU, sim.KINK)
 DRAFTS = (sim.SMALL_DRAFT, sim.LARGE_DRAFT)

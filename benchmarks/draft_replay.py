@@ -7,8 +7,8 @@
 Greedy text does not depend on who drafts, so one plain reply to each prompt is enough to know what
 any rule would have drafted, and how much of it was right. LINES keeps these replies; what is
 missing is generated. The predictors and the rule are the real ones; what a batch takes is a curve
-of `tests/speculation_simulator.py`, with the noise of a clock. Nothing else is timed, so a busy
-machine gives the same table. `--busy` shakes and stalls that clock as other programs do.
+of `tests/support/speculation_simulator.py`, with the noise of a clock. Nothing else is timed, so a
+busy machine gives the same table. `--busy` shakes and stalls that clock as other programs do.
 
 `auto` answers as the first reply of a model (cold), and behind other chats of the set (warm).
 """
@@ -37,8 +37,8 @@ from engine.speculation.costs import Costs
 from engine.speculation.drafter import Drafter, make_controller
 from engine.speculation.predictor_pool import look_up, suffixes
 from engine.speculation.predictors.base import DraftToken
-from tests import speculation_simulator as sim
-from tests.rounds import a_round
+from tests.support import speculation_simulator as sim
+from tests.support.rounds import a_round
 
 MARKS = (64, 128, 512)
 """Lengths of replies, in tokens."""

@@ -21,9 +21,9 @@ from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.fuzzed_headers import Case
-from tests.hostile_readers import READERS
-from tests.measured_reader import LIMIT_BYTES, LIMIT_S, Outcome, measured
+from tests.support.fuzzed_headers import Case
+from tests.support.hostile_readers import READERS
+from tests.support.measured_reader import LIMIT_BYTES, LIMIT_S, Outcome, measured
 
 GIVEN_UP_S = 20
 START, END = "<!-- table -->\n", "<!-- end of the table -->\n"

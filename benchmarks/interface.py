@@ -103,8 +103,8 @@ def measure_keys(folder: Path, options: argparse.Namespace) -> tuple[list[float]
 
 def play(told: Path, n_messages: int, tps: float) -> None:
     """Run the application on a scripted engine; its loop's longest stop is written at its end."""
-    from tests.fakes_app import make_app
-    from tests.fakes_client import Script
+    from tests.support.fakes_app import make_app
+    from tests.support.fakes_client import Script
 
     script = Script(replies=(REPLY,), tps=tps)
     app, client = make_app(told.parent, script)

@@ -28,8 +28,8 @@ from app.store.records import NewChat, dump_tokens
 from engine.configuration import SamplingSettings
 from engine.process.protocol import Generate
 from engine.requests import GenerationRequest
-from tests.fakes_app import ask, make_app, ready, wait_until
-from tests.fakes_client import Script, ScriptedClient
+from tests.support.fakes_app import ask, make_app, ready, wait_until
+from tests.support.fakes_client import Script, ScriptedClient
 
 BEAT_S = 0.002
 WORDS = 150

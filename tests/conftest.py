@@ -51,9 +51,9 @@ def thread_faults() -> Iterator[list[ThreadFault]]:
 
 @pytest.fixture(autouse=True)
 def _no_store_stays_open() -> Iterator[None]:
-    """Close what `tests.fakes_app` opened: each store has a thread and file descriptors."""
+    """Close what `tests.support.fakes_app` opened: each store has a thread and file descriptors."""
     yield
-    fakes = sys.modules.get("tests.fakes_app")
+    fakes = sys.modules.get("tests.support.fakes_app")
     while fakes is not None and fakes.OPENED:
         fakes.OPENED.pop().close()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.hostile_readers import READERS
-from tests.hostile_texts import BOMBS
-from tests.measured_reader import LIMIT_BYTES, LIMIT_S, Reader, measured
+from tests.support.hostile_readers import READERS
+from tests.support.hostile_texts import BOMBS
+from tests.support.measured_reader import LIMIT_BYTES, LIMIT_S, Reader, measured
 
 MOST = 60_000
 """Bytes of an input here: larger ones take a second each."""

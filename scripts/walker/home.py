@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import get_args
 
 from app.paths import APP
-from tests.filled_models import filled_model
-from tests.filled_projectors import filled_projector
-from tests.hostile_language_server import Kind, LanguageServer, Misdeed, serving
+from tests.support.filled_models import filled_model
+from tests.support.filled_projectors import filled_projector
+from tests.support.hostile_language_server import Kind, LanguageServer, Misdeed, serving
 from walker import AIM, JOURNAL
 from walker.kills import Aim
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.hostile_language_server import Misdeed
+from tests.support.hostile_language_server import Misdeed
 from tests.support.terminal import Terminal
 from walker.checks import Saved, exception_in, plain, reports, wrong_counts, wrong_figures
 from walker.home import Home, Servers

@@ -39,8 +39,8 @@ from engine.images import read_image
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
-from tests.filled_models import filled_model
-from tests.filled_projectors import filled_projector, png
+from tests.support.filled_models import filled_model
+from tests.support.filled_projectors import filled_projector, png
 from walker.checks import wrong_stats
 
 OFF = SpeculationSettings(predictor=PredictorName.OFF)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.hostile_language_server import Misdeed
-from tests.hostile_texts import TOKENS
+from tests.support.hostile_language_server import Misdeed
+from tests.support.hostile_texts import TOKENS
 from walker.home import MISDEEDS, NAMES
 
 ESCAPE = "\x1b[27u"

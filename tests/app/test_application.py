@@ -11,7 +11,7 @@ from textual.color import Color
 
 from app.application import SCREEN_NICENESS
 from app.screens.dialogs import HelpScreen
-from tests.fakes_app import WIDE, make_app, ready, wait_until
+from tests.support.fakes_app import WIDE, make_app, ready, wait_until
 
 OPENING = """
 import os

@@ -32,7 +32,7 @@ from engine.metrics import FAILURES, REPLIES, Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest, Message
-from tests.fakes_client import CONFIGURATION, loaded
+from tests.support.fakes_client import CONFIGURATION, loaded
 
 BASE = GenerationRequest(
     sampling=SamplingSettings(temperature=0.5), max_tokens=9, seed=4, stop=("END",)

@@ -7,7 +7,7 @@ from textual.app import App
 
 from app import clipboard
 from app.clipboard import HarmlessPastes, copy
-from tests.fakes_app import wait_until
+from tests.support.fakes_app import wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from app.commands import (
 )
 from app.screens.chats import ChatsScreen
 from app.screens.planner import PlannerScreen
-from tests.fakes_app import make_app
+from tests.support.fakes_app import make_app
 
 
 async def test_an_action_is_one_command_however_many_keys_it_has_and_the_help_names_it(

@@ -18,13 +18,13 @@ import pytest
 
 from app.chat.attachments import without_marks
 from app.store.chats import ChatStore
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 APP = """
 import sys
 from pathlib import Path
 from app.clipboard import read_harmless_pastes
-from tests.fakes_app import make_app
+from tests.support.fakes_app import make_app
 read_harmless_pastes()
 app, _ = make_app(Path(sys.argv[1]))
 app.run()

@@ -23,9 +23,9 @@ from app.screens.dialogs import AskLine, in_thread
 from app.store.chats import ChatStore
 from app.widgets.panels import Panel
 from engine.background import start_thread
-from tests.fakes_app import WIDE, answered, make_app, ready, wait_until
-from tests.fakes_client import Script
-from tests.waiting import PATIENCE_S
+from tests.support.fakes_app import WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_client import Script
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.faults
 

@@ -14,7 +14,7 @@ from engine.configuration import ControllerName, PredictorName, SamplingSettings
 from engine.model.library import ModelNotFoundError
 from engine.planning.values import AskedThreads
 from engine.presets.preset import parse_preset
-from tests.drafting_models import drafting_model
+from tests.support.drafting_models import drafting_model
 
 LOOK_UP = '[speculation]\npredictor = "lookup"\ncontroller = "fixed"\n'
 

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 from app.application import KvchatApp
 from app.screens.chat import ChatScreen
-from tests.fakes_app import NARROW, answered, make_controller, ready, services, wait_until
-from tests.fakes_client import CONFIGURATION, Script
+from tests.support.fakes_app import NARROW, answered, make_controller, ready, services, wait_until
+from tests.support.fakes_client import CONFIGURATION, Script
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = (NARROW, (120, 40), (200, 60))

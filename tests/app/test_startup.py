@@ -13,7 +13,7 @@ from engine.errors import IncompatiblePairError, ModelFileError, PresetError
 from engine.memory.estimate import estimate
 from engine.memory.hardware import usable_devices
 from engine.model.architecture import read_model
-from tests.drafting_models import drafting_model
+from tests.support.drafting_models import drafting_model
 
 
 @pytest.fixture(autouse=True)

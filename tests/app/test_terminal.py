@@ -14,7 +14,7 @@ from app.cli.console import print_text, say, tell_over
 from app.console import console
 from app.sanitize import Door, close_terminal
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
-from tests.fakes_app import make_app
+from tests.support.fakes_app import make_app
 
 
 def rich_table() -> None:

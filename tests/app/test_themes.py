@@ -16,7 +16,7 @@ from app.themes import (
     theme_variable_defaults,
 )
 from app.widgets.bars import TitleBar
-from tests.fakes_app import WIDE, make_app, ready
+from tests.support.fakes_app import WIDE, make_app, ready
 
 OWN = {theme.name: theme for theme in load_themes(Path("/nowhere")).themes}
 

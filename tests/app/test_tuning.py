@@ -22,9 +22,9 @@ from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset, made_preset
 from engine.tuning.tuner import Tuner, TuningProgress
-from tests.drafting_models import drafting_model
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
 from tests.engine.tuning.test_tuner import quick_without_flash
+from tests.support.drafting_models import drafting_model
 
 Tune = Callable[..., tuple[int, str, str]]
 

@@ -5,7 +5,7 @@ import random
 from engine.configuration import MAX_DRAFT
 from engine.speculation.controller import Controller
 from engine.speculation.predictors.base import DraftToken
-from tests.rounds import a_round
+from tests.support.rounds import a_round
 
 
 class ControllerContract:

@@ -31,7 +31,7 @@ from engine.manifest import (
     write_manifest,
 )
 from engine.requests import GenerationRequest, Message
-from tests.drafting_models import drafting_model
+from tests.support.drafting_models import drafting_model
 
 DIGESTS = Hashes(model=("ab" * 32,))
 REQUEST = GenerationRequest(

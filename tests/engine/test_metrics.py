@@ -39,7 +39,7 @@ from engine.metrics import (
     Metrics,
 )
 from tests.engine.generation.test_session import DRAFT, OFF, make_session, request, run
-from tests.fakes_client import CONFIGURATION, loaded
+from tests.support.fakes_client import CONFIGURATION, loaded
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.hostile_language_server import serving
+from tests.support.hostile_language_server import serving
 from tests.support.kvchat import Kvchat
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.model
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.layouts import LAYOUTS
 from tests.layouts.tables import Keys, rows, shapes
-from tests.made_models import catalog_keys, shape_named
+from tests.support.made_models import catalog_keys, shape_named
 
 
 def test_a_row_gives_a_weight_with_its_dimensions() -> None:

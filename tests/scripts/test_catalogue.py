@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import ModelFileError
 from engine.model import snapshots
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 Q8_0, F32 = 8, 0
 

@@ -15,7 +15,7 @@ from engine.events import (
 )
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
-from tests import fakes_client
+from tests.support import fakes_client
 
 CONFIGURATION = Configuration(model_path=Path("Tiny.gguf"), n_ctx=2048)
 Answer = Callable[[GenerationRequest, SpeculationSettings], Sequence[Event]]

@@ -34,7 +34,7 @@ from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 from tests.app.bench.answering_client import CONFIGURATION, AnsweringClient, loaded, steady
 from tests.app.bench.made_results import results
-from tests.drafting_models import drafting_model
+from tests.support.drafting_models import drafting_model
 
 POLICY = parse_policy("lookup:fixed:2")
 PLAN = RunPlan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)

@@ -22,7 +22,7 @@ from app.chat.attachments import (
     without_marks,
 )
 from engine.images import Image, images_in, read_image
-from tests.filled_projectors import png
+from tests.support.filled_projectors import png
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from app.store.chats import ChatStore
 from app.store.records import StoredMessage
 from engine.events import Failed, FinishReason
 from tests.app.chat.test_conversation import Clock, loaded
-from tests.fakes_client import Script, ScriptedClient
+from tests.support.fakes_client import Script, ScriptedClient
 
 WORDS = "word " * 50
 

@@ -10,7 +10,7 @@ from app.render.lines import plain
 from app.render.transcript import EntryLines
 from engine.events import Thinking
 from tests.app.chat.test_conversation import Clock, contents, loaded
-from tests.fakes_client import CONFIGURATION, Script, spelled
+from tests.support.fakes_client import CONFIGURATION, Script, spelled
 
 THINKS = "<think>\nfirst this\nthen that\n</think>\n\nThe answer."
 

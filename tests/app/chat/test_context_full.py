@@ -14,7 +14,7 @@ from engine.configuration import SamplingSettings
 from engine.events import FinishReason, TiersChanged
 from engine.requests import GenerationRequest, Message
 from tests.app.chat.test_conversation import Clock, contents, loaded
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 FULL = Script(refuses=("The context is full", "the prompt has 900 tokens, the context has 512"))
 SMALL = replace(CONFIGURATION, n_ctx=512)

@@ -10,8 +10,8 @@ from app.store.records import NewChat, NewMessage
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason
 from tests.app.chat.test_conversation import Clock, contents, loaded
-from tests.fakes_app import make_controller, release_locks
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
+from tests.support.fakes_app import make_controller, release_locks
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
 FIRST = "one two three four five six seven eight nine ten"
 SECOND = " and the rest."

@@ -9,8 +9,8 @@ from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from app.store.errors import ChatInUseError
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
-from tests.fakes_app import make_controller
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
+from tests.support.fakes_app import make_controller
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
 
 class Clock:

@@ -10,7 +10,7 @@ from app.store.chats import ChatStore
 from app.store.records import StoredMessage
 from engine.configuration import SamplingSettings
 from tests.app.chat.test_conversation import Clock, loaded
-from tests.fakes_client import Script
+from tests.support.fakes_client import Script
 
 WARM = SamplingSettings(temperature=0.9)
 

@@ -14,8 +14,8 @@ from engine.events import CacheChanged, FinishReason, OfReply, ThreadsChanged
 from engine.requests import GenerationRequest, Message
 from tests.app.chat.test_context_full import FULL
 from tests.app.chat.test_conversation import Clock, contents
-from tests.fakes_app import make_controller
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_app import make_controller
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 SLOW, LEFT, RIGHT = "slow words " * 20, "left " * 90, "right " * 90
 TWO_SLOTS = replace(CONFIGURATION, n_ctx=512, n_slots=2)

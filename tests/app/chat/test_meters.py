@@ -26,7 +26,7 @@ from engine.events import (
     Waiting,
     WorkerStopped,
 )
-from tests.fakes_client import CONFIGURATION, loaded
+from tests.support.fakes_client import CONFIGURATION, loaded
 
 
 def a_round(

@@ -4,8 +4,8 @@ import pytest
 
 from app.chat.conversation import Conversation
 from tests.app.chat.test_conversation import Clock, loaded
-from tests.fakes_app import make_controller, release_locks
-from tests.fakes_client import CONFIGURATION, Script
+from tests.support.fakes_app import make_controller, release_locks
+from tests.support.fakes_client import CONFIGURATION, Script
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from app.chat.conversation import Conversation
 from engine.events import FinishReason
 from tests.app.chat.test_conversation import Clock
-from tests.fakes_app import make_controller
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_app import make_controller
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 FIRST, SECOND = "alpha " * 40, "beta " * 40
 

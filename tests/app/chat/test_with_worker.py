@@ -14,7 +14,7 @@ from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.process.client import WorkerClient
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.model
 

@@ -15,8 +15,8 @@ from app.bench.results import read_results
 from engine.presets.preset import read_preset
 from tests.app.bench.made_results import record, results
 from tests.app.cli.conftest import kvchat, spawned
-from tests.fakes_client import CONFIGURATION
-from tests.waiting import PATIENCE_S, wait_until
+from tests.support.fakes_client import CONFIGURATION
+from tests.support.waiting import PATIENCE_S, wait_until
 
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 FEW = ("--max-tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")

@@ -23,7 +23,7 @@ from engine.quality.records import Figure, QualityError, read_report, write_repo
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
-from tests.hostile_seeds import TREE
+from tests.support.hostile_seeds import TREE
 
 
 @pytest.fixture

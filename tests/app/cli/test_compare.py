@@ -8,7 +8,7 @@ import pytest
 
 from engine.requests import GenerationRequest
 from tests.app.cli.conftest import kvchat, spawned
-from tests.fakes_client import Script, ScriptedClient
+from tests.support.fakes_client import Script, ScriptedClient
 
 PROMPT = "Write this line three times: the quick brown fox jumps over the lazy dog"
 

@@ -18,8 +18,8 @@ from engine.metrics import Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 from tests.app.cli.terminals import HOSTILE, OWN_CODES, harmful, shown_by
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
-from tests.waiting import wait_until
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.waiting import wait_until
 
 
 def replying(text: str) -> Iterator[Event]:

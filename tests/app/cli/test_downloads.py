@@ -17,9 +17,9 @@ from engine.model.hub import DownloadError, RepositoryName
 from engine.planning.models import with_weights_of
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
-from tests.drafting_models import drafting_model
-from tests.filled_projectors import filled_projector
-from tests.hub_server import Hub, serving_hub
+from tests.support.drafting_models import drafting_model
+from tests.support.filled_projectors import filled_projector
+from tests.support.hub_server import Hub, serving_hub
 
 REPO = "maker/Tiny-GGUF"
 SMALL = (Device("CPU", "cpu", 700 * MIB, 700 * MIB),)

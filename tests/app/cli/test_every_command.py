@@ -28,11 +28,11 @@ from engine.memory.hardware import Device
 from engine.requests import GenerationRequest
 from tests.app.bench.made_results import record, results
 from tests.app.cli.terminals import HOSTILE, harmful, on_terminal
-from tests.drafting_models import TOKENS, drafting_model
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
-from tests.fakes_client import Script, ScriptedClient, loaded
-from tests.gguf_files import header, llama_values, write
-from tests.gguf_server import running
+from tests.support.drafting_models import TOKENS, drafting_model
+from tests.support.fakes_client import Script, ScriptedClient, loaded
+from tests.support.gguf_files import header, llama_values, write
+from tests.support.gguf_server import running
 
 SPELLED = json.dumps(HOSTILE)
 """The hostile text as JSON and TOML spell it."""

@@ -12,7 +12,7 @@ import pytest
 from app import paths
 from app.cli.main import run
 from engine.presets.programs.formats import FORMATS
-from tests.drafting_models import drafting_model
+from tests.support.drafting_models import drafting_model
 
 
 def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(

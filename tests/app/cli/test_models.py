@@ -12,7 +12,7 @@ from engine.model import starter
 from engine.model.identity import model_identity
 from engine.model.starter import PackagedModel
 from tests.app.cli.conftest import kvchat
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

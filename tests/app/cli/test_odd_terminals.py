@@ -11,7 +11,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 KVCHAT = f"{sys.executable} -c 'from app.cli.main import main; main()'"
 

@@ -22,8 +22,8 @@ from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import find_preset, made_preset, save_preset
 from engine.presets.programs.llama_server import arguments
-from tests.gguf_files import header, write
-from tests.made_models import made_model
+from tests.support.gguf_files import header, write
+from tests.support.made_models import made_model
 
 CARD = Device("GPU 0", "gpu", 6 * GIB, 5 * GIB)
 ADAPTER_ROWS = 2 * GIB // 2048 // 4

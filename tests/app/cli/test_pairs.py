@@ -8,7 +8,7 @@ import pytest
 from app.cli.main import run
 from engine.model import header_cache
 from tests.app.cli.conftest import kvchat
-from tests.drafting_models import TOKENS, drafting_model
+from tests.support.drafting_models import TOKENS, drafting_model
 
 
 @pytest.fixture

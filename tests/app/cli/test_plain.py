@@ -14,7 +14,7 @@ from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 from tests.app.cli.conftest import MAIN
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 
 def plain_chat(script: Script, *, system: str = "") -> tuple[PlainChat, ScriptedClient]:

@@ -13,7 +13,7 @@ from engine.memory.hardware import devices
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from tests.made_models import made_model
+from tests.support.made_models import made_model
 
 TERMS = tuple(f"{kind}_bytes" for kind in TermKind)
 

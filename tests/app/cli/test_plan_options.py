@@ -11,7 +11,7 @@ import pytest
 from app.cli import main
 from app.cli.options import Count, Size
 from engine.memory.units import GIB
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 MODEL = "qwen3-30b-a3b"
 

@@ -14,7 +14,7 @@ from engine.events import Event, Finished, FinishReason, GenerationStats
 from engine.manifest import Manifest, RecordedReply, read_manifest, write_manifest
 from tests.app.cli.test_run import environment, run
 from tests.app.cli.test_run_request import client, model
-from tests.fakes_client import ScriptedClient
+from tests.support.fakes_client import ScriptedClient
 
 __all__ = ["client", "environment", "model"]  # fixtures
 

@@ -15,9 +15,9 @@ from engine.configuration import Configuration, SamplingSettings, SpeculationSet
 from engine.errors import EngineError
 from engine.events import WorkerStopped
 from engine.requests import Message
-from tests.drafting_models import drafting_model
-from tests.fakes_client import ScriptedClient
-from tests.gguf_files import header, llama_values, write
+from tests.support.drafting_models import drafting_model
+from tests.support.fakes_client import ScriptedClient
+from tests.support.gguf_files import header, llama_values, write
 
 
 @pytest.fixture

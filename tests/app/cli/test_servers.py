@@ -17,8 +17,8 @@ from app.startup import prepare
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewTurn
 from engine.servers import KEY_VARIABLE
-from tests.hostile_language_server import LanguageServer, serving
-from tests.waiting import wait_until
+from tests.support.hostile_language_server import LanguageServer, serving
+from tests.support.waiting import wait_until
 
 
 def test_doctor_says_what_a_server_tells_and_what_not(
@@ -217,7 +217,7 @@ def test_a_server_ends_with_the_kvchat_that_was_told_to_end(
         f"""#!{sys.executable}
 import os, pathlib, sys, time
 sys.path.insert(0, {str(Path.cwd())!r})
-from tests.hostile_language_server import serving
+from tests.support.hostile_language_server import serving
 with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     pathlib.Path({str(pid_path)!r}).write_text(str(os.getpid()))
     time.sleep(60)

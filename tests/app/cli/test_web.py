@@ -16,7 +16,7 @@ import pytest
 
 from app.cli.main import run
 from app.cli.web import WebError, serve
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 

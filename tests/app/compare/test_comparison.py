@@ -21,7 +21,7 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.requests import GenerationRequest, Message
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
 LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))

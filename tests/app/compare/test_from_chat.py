@@ -7,8 +7,8 @@ from app.chat.conversation import Conversation
 from app.compare.comparison import Comparison
 from app.compare.side import obstacle, plain_side, prompt_of, request_of, speculative_side
 from engine.configuration import SpeculationSettings
-from tests.fakes_app import make_controller
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_app import make_controller
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 
 def opened(tmp_path: Path, script: Script | None = None) -> tuple[Conversation, ScriptedClient]:

@@ -16,7 +16,7 @@ from engine.configuration import (
 )
 from engine.events import GenerationStats
 from engine.requests import GenerationRequest, Message
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, token_of
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, token_of
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
 LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))

@@ -35,7 +35,7 @@ from engine.speculation.costs import PlainStep
 from engine.speculation.stats import TimeSaved
 from tests.app.bench.made_results import record
 from tests.app.render.test_compare import LOOKUP, compared
-from tests.fakes_client import CONFIGURATION, loaded
+from tests.support.fakes_client import CONFIGURATION, loaded
 
 WIDTHS = (33, 44, 76)
 PLAIN_S = 0.1

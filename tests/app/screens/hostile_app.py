@@ -15,8 +15,8 @@ from app.store.records import ChatChanges
 from engine.events import Failed, TiersChanged
 from tests.app.cli.terminals import HOSTILE
 from tests.app.screens.test_every_screen import SCREENS, Sources, leave, report, show
-from tests.fakes_app import ask, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.support.fakes_app import ask, make_app, ready, wait_until
+from tests.support.fakes_client import Script
 
 
 def main(folder: Path, model: Path) -> None:

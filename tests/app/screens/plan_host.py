@@ -20,7 +20,7 @@ from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
 from engine.memory.terms import Target
 from engine.planning.knobs import KNOBS
-from tests.fakes_app import wait_until
+from tests.support.fakes_app import wait_until
 
 STYLES = Path(kvchat.__file__).parent / "styles"
 

@@ -11,8 +11,8 @@ from app.screens.chats import ChatsScreen
 from app.screens.sidebar import Place, chat_rows, folder_named
 from app.store.chats import ChatStore
 from app.store.records import ChatChanges, NewChat
-from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_client import Script
 
 HUGE = (180, 50)
 

@@ -20,8 +20,8 @@ from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport,
 from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
 from engine.memory.units import MIB
-from tests.fakes_app import NARROW, WIDE, make_app, ready, wait_until
-from tests.fakes_client import ScriptedClient
+from tests.support.fakes_app import NARROW, WIDE, make_app, ready, wait_until
+from tests.support.fakes_client import ScriptedClient
 
 BOTH: tuple[TierName, ...] = ("warm", "cold")
 

@@ -19,8 +19,8 @@ from app.threads import call_if_open, is_open
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
 from tests.app.screens.plan_host import Host
-from tests.fakes_app import wait_until
-from tests.waiting import PATIENCE_S
+from tests.support.fakes_app import wait_until
+from tests.support.waiting import PATIENCE_S
 
 
 class Gate:

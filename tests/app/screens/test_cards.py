@@ -6,7 +6,7 @@ from app.render.lines import plain
 from app.screens.planner_lists import Cards, CardsScreen
 from app.widgets.select_list import SelectList
 from engine.memory.units import GIB
-from tests.fakes_app import WIDE, make_app, ready
+from tests.support.fakes_app import WIDE, make_app, ready
 
 
 async def test_a_size_finds_the_cards_of_that_size_and_any_card_of_it(

@@ -13,8 +13,8 @@ from app.store.records import NewChat, NewMessage, UnsentText
 from app.widgets.bars import TitleBar
 from app.widgets.panels import Panel
 from engine.configuration import ControllerName, PredictorName
-from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_client import Script
 
 HARD_REPLY = """Some **text**.
 

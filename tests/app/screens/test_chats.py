@@ -18,7 +18,7 @@ from app.widgets.select_list import MARKER_WIDTH, SelectList
 from engine.cache.report import CacheEntry, CacheReport
 from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
-from tests.fakes_app import (
+from tests.support.fakes_app import (
     NARROW,
     WIDE,
     ask,
@@ -28,7 +28,7 @@ from tests.fakes_app import (
     services,
     wait_until,
 )  # fmt: skip
-from tests.fakes_client import CONFIGURATION, Script
+from tests.support.fakes_client import CONFIGURATION, Script
 
 
 def add_chat(store: ChatStore, *texts: str, title: str = "") -> Chat:

@@ -13,8 +13,8 @@ from app.screens.compare import CompareScreen
 from app.screens.dialogs import PickScreen
 from app.widgets.ink import InkLines, LinesView
 from engine.configuration import ControllerName, PredictorName
-from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_client import Script
 
 QUESTION = "What is new?"
 

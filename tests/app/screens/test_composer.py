@@ -15,10 +15,10 @@ from app.screens.dialogs import AskLine
 from app.screens.pending import size_text
 from app.widgets.bars import TitleBar
 from engine.images import images_in
-from tests import fakes_client
-from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import Script
-from tests.filled_projectors import png
+from tests.support import fakes_client
+from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_client import Script
+from tests.support.filled_projectors import png
 
 LONG = "word " * 200
 PASTE = "some words in a line\n" * 30

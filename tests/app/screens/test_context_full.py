@@ -8,8 +8,8 @@ from app.chat.context_full import ContextFullOptions
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import ContextFullScreen
 from app.widgets.select_list import SelectList
-from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import Script, ScriptedClient
+from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_client import Script, ScriptedClient
 
 FULL = Script(refuses=("The context is full", "the prompt has 9,000 tokens"))
 

@@ -20,7 +20,7 @@ from app.widgets.select_list import SelectList
 from engine.configuration import SpeculationSettings
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
-from tests.fakes_app import (
+from tests.support.fakes_app import (
     NARROW,
     WIDE,
     answered,
@@ -30,7 +30,7 @@ from tests.fakes_app import (
     services,
     wait_until,
 )  # fmt: skip
-from tests.fakes_client import CONFIGURATION
+from tests.support.fakes_client import CONFIGURATION
 
 
 def help_text(app: KvchatApp) -> str:

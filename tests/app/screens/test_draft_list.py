@@ -8,8 +8,8 @@ from app.screens.models import FilesScreen, folders_text
 from app.screens.planner_lists import drafts_for
 from engine.model.architecture import read_model
 from engine.model.library import scan
-from tests.fakes_app import NARROW, make_controller, ready, services, wait_until
-from tests.fakes_client import CONFIGURATION
+from tests.support.fakes_app import NARROW, make_controller, ready, services, wait_until
+from tests.support.fakes_client import CONFIGURATION
 
 
 def test_models_of_another_vocabulary_come_last_with_the_reason(

@@ -48,8 +48,8 @@ from engine.planning.planner import Planner, Setup
 from engine.planning.verdict import FitVerdict
 from engine.planning.what_if import Effect
 from tests.app.screens.plan_host import SilentDryRun
-from tests.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 AnyScreen = Screen[Any]
 

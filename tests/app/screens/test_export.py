@@ -12,7 +12,7 @@ from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
 from engine.presets.programs.formats import FORMATS
 from tests.app.screens.plan_host import Host, report_of
-from tests.fakes_app import NARROW, WIDE, wait_until
+from tests.support.fakes_app import NARROW, WIDE, wait_until
 
 
 def export_screen(path: Path, **changes: object) -> ExportScreen:

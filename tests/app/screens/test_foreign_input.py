@@ -19,7 +19,7 @@ from app.screens.dialogs import AskLine, HelpScreen
 from app.screens.downloads import FirstRunScreen
 from app.screens.sidebar import Place
 from tests.app.screens.test_call_if_open import Gate
-from tests.fakes_app import (
+from tests.support.fakes_app import (
     NARROW,
     WIDE,
     answered,
@@ -29,7 +29,7 @@ from tests.fakes_app import (
     services,
     wait_until,
 )
-from tests.fakes_client import CONFIGURATION, Script
+from tests.support.fakes_client import CONFIGURATION, Script
 
 NO_PATHS = ("~nobody-is-called-so/x", "x" * 300, "no/such/folder/x.md", "a\0b", "~")
 

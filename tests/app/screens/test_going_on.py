@@ -11,8 +11,8 @@ from app.store.records import NewChat, NewMessage
 from app.widgets.bars import TitleBar
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason, WorkerStopped
-from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import CONFIGURATION, Script, _finished, loaded
+from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_client import CONFIGURATION, Script, _finished, loaded
 
 LONG = "word " * 200
 

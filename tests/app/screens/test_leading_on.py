@@ -10,8 +10,8 @@ from app.screens.chat import ChatScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.select_list import SelectList
-from tests.fakes_app import WIDE, make_controller, ready, services, wait_until
-from tests.fakes_client import CONFIGURATION, ScriptedClient
+from tests.support.fakes_app import WIDE, make_controller, ready, services, wait_until
+from tests.support.fakes_client import CONFIGURATION, ScriptedClient
 
 
 def on_real_model(tmp_path: Path, model: Path) -> tuple[KvchatApp, ScriptedClient]:

@@ -26,10 +26,10 @@ from engine.model.hub import HubModel, HubPart
 from engine.model.library import LibraryScan, ModelEntry
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner
-from tests.drafting_models import drafting_model
-from tests.fakes_app import make_app, ready, wait_until
-from tests.fakes_client import CONFIGURATION
-from tests.hub_server import serving_hub
+from tests.support.drafting_models import drafting_model
+from tests.support.fakes_app import make_app, ready, wait_until
+from tests.support.fakes_client import CONFIGURATION
+from tests.support.hub_server import serving_hub
 
 
 class SlowScan(LibraryScan):

@@ -28,7 +28,7 @@ from tests.app.screens.plan_host import (
     shows,
     table_of,
 )
-from tests.fakes_app import NARROW, WIDE, wait_until
+from tests.support.fakes_app import NARROW, WIDE, wait_until
 
 HUGE = (200, 50)
 

@@ -33,8 +33,8 @@ from tests.app.screens.plan_host import (
     shows,
     table_of,
 )
-from tests.fakes_app import NARROW, WIDE, wait_until
-from tests.gguf_files import header, write
+from tests.support.fakes_app import NARROW, WIDE, wait_until
+from tests.support.gguf_files import header, write
 
 pytestmark = pytest.mark.slow
 

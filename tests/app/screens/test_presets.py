@@ -15,7 +15,7 @@ from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.presets.library import builtin_dir
 from tests.app.screens.plan_host import Host, report_of, shows
-from tests.fakes_app import NARROW, WIDE, wait_until
+from tests.support.fakes_app import NARROW, WIDE, wait_until
 
 MINE = 'name = "mine"\ndescription = "For tests"\nn_ctx = 1024\n'
 

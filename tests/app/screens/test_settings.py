@@ -12,7 +12,7 @@ from app.screens.dialogs import AskLine, AskYes, PickScreen
 from app.screens.settings import NEW_PROMPT, EditScreen, SettingsScreen, ThemeScreen
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
-from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 
 COMMENTED = "# mine\n[chat]\ntemperature = 0.3 # calm\ntop_kk = 3\ntop_p = 7\n"
 

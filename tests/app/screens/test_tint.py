@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.fakes_app import WIDE, answered, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.support.fakes_app import WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_client import Script
 
 
 async def test_ctrl_t_colours_tokens_and_the_choice_is_kept(tmp_path: Path) -> None:

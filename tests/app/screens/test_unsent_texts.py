@@ -10,8 +10,16 @@ from app.store.errors import StoreError
 from app.store.records import NewTurn
 from engine.configuration import Configuration
 from engine.events import Event
-from tests.fakes_app import WIDE, answered, ask, make_app, make_controller, ready, wait_until
-from tests.fakes_client import Script, ScriptedClient, loaded
+from tests.support.fakes_app import (
+    WIDE,
+    answered,
+    ask,
+    make_app,
+    make_controller,
+    ready,
+    wait_until,
+)
+from tests.support.fakes_client import Script, ScriptedClient, loaded
 
 
 def unsent(store: ChatStore) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from app.store.chats import ChatStore
 from app.store.records import Chat, NewChat, NewMessage, StoredMessage
 from engine.configuration import SamplingSettings
-from tests.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture

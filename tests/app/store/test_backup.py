@@ -14,7 +14,7 @@ from app.store.chats import ChatStore
 from app.store.database import backup_of
 from app.store.errors import StoreError
 from tests.app.store.conftest import ask, finish, new_chat, reply
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 PAGE = 4096
 DAY_S = 24 * 3600

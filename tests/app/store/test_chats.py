@@ -11,7 +11,7 @@ from app.store.records import Chat, ChatChanges, NewChat, NewMessage, UnsentText
 from app.store.writer import FLUSH_S
 from engine.configuration import SamplingSettings
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:

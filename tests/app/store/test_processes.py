@@ -10,7 +10,7 @@ import pytest
 from app.store.chats import ChatStore
 from app.store.errors import ChatInUseError
 from tests.app.store.conftest import ask, new_chat, reply
-from tests.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def python(code: str, *arguments: object) -> "subprocess.Popen[str]":

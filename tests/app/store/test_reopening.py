@@ -5,7 +5,7 @@ import pytest
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from tests.app.store.conftest import ask, finish, new_chat, reply
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_a_reply_that_goes_on_takes_partial_writes_again_and_ends_once_more(

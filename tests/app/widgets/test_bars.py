@@ -10,7 +10,7 @@ from app.screens.export import ExportScreen
 from app.widgets.bars import KeyBar, ShownKey, fitting
 from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
-from tests.fakes_app import make_app, ready, wait_until
+from tests.support.fakes_app import make_app, ready, wait_until
 
 MORE = ShownKey("f1", "F1", "more")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.llama_cpp.log import NativeLog
-from tests.filled_models import filled_model
+from tests.support.filled_models import filled_model
 
 
 @pytest.fixture(scope="module")

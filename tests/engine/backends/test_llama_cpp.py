@@ -17,7 +17,7 @@ from engine.backends.llama_cpp.model import LoadedModel
 from engine.configuration import Adapter, Configuration
 from engine.errors import CropUnsupportedError, EngineError, ModelLoadError
 from tests.contracts.backend import BackendContract, BatchContract
-from tests.filled_models import filled_model
+from tests.support.filled_models import filled_model
 
 TEXT = (
     "A cache keeps what was computed so that nobody has to compute it again. The keys and values "

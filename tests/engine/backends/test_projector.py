@@ -27,8 +27,8 @@ from engine.generation.session import Session
 from engine.images import Image, ImageError, read_image, starts_image
 from engine.load import load_session
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.filled_models import filled_model
-from tests.filled_projectors import WITH_WORDS, Kind, filled_projector, png
+from tests.support.filled_models import filled_model
+from tests.support.filled_projectors import WITH_WORDS, Kind, filled_projector, png
 
 try:
     from llama_cpp import mtmd_cpp as mtmd

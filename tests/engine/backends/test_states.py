@@ -13,7 +13,7 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.errors import StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.engine.backends.opened import Opened, settings
-from tests.filled_models import SHAPES, filled_model
+from tests.support.filled_models import SHAPES, filled_model
 
 LINE = [3 + (7 * n + n * n // 5) % 250 for n in range(1200)]
 WHOLE = ("mamba", "rwkv7", "jamba", "lfm2", "qwen35", "gemma3", "gpt-oss")

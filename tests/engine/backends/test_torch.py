@@ -33,7 +33,7 @@ from tests.contracts.backend import (
     StateContract,
 )
 from tests.engine.backends.torch_models import llama_cpp_rows, rows_of, settings
-from tests.filled_models import filled_model
+from tests.support.filled_models import filled_model
 
 TEXT = (
     "A cache keeps what was computed so that nobody has to compute it again. The keys and values "

@@ -11,7 +11,7 @@ from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
-from tests.torch_device import N_GPU_LAYERS
+from tests.support.torch_device import N_GPU_LAYERS
 
 Rows = NDArray[np.float32]
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.cache.namespace import Namespace, namespace_of
 from engine.configuration import Adapter, Configuration, SamplingSettings, TensorOverride
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.cache.snapshot_store import SnapshotStore
 from tests.engine.cache.making import payload_of
 from tests.engine.cache.two_processes import STATES
-from tests.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULE = "tests.engine.cache.two_processes"

@@ -13,7 +13,7 @@ from tests.engine.cache.made_up import (
     state_of,
     work,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]

@@ -43,9 +43,9 @@ from engine.sampling import Sampler
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
 from engine.testing import FakeBackend, FakeVocabulary
-from tests.chances import Chances, EnumeratedSampler, law_of
 from tests.contracts.backend import BackendContract
 from tests.contracts.predictor import PredictorContract
+from tests.support.chances import Chances, EnumeratedSampler, law_of
 
 Rows = NDArray[np.float32]
 N_VOCAB = 12

@@ -14,7 +14,7 @@ from engine.model.chat_template import ChatTemplate
 from engine.process.client import WorkerClient
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LETTERS = FakeVocabulary(26, ord("a"))
 THINKING = TEMPLATE.replace(

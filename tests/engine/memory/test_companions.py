@@ -13,7 +13,7 @@ from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 CPU = Device("CPU", "cpu", 900 * GIB, 900 * GIB)

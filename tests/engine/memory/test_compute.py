@@ -12,7 +12,7 @@ from engine.memory.compute import (
 from engine.memory.kv_cache import CacheShape
 from engine.memory.units import MIB
 from engine.model.architecture import Architecture
-from tests.made_models import shape_named
+from tests.support.made_models import shape_named
 
 SHAPE = CacheShape(n_ctx=4096, n_ubatch=512, type_k="f16", type_v="f16")
 

@@ -18,8 +18,8 @@ from engine.memory.hardware import Device
 from engine.memory.terms import Source, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from tests import gguf_files
-from tests.waiting import wait_until
+from tests.support import gguf_files
+from tests.support.waiting import wait_until
 
 F32 = 0
 COUNT_OPENED = """

@@ -12,7 +12,7 @@ from engine.memory.terms import TARGETS, Source, Target, TermKind, cuda_overhead
 from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model, read_model
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 CPU = Device("CPU", "cpu", 8 * GIB, 8 * GIB)
 GPU = Device("GPU 0", "gpu", GIB, GIB)

@@ -20,7 +20,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.layers import Layer
-from tests.made_models import shape_named
+from tests.support.made_models import shape_named
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)

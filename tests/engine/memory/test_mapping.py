@@ -21,7 +21,7 @@ from engine.model.gguf_header import Value
 from tests.engine.memory.conftest import WeightsOf
 from tests.layouts import LAYOUTS
 from tests.layouts.tables import Keys
-from tests.made_models import catalog_keys, made_model
+from tests.support.made_models import catalog_keys, made_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB, instructions="avx512")
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)

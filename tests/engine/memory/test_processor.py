@@ -23,7 +23,7 @@ from engine.model.architecture import Model
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf_header import TensorInfo
 from tests.engine.memory.conftest import WeightsOf
-from tests.made_models import catalog_keys, made_model
+from tests.support.made_models import catalog_keys, made_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)

@@ -16,7 +16,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
-from tests.made_models import made_headers, written_model
+from tests.support.made_models import made_headers, written_model
 
 pytestmark = pytest.mark.model
 

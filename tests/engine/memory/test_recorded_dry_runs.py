@@ -11,7 +11,7 @@ from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.units import MIB
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
-from tests.made_models import shape_named
+from tests.support.made_models import shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("dry_runs.json").read_text(encoding="utf-8"))
 MODELS = sorted({record[0] for record in RECORDS})

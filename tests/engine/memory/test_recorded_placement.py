@@ -11,7 +11,7 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from tests.made_models import shape_named
+from tests.support.made_models import shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("placements.json").read_text(encoding="utf-8"))
 DEVICES = (

@@ -19,7 +19,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from tests.made_models import made_headers, shape_named
+from tests.support.made_models import made_headers, shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("recorded_shapes.json").read_text(encoding="utf-8"))
 NAMES = sorted({record["base"] for record in RECORDS})

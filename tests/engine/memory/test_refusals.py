@@ -14,7 +14,13 @@ from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.gguf_header import Value
-from tests.made_models import catalog_keys, made_headers, made_model, shape_named, written_model
+from tests.support.made_models import (
+    catalog_keys,
+    made_headers,
+    made_model,
+    shape_named,
+    written_model,
+)
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)

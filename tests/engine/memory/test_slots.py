@@ -9,7 +9,7 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes, layer_state_bytes
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
-from tests.made_models import shape_named
+from tests.support.made_models import shape_named
 
 CPU = Device("CPU", "cpu", 64 << 30, 64 << 30)
 

@@ -12,7 +12,7 @@ from engine.memory.terms import TARGETS, Target
 from engine.memory.units import GIB
 from engine.memory.warnings import RopeScaling, rope_scaling, rope_warning
 from engine.model.architecture import Model, read_model
-from tests.made_models import shape_named
+from tests.support.made_models import shape_named
 
 GPU = Device("GPU", "gpu", 80 * GIB, 80 * GIB)
 CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)

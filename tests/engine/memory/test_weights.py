@@ -8,7 +8,7 @@ from engine.configuration import TensorOverride
 from engine.errors import PresetError
 from engine.memory.weights import MAX_LAYERS, expert_pattern, override_rules, weights_of
 from engine.model.gguf import read_gguf
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 MATRIX_BYTES = 64 * 96 * 4
 

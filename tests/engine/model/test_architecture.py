@@ -9,7 +9,7 @@ from engine.memory.kv_cache import CacheShape, layer_kv_bytes
 from engine.model.architecture import Architecture, read_model
 from engine.model.gguf import MOST_HEADERS
 from engine.model.layers import StateRow
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 
 def architecture(tmp_path: Path, name: str = "llama", **changes: object) -> Architecture:

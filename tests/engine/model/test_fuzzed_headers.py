@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.model.gguf import read_gguf
-from tests.fuzzed_headers import Case, damaged, outcome, small_seeds
+from tests.support.fuzzed_headers import Case, damaged, outcome, small_seeds
 
 
 def test_undamaged_headers_are_all_estimated() -> None:

@@ -15,7 +15,7 @@ from engine.model.gguf_header import (
     HeaderBytes,
     read_header,
 )
-from tests.gguf_files import header, llama_values, text, write
+from tests.support.gguf_files import header, llama_values, text, write
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
 TENSOR_BYTES = 768 + 64 * 32 // 32 * 34

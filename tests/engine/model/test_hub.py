@@ -18,8 +18,8 @@ from engine.model.hub import (
     parse_repository,
     repository_models,
 )
-from tests.gguf_server import dripping
-from tests.hub_server import Hub, serving_hub
+from tests.support.gguf_server import dripping
+from tests.support.hub_server import Hub, serving_hub
 
 REPO = "maker/Tiny-GGUF"
 DATA = bytes(range(256)) * 4096

@@ -9,7 +9,7 @@ from engine.errors import ModelFileError
 from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
 from engine.model.identity import ModelKind, kind_of, model_identity
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 N_ROWS = 1 << 14
 TENSORS = [("token_embd.weight", (64, N_ROWS), 0, 0)]

@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import ModelFileError
 from engine.model.architecture import Architecture, read_model
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 LATENT = {
     "llama.attention.key_length": 576,

@@ -24,7 +24,7 @@ from engine.model.library import (
 from engine.model.starter import STARTER
 from engine.model.tensor_table import token_reads
 from engine.model.vocabulary import vocabulary_facts
-from tests.filled_projectors import filled_projector
+from tests.support.filled_projectors import filled_projector
 
 
 def text(value: str) -> bytes:

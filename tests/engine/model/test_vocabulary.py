@@ -10,7 +10,7 @@ from engine.model.architecture import read_model
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.vocabulary import TokenList, check_headers, header_difference, vocabulary_facts
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 N_TOKENS = 300
 TOKENS = [f"token {n}" for n in range(N_TOKENS)]

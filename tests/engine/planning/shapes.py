@@ -6,7 +6,7 @@ from pathlib import Path
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model, read_model
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 F32, Q4_K = 0, 12
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)

@@ -11,7 +11,7 @@ from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
 from engine.planning.draft_advice import check_draft
 from engine.planning.pairs import options_of
-from tests.drafting_models import TOKENS, drafting_model
+from tests.support.drafting_models import TOKENS, drafting_model
 
 
 def beside(target: Path, draft: Path) -> Configuration:

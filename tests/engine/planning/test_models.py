@@ -22,7 +22,7 @@ from engine.planning.models import (
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 
 def offer_of(name: str, *vram_gib: float) -> ModelOption:

@@ -21,7 +21,7 @@ from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
 from engine.speculation.stats import TimeSaved
-from tests.speculation_simulator import GPU, World, play_auto, steady
+from tests.support.speculation_simulator import GPU, World, play_auto, steady
 
 RAM = Device("CPU", "cpu", 128 * GIB, 120 * GIB)
 

@@ -12,7 +12,7 @@ from engine.model.library import read_headers
 from engine.model.tensor_table import token_reads
 from engine.planning.draft_advice import MachineKind, Worth
 from engine.planning.pairs import DraftOptions, entry_of, options_of, server_options
-from tests.drafting_models import TOKENS, drafting_model
+from tests.support.drafting_models import TOKENS, drafting_model
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from engine.planning.request import PlanRequest, setup_of, suit_to_machine, take
 from engine.planning.resolve import _devices
 from engine.presets.preset import Preset
 from tests.app.cli.conftest import kvchat
-from tests.gguf_files import header, llama_values, write
-from tests.gguf_server import Server, serving
+from tests.support.gguf_files import header, llama_values, write
+from tests.support.gguf_server import Server, serving
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0)]
 

@@ -32,8 +32,8 @@ from engine.presets.library import (
 )
 from engine.presets.preset import Preset, parse_preset, read_preset
 from engine.presets.programs.llama_server import arguments, command_line, remarks
-from tests.gguf_files import header, llama_values, write
-from tests.made_models import made_model
+from tests.support.gguf_files import header, llama_values, write
+from tests.support.made_models import made_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 MACHINE = (CPU,)

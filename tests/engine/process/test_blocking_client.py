@@ -15,7 +15,7 @@ from engine.process.blocking_client import (
     RequestFailedError,
 )
 from engine.requests import GenerationRequest, Message
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
 
 REQUEST = GenerationRequest(messages=(Message("user", "Hello"),))
 DIED = WorkerStopped("The engine stopped", "killed by signal 9", -9)

@@ -19,8 +19,8 @@ from engine.requests import Message
 from engine.testing import FakeBackend
 from tests.engine.cache.made_up import make_cache
 from tests.engine.generation.test_session import make_session
-from tests.fakes_client import CONFIGURATION, loaded
-from tests.waiting import PATIENCE_S
+from tests.support.fakes_client import CONFIGURATION, loaded
+from tests.support.waiting import PATIENCE_S
 
 OFF = CacheSettings(warm_bytes=0, cold_bytes=0)
 

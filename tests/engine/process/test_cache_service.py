@@ -30,7 +30,7 @@ from engine.events import (
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
 from tests.engine.cache.making import payload_of, state_of
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.model
 TEXT = " ".join(f"Item {n} costs {n * 7 % 13} coins." for n in range(12))

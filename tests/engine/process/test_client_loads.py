@@ -20,7 +20,7 @@ from engine.configuration import Configuration, PredictorName, SpeculationSettin
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
-from tests.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYED = f"""
@@ -30,7 +30,7 @@ PLAYED = f"""
     sys.path.insert(0, {str(ROOT)!r})
     from engine.events import Failed
     from engine.process.protocol import Close, Load, Ping, Pong
-    from tests.fakes_client import loaded
+    from tests.support.fakes_client import loaded
 
     connection, folder, name = Connection(int(sys.argv[2])), Path(sys.argv[1]), ""
 

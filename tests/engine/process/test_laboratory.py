@@ -20,8 +20,8 @@ from engine.quality.texts import Text
 from engine.testing import FakeBackend, FakeVocabulary
 from tests.conftest import ROOT
 from tests.engine.quality.fake_opener import Q8, FakeOpener
-from tests.filled_models import SHAPES
-from tests.made_models import made_model
+from tests.support.filled_models import SHAPES
+from tests.support.made_models import made_model
 
 TEXT = Text("t", "chat", "A short text about nothing in particular. " * 8)
 

@@ -20,8 +20,8 @@ from engine.process.server_process import (
 )
 from engine.process.watchdog import start
 from engine.servers import KEY_VARIABLE
-from tests.hostile_language_server import serving
-from tests.waiting import wait_until
+from tests.support.hostile_language_server import serving
+from tests.support.waiting import wait_until
 
 
 def process_of(tmp_path: Path, *command: str, url: str = "http://127.0.0.1:9") -> ServerProcess:

@@ -14,7 +14,7 @@ from engine.process.protocol import CountTokens, Generate
 from engine.process.worker import Worker
 from engine.requests import GenerationRequest, Message
 from engine.testing import TEMPLATE, FakeBackend
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Failing(FakeBackend):

@@ -26,10 +26,10 @@ from engine.speculation.auto import (
 from engine.speculation.controller import Controller
 from engine.speculation.costs import CostProfile, Costs, DraftCost, KnownCost
 from engine.speculation.predictors.base import DraftToken
-from tests import speculation_simulator as simulator
 from tests.contracts.controller import ControllerContract
-from tests.rounds import a_round
-from tests.speculation_simulator import (
+from tests.support import speculation_simulator as simulator
+from tests.support.rounds import a_round
+from tests.support.speculation_simulator import (
     GPU,
     LARGE_DRAFT,
     LOOKUP,

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from engine.speculation.auto import AutoController
-from tests.speculation_simulator import (
+from tests.support.speculation_simulator import (
     GPU,
     KINK,
     LARGE_DRAFT,

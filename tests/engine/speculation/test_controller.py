@@ -1,6 +1,6 @@
 from engine.speculation.controller import Controller, FixedController
 from tests.contracts.controller import ControllerContract
-from tests.rounds import a_round
+from tests.support.rounds import a_round
 
 
 class TestFixed(ControllerContract):

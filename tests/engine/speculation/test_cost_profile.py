@@ -24,7 +24,7 @@ from engine.speculation.cost_profile import (
     profile_key,
 )
 from engine.speculation.costs import CostProfile, KnownCost
-from tests.drafting_models import drafting_model
+from tests.support.drafting_models import drafting_model
 
 COSTS = CostProfile(
     0.02, ((1, 1.0), (2, 1.6), (8, 4.5)), {"suffix": KnownCost(0.001, 0.0005, 0.0, 0.002)}

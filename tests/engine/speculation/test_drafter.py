@@ -11,7 +11,7 @@ from engine.speculation.auto import AutoController
 from engine.speculation.controller import FixedController
 from engine.speculation.drafter import Drafter, Examiner, make_controller
 from engine.speculation.predictors.base import DraftToken
-from tests.rounds import a_round
+from tests.support.rounds import a_round
 
 AUTO = SpeculationSettings(controller=ControllerName.AUTO)
 FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=2)

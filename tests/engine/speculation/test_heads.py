@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import IncompatiblePairError
 from engine.speculation.pairs import check_is_no_head
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 
 def file_of(folder: Path, architecture: str, **values: object) -> Path:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.configuration import SamplingSettings, Verification
 from engine.sampling import Distribution, Sampler, TokenMask
 from engine.speculation.verify import draw_draft, verify_draft
-from tests.chances import Chances, EnumeratedSampler, law_of
+from tests.support.chances import Chances, EnumeratedSampler, law_of
 
 MODES: tuple[Verification, ...] = get_args(Verification)
 N_VOCAB = 4

@@ -12,8 +12,8 @@ from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.events import Event, ServerTold
 from engine.requests import Cancellation, GenerationRequest
-from tests.hostile_language_server import LanguageServer, serving
-from tests.waiting import wait_until
+from tests.support.hostile_language_server import LanguageServer, serving
+from tests.support.waiting import wait_until
 
 SGLANG = """sglang:num_running_reqs{model_name="tiny"} 1.0
 sglang:token_usage{model_name="tiny"} 0.5

@@ -32,7 +32,7 @@ from engine.events import (
 )
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.servers import KEY_VARIABLE, key_of, parse_server
-from tests.hostile_language_server import (
+from tests.support.hostile_language_server import (
     DRIPS,
     Kind,
     LanguageServer,

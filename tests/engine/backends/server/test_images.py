@@ -10,8 +10,8 @@ from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.images import ImageError, read_image
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.filled_projectors import png
-from tests.hostile_language_server import Kind, serving
+from tests.support.filled_projectors import png
+from tests.support.hostile_language_server import Kind, serving
 
 
 @pytest.mark.parametrize("kind", ["llama-server", "vLLM", "Ollama", "OpenAI"])

@@ -30,8 +30,8 @@ from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
 from engine.process.server_process import ServerProcess, find_llama_server, free_port
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.real_server import llama_server
-from tests.waiting import wait_until
+from tests.support.real_server import llama_server
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

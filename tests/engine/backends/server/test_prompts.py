@@ -8,7 +8,7 @@ from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
 from engine.events import Finished
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.hostile_language_server import Kind, LanguageServer, serving
+from tests.support.hostile_language_server import Kind, LanguageServer, serving
 
 ASKED = GenerationRequest(messages=(Message("user", "Hello"),))
 

@@ -10,7 +10,7 @@ from engine.errors import ContextFullError
 from engine.events import Finished, FinishReason
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.servers import KEY_VARIABLE
-from tests.recorded_server import replaying
+from tests.support.recorded_server import replaying
 
 ASKED = GenerationRequest(messages=(Message("user", "Name three colours."),), max_tokens=24, seed=1)
 

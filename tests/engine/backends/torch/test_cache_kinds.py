@@ -38,7 +38,7 @@ from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
 from engine.requests import Cancellation, GenerationRequest
 from tests.engine.backends.torch_models import rows_of, settings
-from tests.filled_models import filled_model
+from tests.support.filled_models import filled_model
 
 KINDS = (
     *FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "f16/q4_0", "1xf16+q4_0",

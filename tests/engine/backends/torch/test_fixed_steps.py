@@ -16,8 +16,8 @@ from engine.backends.torch.fixed_steps import FixedSteps  # noqa: E402
 from engine.configuration import CompileMode  # noqa: E402
 from engine.errors import DecodeError, ModelLoadError  # noqa: E402
 from tests.engine.backends.torch_models import settings  # noqa: E402
-from tests.filled_models import filled_model  # noqa: E402
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.filled_models import filled_model  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 LINE = [int(each) for each in np.random.default_rng(1).integers(3, 259, 120)]
 

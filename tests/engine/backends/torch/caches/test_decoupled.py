@@ -9,7 +9,7 @@ from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
 from engine.backends.torch.caches.codecs import Codec, FloatCodec, SplitCodec, TokenCodec  # noqa: E402
 from engine.backends.torch.caches.windowed import WindowedCache  # noqa: E402
 from engine.backends.torch.model import attend  # noqa: E402
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 ROOM = CacheRoom(256, torch.float32, DEVICE)
 WIDTHS = (32, 64)

@@ -18,7 +18,7 @@ from engine.memory.torch_caches import (  # noqa: E402
     kind_named,
     token_bytes,
 )
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 LAYERS = [LayerShape(3, 64, 64)] * 4
 

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
 from engine.backends.torch.caches.paged import BlockPool, BlockPrefixes, BlockTable  # noqa: E402
 from engine.errors import ContextFullError  # noqa: E402
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 LAYERS = [LayerShape(2, 8, 4), LayerShape(1, 4, 4)]
 ROOM = CacheRoom(64, torch.float32, DEVICE)

@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from engine.backends.torch.caches.base import CacheRoom, storage_bytes  # noqa: E402
 from engine.backends.torch.caches.recurrent import RecurrentCache, RecurrentShape  # noqa: E402
 from engine.errors import CropUnsupportedError, StateError  # noqa: E402
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 ROOM = CacheRoom(64, torch.float32, DEVICE)
 SHAPE = RecurrentShape(((6, 3), (6, 4)))

@@ -10,7 +10,7 @@ from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes 
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
 from engine.backends.torch.caches.tiered import Tier, TieredCache, TierManager  # noqa: E402
 from engine.errors import CacheStoreError, StateError  # noqa: E402
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 N_LAYERS = 6
 LAYER = LayerShape(2, 16, 16)

@@ -10,7 +10,7 @@ from engine.backends.torch.caches.kinds import make_caches  # noqa: E402
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noqa: E402
 from engine.errors import CropUnsupportedError  # noqa: E402
 from engine.memory.torch_caches import KindName  # noqa: E402
-from tests.torch_device import DEVICE  # noqa: E402
+from tests.support.torch_device import DEVICE  # noqa: E402
 
 ROOM = CacheRoom(64, torch.float32, DEVICE)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.gguf_server import running
+from tests.support.gguf_server import running
 
 
 @dataclass
@@ -47,7 +47,7 @@ def serving_hub() -> Iterator[Hub]:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
 
-    def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
+    def log_message(self, *args: object) -> None:
         pass
 
     def do_GET(self) -> None:

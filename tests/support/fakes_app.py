@@ -17,8 +17,8 @@ from app.startup import Services
 from app.store.chats import ChatStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.model.library import ModelEntry
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
-from tests.waiting import PATIENCE_S
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.waiting import PATIENCE_S
 
 WIDE = (120, 36)
 NARROW = (80, 24)

@@ -56,7 +56,7 @@ def running(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Run a server on a free port of this machine; gives its address."""
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     httpd.daemon_threads = True
-    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  clients that leave are told
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that leave are told
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -78,7 +78,7 @@ def serving() -> Iterator[Server]:
 class _Handler(BaseHTTPRequestHandler):
     server_state: Server
 
-    def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
+    def log_message(self, *args: object) -> None:
         pass
 
     def do_GET(self) -> None:

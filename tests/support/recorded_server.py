@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-RECORDINGS = Path(__file__).with_name("recordings")
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 
 @dataclass
@@ -34,7 +34,7 @@ def replaying(name: str) -> Iterator[Replay]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
+        def log_message(self, *args: object) -> None:
             pass
 
         def do_GET(self) -> None:
@@ -47,9 +47,9 @@ def replaying(name: str) -> Iterator[Replay]:
         def _answer(self, method: str, body: dict[str, object]) -> None:
             replay.asked.append((self.path, body))
             known = answers[method, self.path]
-            told = known[0] if known else {"status": 404, "type": "text/plain", "body": ""}
+            told = known[0] if known else {"status": "404", "type": "text/plain", "body": ""}
             if len(known) > 1:
-                known.remove(told)
+                known.pop(0)
             data = str(told["body"]).encode()
             self.send_response(int(told["status"]))
             self.send_header("Content-Type", str(told["type"]))

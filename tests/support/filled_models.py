@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model.gguf_header import Value
-from tests.made_models import ALIGNMENT, made_model
+from tests.support.made_models import ALIGNMENT, made_model
 
 N_VOCAB = 3 + 256
 VOCABULARY: dict[str, Value] = {

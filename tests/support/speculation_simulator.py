@@ -17,7 +17,7 @@ from engine.speculation.costs import Costs
 from engine.speculation.drafter import Examiner
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
-from tests.rounds import a_round
+from tests.support.rounds import a_round
 
 STEP_S = 0.01
 

@@ -12,7 +12,7 @@ from engine.process.server_process import ServerProcess, find_llama_server, free
 
 @contextmanager
 def llama_server(
-    model: Path, log_path: Path, *options: str, tell: Callable[[str], object] = lambda _: None
+    model: Path, log_path: Path, *options: str, tell: Callable[[str], None] = lambda _: None
 ) -> Iterator[ServerProcess]:
     """Run one that has loaded a model; the test is skipped where there is none."""
     try:

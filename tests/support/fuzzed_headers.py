@@ -15,8 +15,8 @@ from engine.model.architecture import Model, architecture_of
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import GgufPart, read_parts
 from engine.model.gguf_header import HeaderBytes, TensorInfo, _Walk, read_header
-from tests.gguf_files import header, llama_values
-from tests.made_models import shape_named
+from tests.support.gguf_files import header, llama_values
+from tests.support.made_models import shape_named
 
 DEVICES = (Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), Device("CPU", "cpu", 64 * GIB, 64 * GIB))
 Row = tuple[str, tuple[int, ...], int, int]
@@ -122,7 +122,10 @@ def large_seed(n_vocab: int) -> Seed:
 def small_seeds(entries: Sequence[str] = ENTRIES) -> list[Seed]:
     """Give the seeds that are read in a moment."""
     values = llama_values(**{"llama.attention.head_count_kv": [2, 1], "general.alignment": 32})
-    tensors = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
+    tensors: list[Row] = [
+        ("token_embd.weight", (64, 3), 0, 0),
+        ("blk.0.attn_k.weight", (64, 32), 8, 768),
+    ]
     small = seed("small", values, tensors, 768 + 64 * 34)
     return [small, *(catalog_seed(name) for name in entries)]
 

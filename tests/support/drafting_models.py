@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.gguf_files import header, llama_values, write
+from tests.support.gguf_files import header, llama_values, write
 
 WIDTH = 128
 LAYER_BYTES = 4 * WIDTH * WIDTH
@@ -22,7 +22,7 @@ def drafting_model(
         changes: Further keys behind `tokenizer.ggml.`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = [
+    tensors: list[tuple[str, tuple[int, ...], int, int]] = [
         (f"blk.{n}.ffn_up.weight", (WIDTH, WIDTH), 0, n * LAYER_BYTES) for n in range(n_layers)
     ]
     end = n_layers * LAYER_BYTES

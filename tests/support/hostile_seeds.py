@@ -3,7 +3,7 @@
 from app.store.records import Chat, ChatTree, StoredMessage
 from engine.configuration import SamplingSettings
 from engine.presets.library import builtin_dir
-from tests.gguf_files import header, llama_values
+from tests.support.gguf_files import header, llama_values
 
 URL = "https://example.org/m.gguf"
 MESSAGES = tuple(

@@ -11,13 +11,13 @@ from engine.model.catalog import CatalogEntry, find_entry
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
 from engine.model.gguf_header import Value
 from engine.model.snapshots import Snapshot, unpack
-from tests.gguf_files import header, write
 from tests.layouts import LAYOUTS
 from tests.layouts.tables import Keys
+from tests.support.gguf_files import header, write
 
 F32 = 0
 ALIGNMENT = 32
-HEADERS_PATH = Path(__file__).with_name("made_headers.json.gz")
+HEADERS_PATH = Path(__file__).parents[1] / "made_headers.json.gz"
 UNPREFIXED = ("xielu.", "tokenizer.")
 TRAITS = {
     "rope_freqs": "rope_freqs.weight", "rope_long_short": "rope_factors_long.weight",

@@ -81,9 +81,9 @@ from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.presets.programs import test_imported_files as imports
 from tests.engine.quality.made_reports import made_report
-from tests.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
-from tests.gguf_files import header, llama_values, write
-from tests.hostile_seeds import (
+from tests.support.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
+from tests.support.gguf_files import header, llama_values, write
+from tests.support.hostile_seeds import (
     AMOUNTS,
     ANSWER,
     ATTACHED,
@@ -111,11 +111,11 @@ from tests.hostile_seeds import (
     TREE_OF_HUB,
     URL,
 )
-from tests.hostile_texts import damaged_texts
-from tests.measured_reader import Reader
+from tests.support.hostile_texts import damaged_texts
+from tests.support.measured_reader import Reader
 
 ACTIONS = [Action("reply-stop", ("escape",), "Stop", "end the reply", frozenset())]
-LOGS = Path(__file__).parent / "engine" / "memory" / "logs"
+LOGS = Path(__file__).parents[1] / "engine" / "memory" / "logs"
 KEY = "0123"
 HAS_TORCH = find_spec("torch") is not None
 MOST_OF_A_LINE = 131_072
@@ -296,7 +296,7 @@ def _quality_rows_seed() -> bytes:
 
 def _batch(data: bytes) -> Iterator[str]:
     requests, broken = read_requests(_file(data, "batch.jsonl"), GenerationRequest(), "Be terse.")
-    yield from (f"{each.name}{each.request}" for each in requests)
+    yield from (f"{each.id}{each.request}" for each in requests)
     yield from (each.reason for each in broken)
 
 
@@ -499,7 +499,8 @@ def _listing(data: bytes) -> Iterator[str]:
     answer = httpx.MockTransport(lambda request: httpx.Response(200, content=data))
     hooks = {"response": [hub._watched]}
     hub.watch_answers()
-    huggingface_hub.set_client_factory(lambda: httpx.Client(transport=answer, event_hooks=hooks))
+    client = httpx.Client(transport=answer, event_hooks=hooks)
+    huggingface_hub.set_client_factory(lambda: client)  # type: ignore[arg-type, return-value, unused-ignore]  # by its version
     try:
         for ask in (partial(repository_models, "a/b"), partial(find_repositories, "a", "b")):
             try:

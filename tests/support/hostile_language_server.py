@@ -93,7 +93,7 @@ def serving(
     handler = type("Handler", (_Handler,), {"told": server})
     httpd = ThreadingHTTPServer(("127.0.0.1", port), handler)
     httpd.daemon_threads = True
-    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  clients that leave are told
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that leave are told
     scheme = "http"
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Number of the user whose chat it is."""
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
+    def log_message(self, *args: object) -> None:
         pass
 
     def do_GET(self) -> None:
@@ -335,7 +335,7 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 usage = {"prompt_tokens": 9, "completion_tokens": n,
                          "prompt_tokens_details": {"cached_tokens": 4}}  # fmt: skip
-                last = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+                last: dict[str, object] = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
                 if self.told.misdeed == "usage beside choices":
                     return [{**last, "usage": usage}]
                 return [last, {"choices": [], "usage": usage}]

@@ -13,7 +13,7 @@ import numpy as np
 from PIL.Image import fromarray
 
 from engine.model.gguf_header import Value
-from tests.gguf_files import header, write
+from tests.support.gguf_files import header, write
 
 Kind = Literal["janus_pro", "gemma3", "idefics3", "qwen2vl_merger", "qwen3vl_merger"]
 WIDTH, N_FF, IMAGE, PATCH, MERGE = 32, 64, 32, 8, 2
@@ -49,7 +49,7 @@ def filled_projector(
         ("v.blk.0.ffn_up.weight", (WIDTH, N_FF)),
         ("v.blk.0.ffn_down.weight", (N_FF, WIDTH)),
     ]
-    ends = {
+    ends: dict[str, list[tuple[str, tuple[int, ...]]]] = {
         "janus_pro": [
             ("mm.0.weight", (WIDTH, n_embd)), ("mm.0.bias", (n_embd,)),
             ("mm.1.weight", (n_embd, n_embd)), ("mm.1.bias", (n_embd,)),
