@@ -110,8 +110,6 @@ def run_measurement(
         else:
             _check_is_free(files)
             earlier = None if files.resume is None else read_report(files.resume)
-            if files.resume is not None:
-                run.take_rows(files.resume)
             run.begin(replace(asked, earlier=earlier))
         exit_code = _follow(run)
     if run.report is None or not run.report.measurements:

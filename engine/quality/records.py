@@ -5,7 +5,6 @@ distributions of token i + 1 behind tokens 0 to i. Logarithms are natural, so KL
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -198,11 +197,6 @@ class Subject:
     reference: KVTypes
     settings: dict[Name, Name]
     """All else that changes the numbers, such as `flash_attention`."""
-
-    @property
-    def digest(self) -> str:
-        """What tells it from all others: 32 hexadecimal digits."""
-        return hashlib.blake2b(repr(self).encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
