@@ -163,14 +163,12 @@ class CacheSpan:
     """For how much caches are made."""
 
     n_ctx: int
-    """Most tokens of a sequence, or of all where they share one pool."""
+    """Most tokens of a sequence."""
     computed: str
     """Type that attention computes in."""
     n_sequences: int = 1
     keeps_windows: bool = False
     """Whether layers with a sliding window keep whole lines."""
-    is_shared: bool = False
-    """Whether `paged` sequences take their blocks from one pool of `n_ctx` tokens."""
 
 
 def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) -> KindName:
@@ -250,7 +248,7 @@ def cache_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) ->
     (`HOST_SHARE`).
     """
     if kind.is_paged:
-        n_blocks = n_pool_blocks(span.n_ctx, span.n_sequences, is_shared=span.is_shared)
+        n_blocks = n_pool_blocks(span.n_ctx, span.n_sequences)
         return round(n_blocks * PAGE * token_bytes(kind, layers))
     if kind.is_tiered:
         return round(token_bytes(kind, layers) * span.n_ctx * DEVICE_SHARE) * span.n_sequences
@@ -272,13 +270,9 @@ def read_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> 
     return max(widths, default=0) * span.n_ctx * FLOAT_BYTES[span.computed]
 
 
-def n_pool_blocks(n_ctx: int, n_sequences: int, *, is_shared: bool) -> int:
-    """Blocks of one pool for all sequences of `n_ctx` tokens each, or of all where they share.
-
-    Lines that share end in the middle of a block each, so there is one more for each of them.
-    """
-    n_blocks = -(-n_ctx // PAGE)
-    return n_blocks + n_sequences if is_shared else n_blocks * n_sequences
+def n_pool_blocks(n_ctx: int, n_sequences: int) -> int:
+    """Blocks of one pool for all sequences of `n_ctx` tokens each."""
+    return -(-n_ctx // PAGE) * n_sequences
 
 
 def n_aged(length: int, n_exact: int, n_together: int) -> int:

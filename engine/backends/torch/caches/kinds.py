@@ -65,7 +65,7 @@ def make_caches(
         raise ModelLoadError(fault)
     if kind.is_paged:
         if table is None:
-            table = make_pool(layers, room, n_sequences=1, is_shared=False).open()
+            table = make_pool(layers, room, n_sequences=1).open()
         return [*table.caches()]
     if kind.is_tiered:
         return _tiered(layers, room)
@@ -73,11 +73,9 @@ def make_caches(
     return [_cache(*each, room) for each in zip(kinds, layers, strict=True)]
 
 
-def make_pool(
-    layers: Sequence[LayerShape], room: CacheRoom, *, n_sequences: int, is_shared: bool
-) -> BlockPool:
-    """The blocks of sequences of `room.n_ctx` tokens each, or of all where they share."""
-    n_blocks = n_pool_blocks(room.n_ctx, n_sequences, is_shared=is_shared)
+def make_pool(layers: Sequence[LayerShape], room: CacheRoom, *, n_sequences: int) -> BlockPool:
+    """The blocks of sequences of `room.n_ctx` tokens each."""
+    n_blocks = n_pool_blocks(room.n_ctx, n_sequences)
     return BlockPool(layers, room, n_blocks=n_blocks, dtype=FLOATS[STORED])
 
 

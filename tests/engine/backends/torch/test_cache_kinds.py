@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 pytest.importorskip("gguf")
 
-from engine.backends.base import Sequence
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.base import held_bytes
@@ -21,7 +20,7 @@ from engine.backends.torch.caches.tiered import Tier, TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.contexts import TorchContexts
-from engine.errors import ContextFullError, ModelLoadError, PresetError
+from engine.errors import ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session
 from engine.load import load_session, open_laboratory
@@ -189,25 +188,6 @@ def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
     return last
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_blocks_of_a_line_that_was_given_up_are_found_again(
-    llama: Path, *, is_shared: bool
-) -> None:
-    """Two chats by turns in fewer sequences than they are, and without any tier."""
-    slots = {"n_slots": 2, "kv_unified": True} if is_shared else {}
-    loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", **slots))
-    plain = load_session(settings(llama, n_ctx=1024, kv_cache="f16"))
-    one, other, third = ALIKE, f"Quite {ALIKE}", f"Thus {ALIKE}"
-    first = [said(loaded.session, each, owner=each[:3]) for each in (one, other, third)]
-    again = [said(loaded.session, each, owner=each[:3]) for each in (one, other, third)]
-    for before, after, prompt in zip(first, again, (one, other, third), strict=True):
-        assert before.token_ids == after.token_ids == said(plain.session, prompt).token_ids
-        assert before.stats.n_reused < 16
-        assert after.stats.n_reused >= after.stats.n_prompt - 17, "whole blocks of 16"
-    loaded.session.close()
-    plain.session.close()
-
-
 def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None:
     loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", n_slots=2))
     for owner in ("chat:1", "chat:2", "chat:1", "chat:2"):
@@ -215,51 +195,6 @@ def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None
         assert reply.stats.n_prompt > 256
         assert reply.stats.n_emitted
     loaded.session.close()
-
-
-def test_blocks_that_are_kept_give_way_to_lines_that_need_them(llama: Path) -> None:
-    loaded = load_session(settings(llama, n_ctx=400, kv_cache="paged"))
-    for number in range(4):
-        reply = said(loaded.session, f"{number} {ALIKE}")
-        assert reply.stats.n_prompt > 300
-    loaded.session.close()
-
-
-def fill(sequence: Sequence) -> None:
-    while True:
-        sequence.prefill(LINE[:16])
-
-
-def test_sequences_of_one_pool_are_no_longer_than_it_is_together(
-    llama: Path, log: NativeLog
-) -> None:
-    backend = TorchBackend(
-        settings(llama, n_ctx=256, n_slots=3, kv_cache="paged", kv_unified=True), log
-    )
-    assert backend.n_ctx == 256
-    first, second = backend.open(), backend.open()
-    for start in (0, 64):
-        first.prefill(LINE[start : start + 64])
-    second.copy(first, 70)
-    assert list(second.tokens) == LINE[:70]
-    third = backend.open()
-    third.copy(first, 20)
-    with pytest.raises(ContextFullError):
-        fill(third)
-    assert 20 < len(third.tokens) < 200, "the rest is held by the first"
-    third.crop(20)
-    assert list(second.tokens) == LINE[:70]
-    third.close()
-    alone = first.decode(7).logits.copy()
-    second.prefill(LINE[70:120])
-    first.crop(119)
-    again = second.verify((*LINE[120:127],)).logits.copy()
-    assert list(second.tokens) == LINE[:127]
-    second.crop(100)
-    second.prefill(LINE[100:127])
-    assert np.abs(second.verify((LINE[127], 7)).logits[1] - alone[0]).max() < 1e-3
-    assert np.isfinite(again).all()
-    backend.close()
 
 
 def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_path: Path) -> None:
