@@ -167,38 +167,33 @@ class TorchBackend(BaseBackend):
         sequences = [_own(step) for step in steps]
         for step, sequence in zip(steps, sequences, strict=True):
             check_cells(step.n_tokens, len(sequence.tokens), self.n_ctx)
-        lines = [
-            NewTokens(one.caches, step.n_tokens, len(step.tokens))
-            for step, one in zip(steps, sequences, strict=True)
-        ]
-        tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
+        forwards = []
         try:
-            rows = self._logits(tokens, lines, sequences[0].number)
+            for step, sequence in zip(steps, sequences, strict=True):
+                forwards.append(Forward(self._logits(step, sequence)))
         except (EngineError, RuntimeError, IndexError) as error:
             for sequence in sequences:
                 sequence.roll_back()
             if isinstance(error, EngineError):
                 raise
+            n_tokens = sum(step.n_tokens for step in steps)
             raise DecodeError(
-                f"torch could not decode {len(tokens)} tokens: {_reason(error)}"
+                f"torch could not decode {n_tokens} tokens: {_reason(error)}"
             ) from error
-        forwards, start = [], 0
         for step, sequence in zip(steps, sequences, strict=True):
             sequence.commit((*step.unread, *step.tokens))
-            end = start + len(step.tokens)
-            forwards.append(Forward(rows[start:end]))
-            start = end
         return forwards
 
-    def _logits(self, tokens: Sequence[int], lines: Sequence[NewTokens], number: int) -> Logits:
-        """Decode the tokens of lines, the first of which is that of sequence `number`."""
+    def _logits(self, step: Step, sequence: TorchSequence) -> Logits:
+        tokens = (*step.unread, *step.tokens)
+        new = NewTokens(sequence.caches, step.n_tokens, len(step.tokens))
         with torch.inference_mode(), quickest_products(len(tokens)):
             at = torch.tensor([tokens], device=self._device)
             logits = None
-            if self.fixed is not None and len(lines) == 1:
-                logits = self.fixed.take(at, lines[0], number)
+            if self.fixed is not None:
+                logits = self.fixed.take(at, new, sequence.number)
             if logits is None:
-                logits = self.model.forward(at, lines, self._plan)
+                logits = self.model.forward(at, new, self._plan)
             rows: Logits = logits[0].float().cpu().numpy()
             return rows
 
