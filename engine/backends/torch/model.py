@@ -10,7 +10,6 @@ has a state in place of keys and values.
 Shapes: `batch` sequences of one length side by side, `n` tokens.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
@@ -54,31 +53,6 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
-
-
-MOST_SLICED_ROWS = 16
-"""Rows that are multiplied slice by slice with float32 weights on a processor."""
-MOST_SLICES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class SlicedLinear(Linear):
-    """`Linear` with float32 weights on a processor, a few rows at once with slices of the outputs.
-
-    torch 2.13 computes such a product in one thread, at 17 GB/s on an EPYC with AVX-512 (10 for
-    two to eight rows). As a batch of products, one a slice, it takes all threads and other kernels:
-    43 GB/s of 55 for one row, 39 for two to four.
-    """
-
-    def __call__(self, x: Tensor) -> Tensor:
-        rows, (n_outputs, n_inputs) = x.reshape(-1, x.shape[-1]), self.weight.shape
-        n_slices = math.gcd(n_outputs, MOST_SLICES)
-        if rows.shape[0] > MOST_SLICED_ROWS or n_slices == 1:
-            return functional.linear(x, self.weight, self.bias)
-        slices = self.weight.view(n_slices, -1, n_inputs)
-        made = torch.bmm(slices, rows.t().expand(n_slices, -1, -1))
-        joined = made.view(n_outputs, -1).t().contiguous().view(*x.shape[:-1], n_outputs)
-        return joined if self.bias is None else joined + self.bias
 
 
 MOST_SINGLE_ROWS = 8
