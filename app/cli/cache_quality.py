@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     from app.opening import ModelRequest
     from app.quality.measure import Options, ReportFiles
 
-KIND_NAME = re.compile(r"([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}")
+KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
 )  # fmt: skip
-TORCH_KINDS = (
-    "q8_0,fp8,q4_1,q4_0,rotated_q4_0,nf4,q3,rotated_q3,kivi4,kivi2,decoupled,q8_0/q4_0,bf16,"
-    "paged,tiered,means"
-)
+TORCH_KINDS = "q8_0,fp8,q4_1,q4_0,nf4,q3,kivi4,decoupled,q8_0/q4_0,bf16,paged,tiered,means"
 """What is measured of the torch backend where nothing else is said: a row for each kind."""
 
 

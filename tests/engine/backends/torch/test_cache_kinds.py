@@ -39,9 +39,7 @@ from engine.requests import Cancellation, GenerationRequest
 from tests.engine.backends.torch_models import rows_of, settings
 from tests.filled_models import filled_model
 
-KINDS = (
-    *FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "f16/q4_0", "1xf16+q4_0",
-)  # fmt: skip
+KINDS = (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "f16/q4_0")
 EXACT = ("paged", "tiered")
 """Kinds that hold what f16 holds."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
@@ -66,7 +64,7 @@ def test_drafts_leave_the_text_of_a_kind_as_it_is(
     loaded: TorchBackend, llama: Path, log: NativeLog, kind: str
 ) -> None:
     backend = TorchBackend(settings(llama, n_ctx=512, kv_cache=kind), log, like=loaded)
-    drafting = settings(llama, n_ctx=512, kv_cache="rotated_q2_1")
+    drafting = settings(llama, n_ctx=512, kv_cache="q3")
     draft = TorchBackend(drafting, log, "draft", like=loaded)
     session = Session(backend, ChatTemplate(None), OFF, draft_backend=draft)
     request = GenerationRequest(raw_prompt="a tree, a tea, a tree and a tea " * 4, max_tokens=120)
@@ -107,27 +105,6 @@ def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: Na
     whole.close()
 
 
-def test_first_layers_of_another_type_lie_between_both(
-    loaded: TorchBackend, llama: Path, log: NativeLog
-) -> None:
-    exact, far, nbytes = rows_of(loaded, LINE), [], []
-    for name in ("q2_1", "1xf32+q2_1", "f32"):
-        backend = TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
-        far.append(float(np.abs(rows_of(backend, LINE) - exact).mean()))
-        nbytes.append(backend.kv_bytes)
-        backend.close()
-    assert far[0] > far[1] > far[2] == 0
-    assert nbytes[1] * 2 == nbytes[0] + nbytes[2], "one of the two layers has each"
-    for name, fault in (
-        ("1xpaged+q4_0", "one of all layers together"),
-        ("1xf16+tiered", "one of all layers together"),
-        ("2xf16+q4_0", "first 2 layers, and there are 2 in all"),
-        ("1xturbo+q4_0", "no cache kind 'turbo'"),
-    ):
-        with pytest.raises(ModelLoadError, match=fault):
-            TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
-
-
 def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
     contexts = TorchContexts(settings(llama))
     shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
@@ -149,7 +126,7 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
 
 
 def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
-    names = ("q4_0", "kivi2", "paged", "means", "turbo", "1xf16+q4_0")
+    names = ("q4_0", "q3", "paged", "means", "turbo")
     kinds = tuple(KVTypes(name, name) for name in names)
     request = LaboratoryRequest(
         settings(llama),
@@ -167,9 +144,9 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
     assert report.subject.settings["backend"] == "torch"
     assert report.subject.build.startswith("torch ")
     found = {str(row.kind): row for row in report.measurements if row.role == "candidate"}
-    assert set(found) == {"q4_0", "kivi2", "paged", "means", "1xf16+q4_0", "q8_0/f16"}
+    assert set(found) == {"q4_0", "q3", "paged", "means", "q8_0/f16"}
     losses = {name: row.scores.kl_mean.value for name, row in found.items()}
-    assert losses["paged"] < 1e-6 < losses["q8_0/f16"] < losses["q4_0"] < losses["kivi2"]
+    assert losses["paged"] < 1e-6 < losses["q8_0/f16"] < losses["q4_0"] < losses["q3"]
     layers = [layer.cache for layer in read_hyperparameters(read_model(llama)).layers]
     for name, row in found.items():
         assert row.cost is not None
@@ -252,7 +229,7 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
     kinds: list[str | None] = [None]
-    torchs = ["q4_0", "kivi4/f16", "paged", "tiered", "1xf32+q4_0"]
+    torchs = ["q4_0", "kivi4/f16", "paged", "tiered"]
     kinds += ["bf16"] if architecture == "mamba" else torchs
     weights = None
     for kind in kinds:
@@ -305,7 +282,7 @@ def test_layers_of_a_real_model_lie_in_three_tiers_within_the_planned_share_and_
     whole.close()
 
 
-@pytest.mark.parametrize("kv_cache", ["-1xf16+q4_0", "f16/", "f16/q8_0/f16"])
+@pytest.mark.parametrize("kv_cache", ["1xf16+q4_0", "f16/", "f16/q8_0/f16"])
 def test_a_kind_that_is_misspelled_is_refused_by_plan_and_load(
     llama: Path, log: NativeLog, kv_cache: str
 ) -> None:
