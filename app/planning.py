@@ -26,7 +26,7 @@ from engine.policy.choice import Wish, has_verdict
 from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
-from engine.policy.plans import FoundPlans, PlanStore, age_days, is_due
+from engine.policy.plans import PlanStore, age_days, is_due
 from engine.presets.preset import Preset
 from engine.quality.records import Report
 
@@ -142,12 +142,6 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
     )
 
 
-def due_plans(policy: PolicySettings) -> FoundPlans:
-    """The newest plan of each model whose figures are older than the user's interval."""
-    store = PlanStore(paths.cache_plans_dir())
-    return store.due(installed_build(), datetime.now(UTC), policy.probe_days)
-
-
 @dataclass(frozen=True, slots=True)
 class KVVerdict:
     """The cache types that a report says to run with, and why."""
@@ -156,13 +150,13 @@ class KVVerdict:
     text: str
 
 
-def keep_report(report: Report, model_path: Path) -> Report:
+def keep_report(report: Report) -> Report:
     """Keep a measurement as a plan; with what is kept of its other kinds.
 
     Raises:
         PlanError: the plan cannot be written.
     """
-    return PlanStore(paths.cache_plans_dir()).save(report, model_path)
+    return PlanStore(paths.cache_plans_dir()).save(report)
 
 
 def verdict_of(
@@ -192,10 +186,9 @@ def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, .
     now = datetime.now(UTC)
     if not is_due(plan, now, policy.probe_days):
         return ()
-    named = "--due" if plan.model_path else shlex.quote(str(model_path))
+    command = f"kvchat cache-quality {shlex.quote(str(model_path))}"
     return (
-        f"the cache was measured {age_days(plan, now)} days ago: `kvchat cache-quality {named}` "
-        "measures it again",
+        f"the cache was measured {age_days(plan, now)} days ago: `{command}` measures it again",
     )
 
 

@@ -4,19 +4,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
 from app import paths
-from app.bench.prompt_sets import CHAT, GROUNDED, read_set
 from app.config import Settings
 from app.opening import ModelRequest, choose_model, open_here
-from engine.configuration import SpeculationSettings
 from engine.errors import PresetError, PresetFileError
 from engine.generation.cpu_load import ProcessorLoad, threads_beside
-from engine.memory.estimate import estimate
-from engine.memory.hardware import usable_cores, usable_devices
-from engine.memory.units import MIB
+from engine.memory.hardware import usable_cores
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
@@ -28,7 +23,6 @@ from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
 
 MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""
-MARGIN_BYTES = 512 * MIB
 NOT_TORCH = (
     "tuning measures llama.cpp's settings, and the torch backend has none of them: leave "
     "--backend torch and presets with it out; docs/torch-caches.md says what is fast there"
@@ -82,7 +76,6 @@ class Tuning:
         self._name = request.preset or default_name(self._path, request.model)
         _check_name(self._name, self._path)
         self._model = read_model(self._path)
-        self._devices = usable_devices()
         self._problem = ""
         self._preset_path: Path | None = None
 
@@ -104,13 +97,12 @@ class Tuning:
             EngineError: nothing can be measured.
         """
         budget_s, until_s = 60 * self._request.minutes, self._request.until_s
-        machine = TimingProcess(paths.worker_log_path(), self._n_loaded(), waiting)
+        machine = TimingProcess(paths.worker_log_path(), waiting)
         try:
             tuner = Tuner(
                 self._configuration,
                 self._scope(),
                 machine,
-                draft_prompts(),
                 budget_s=budget_s,
                 until_s=until_s,
                 tell=tell,
@@ -133,18 +125,8 @@ class Tuning:
             n_cores=n_cores,
             n_begin=threads_beside(ProcessorLoad().free_now(), n_cores),
             n_logical=n_logical,
-            n_layers=architecture.n_layers + 1,
-            has_gpu=any(device.kind == "gpu" for device in self._devices),
             has_flash_attention=architecture.has_flash_attention,
-            can_draft=not architecture.is_recurrent,
         )
-
-    def _n_loaded(self) -> int:
-        """How often the weights may be loaded at once: twice where both fit beside each other."""
-        found = estimate(self._model, self._configuration, self._devices)
-        used = [device for device in found.devices if device.total_bytes]
-        fits = all(device.left_bytes - device.total_bytes >= MARGIN_BYTES for device in used)
-        return 2 if fits else 1
 
     # --- what is left behind ---
 
@@ -163,11 +145,6 @@ class Tuning:
         date = datetime.now().astimezone().date().isoformat()
         now, draft = self._configuration, self._configuration.draft
         base = self._rules or Preset(name="new", sampling=SamplingRules(**asdict(now.sampling)))
-        changes = outcome.changes
-        if changes.get("n_gpu_layers") == -1:
-            changes["n_gpu_layers"] = "all"
-        speculation = changes.pop("speculation", now.speculation)
-        assert isinstance(speculation, SpeculationSettings)
         return made_preset(
             {
                 **base.model_dump(exclude_defaults=True),
@@ -175,8 +152,8 @@ class Tuning:
                 "name": self._name,
                 "model": str(self._path),
                 "description": f"{MARK} on {date}: {_found(outcome)}",
-                **changes,
-                "speculation": asdict(speculation),
+                **outcome.changes,
+                "speculation": asdict(now.speculation),
             }
         )
 
@@ -206,14 +183,6 @@ def _found(outcome: Outcome) -> str:
         return ", ".join(taken)
     is_tried = any(each.verdict == "not faster" for each in outcome.compared)
     return f"the settings as they were{', nothing tried was faster' if is_tried else ''}"
-
-
-def draft_prompts() -> tuple[str, ...]:
-    """Prompts to measure drafts on: about a text and without one by turns, the shortest first."""
-    sets = [
-        sorted((prompt.text for prompt in read_set(name)), key=len) for name in (CHAT, GROUNDED)
-    ]
-    return tuple(chain.from_iterable(zip(*sets, strict=False)))
 
 
 def _check_name(name: str, model: Path) -> None:
@@ -264,17 +233,10 @@ def as_json(tuned: Tuned) -> dict[str, object]:
         "n_others": outcome.n_others,
         "is_busy": outcome.is_busy,
         "compared": [asdict(each) for each in outcome.compared],
-        "changes": _plain(outcome.changes),
+        "changes": outcome.changes,
         "start_tps": dict(outcome.start_tps),
         "chosen_tps": dict(outcome.chosen_tps),
         "preset": tuned.preset,
         "preset_path": None if tuned.preset_path is None else str(tuned.preset_path),
         "problems": list(tuned.problems),
-    }
-
-
-def _plain(changes: dict[str, object]) -> dict[str, object]:
-    return {
-        name: asdict(value) if isinstance(value, SpeculationSettings) else value
-        for name, value in changes.items()
     }

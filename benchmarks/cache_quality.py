@@ -256,8 +256,6 @@ def _child(
 
 def own(options: argparse.Namespace) -> None:
     """Score the windows, and print the figures by kind as JSON."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from engine.configuration import Configuration
     from engine.contexts import LlamaCppContexts
     from engine.quality.metrics import Rows
@@ -269,19 +267,17 @@ def own(options: argparse.Namespace) -> None:
     )
     opener = LlamaCppContexts(configuration)
     kinds = [_kind(options.reference), *map(_kind, options.kinds.split(","))]
-    n_threads = max(1, options.threads // len(kinds))
-    shape = BatchShape(options.ctx, options.chunk, options.chunk, n_threads)
+    shape = BatchShape(options.ctx, options.chunk, options.chunk)
     contestants = []
     for index, kind in enumerate(kinds):
         opened = opener.open(kind, shape)
         role = "candidate" if index else "reference"
         contestants.append(Contestant(kind, role, opened, _TimedLine(opened.backend.open())))
     found: list[list[Rows]] = [[] for _ in kinds]
-    with ThreadPoolExecutor(options.threads) as pool:
-        for document in _windows(opener.vocabulary, options):
-            for chunk in score(document, contestants, n_chunk=options.chunk, pool=pool):
-                for rows, each in zip(found, chunk.rows, strict=False):  # none where only read
-                    rows.append(each)
+    for document in _windows(opener.vocabulary, options):
+        for chunk in score(document, contestants, n_chunk=options.chunk):
+            for rows, each in zip(found, chunk.rows, strict=False):  # none where only read
+                rows.append(each)
     figures = {}
     for name, rows in zip(options.kinds.split(","), found[1:], strict=True):
         scores = scores_of(rows, n_draws=0)
@@ -292,8 +288,7 @@ def own(options: argparse.Namespace) -> None:
             "loss": scores.nll_delta.value,
             "rows": scores.n_tokens,
         }
-    n_at_once = min(options.threads, len(kinds))
-    decode_s = sum(each.line.elapsed_s for each in contestants) / n_at_once
+    decode_s = sum(each.line.elapsed_s for each in contestants)
     print(json.dumps({"figures": figures, "decode_s": decode_s}))
 
 
@@ -328,7 +323,7 @@ def decode(options: argparse.Namespace) -> None:
 
 
 class _TimedLine:
-    """A sequence that adds up how long it decodes; each is used by one thread at a time."""
+    """A sequence that adds up how long it decodes."""
 
     def __init__(self, line: Line) -> None:
         self._line = line

@@ -92,8 +92,7 @@ RepetitionPenalty = Annotated[float, Bounds(gt=0.0, le=10.0)]
 
 
 KV_TYPE_NAMES: tuple[KVTypeName, ...] = get_args(KVTypeName)
-KV_KIND = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}$"
-"""Torch's kinds may begin with what the first layers have: `2xf16+q4_0`."""
+KV_KIND = r"^[a-z0-9_]{1,32}$"
 KVKindName = Annotated[str, Bounds(pattern=KV_KIND)]
 
 
@@ -350,8 +349,8 @@ class EngineSettings:
     takes less time."""
     kv_cache: KVCacheName | None = None
     """Kind of the torch backend's cache, such as `kivi4`, or one of keys and one of values as in
-    `kivi4/f16`; `2xf16+q4_0` keeps the first two layers in f16. None is `type_k` and `type_v`,
-    where f16 stands for the type of the computation. Its names are in `memory/torch_caches.py`.
+    `kivi4/f16`. None is `type_k` and `type_v`, where f16 stands for the type of the computation.
+    Its names are in `memory/torch_caches.py`.
     """
     decode_plan: DecodePlanName | None = None
     """How the torch backend's attention goes through a text: `128/512` takes 128 queries at once,

@@ -9,7 +9,6 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelLoadError
-from engine.memory.hardware import find_gpus
 from engine.memory.kv_cache import with_types
 from engine.model.architecture import read_model
 from engine.quality.scoring import BatchShape, OpenedKind
@@ -27,12 +26,10 @@ class LlamaCppContexts:
 
     Batches of `n_ubatch` tokens are computed as one: llama.cpp writes their keys and values into
     the cache before attention reads any (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so that
-    every row reads what was quantised, its own too. On a processor one thread for each context
-    wastes nothing on waiting for other threads, which takes most of the time where other programs
-    run; the figures are the same. Flash attention makes f16 of what is f32: those are read without
-    (`build_attn_mha`, the same file). The control has flash attention where the reference has none
-    and none where it has: smaller batches alone take the same kernels below 64 tokens
-    (`GGML_FA_TILE_Q`, `ggml/src/ggml-cpu/common.h`) and show nothing.
+    every row reads what was quantised, its own too. Flash attention makes f16 of what is f32: those
+    are read without (`build_attn_mha`, the same file). The control has flash attention where the
+    reference has none and none where it has: smaller batches alone take the same kernels below 64
+    tokens (`GGML_FA_TILE_Q`, `ggml/src/ggml-cpu/common.h`) and show nothing.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -46,7 +43,6 @@ class LlamaCppContexts:
         self._weights = LoadedModel(configuration, self._log)
         self._opened: list[LlamaCppBackend] = []
         self.vocabulary = LlamaCppVocabulary(self._weights.take())
-        self.is_concurrent = not (configuration.n_gpu_layers and find_gpus())
 
     def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
         changed = with_types(shape.of(self._configuration), kind)
@@ -57,8 +53,6 @@ class LlamaCppContexts:
             is_flash = not is_flash and model.architecture.has_flash_attention
         if shape.is_control or is_wide:
             changed = replace(changed, flash_attention="on" if is_flash else "off")
-        if shape.n_threads is not None:
-            changed = replace(changed, n_threads=shape.n_threads, n_threads_batch=None)
         backend = LlamaCppBackend(changed, self._log, model=self._weights, n_rows=shape.n_rows)
         self._opened.append(backend)
         n_step = max(1, shape.n_rows // CONTROL_SHARE) if shape.is_control else None
@@ -76,8 +70,6 @@ class TorchContexts:
     Rows read what older tokens became in the cache, and the last ones exactly (`WindowedCache`),
     whatever the batches are.
     """
-
-    is_concurrent = False
 
     def __init__(self, configuration: Configuration) -> None:
         """Load the model.

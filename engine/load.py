@@ -7,7 +7,6 @@ from engine.backends import TORCH_MISSING
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.model import LoadedModel
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
 from engine.contexts import LlamaCppContexts, TorchContexts
@@ -80,12 +79,10 @@ class LoadedSession:
 def load_session(
     configuration: Configuration,
     costs: CostProfile | None = None,
-    *,
-    weights: LoadedModel | None = None,
 ) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
 
-    `costs` are those of an earlier run; `weights` of llama.cpp that are loaded already are shared.
+    `costs` are those of an earlier run.
 
     A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
     process that watches knows what to try next.
@@ -102,7 +99,7 @@ def load_session(
     _check_projector(configuration)
     opened: list[ModelBackend] = []
     try:
-        target = _open_backend(configuration, log, "target", weights)
+        target = _open_backend(configuration, log, "target")
         opened.append(target)
         draft: ModelBackend | None = None
         own = configuration.of_draft("kvchat")
@@ -146,11 +143,10 @@ def _open_backend(
     configuration: Configuration,
     log: NativeLog,
     role: Literal["target", "draft"],
-    weights: LoadedModel | None = None,
 ) -> ModelBackend:
     if configuration.backend == "llama.cpp":
         _check_not_torch(configuration)
-        return LlamaCppBackend(configuration, log, role, model=weights)
+        return LlamaCppBackend(configuration, log, role)
     try:
         from engine.backends.torch.backend import TorchBackend  # takes a second or two
     except ImportError as error:

@@ -1,7 +1,7 @@
 """`kvchat cache-quality`: what a type of KV cache costs with a model, measured on texts."""
 
 import re
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     from app.opening import ModelRequest
     from app.quality.measure import Options, ReportFiles
 
-KIND_NAME = re.compile(r"([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}")
+KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
 )  # fmt: skip
-TORCH_KINDS = (
-    "q8_0,fp8,q4_1,q4_0,rotated_q4_0,nf4,q3,rotated_q3,kivi4,kivi2,decoupled,q8_0/q4_0,bf16,"
-    "paged,tiered,means"
-)
+TORCH_KINDS = "q8_0,fp8,q4_1,q4_0,nf4,q3,kivi4,decoupled,q8_0/q4_0,bf16,paged,tiered,means"
 """What is measured of the torch backend where nothing else is said: a row for each kind."""
 
 
@@ -92,8 +89,6 @@ quality_options = joined(
     click.option("--json", type=FILE, help="Write the report here while it grows."),
     click.option("--html", type=FILE, help="Write the report as an HTML page."),
     click.option("--resume", type=FILE, help="Go on with the JSON of an earlier run."),
-    click.option("--due", "is_due", is_flag=True,
-                 help="Measure again every model whose figures are older than probe_days."),
     click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
     gathered("files", "app.quality.measure:ReportFiles"),
     gathered("options", "app.quality.measure:Options"),
@@ -111,7 +106,6 @@ def command(
     *,
     named: str | None,
     takes_all: bool,
-    is_due: bool,
     show_path: Path | None,
 ) -> int:
     """Measure what types of KV cache cost with MODEL: likelihood, KL divergence, memory and speed.
@@ -125,14 +119,13 @@ def command(
     kvchat cache-quality --chats --json mine.json  on your chats; keep the report
     kvchat cache-quality --all --json all.json     every pair, overnight
     kvchat cache-quality --all --resume all.json   go on
-    kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured; the same command goes on there, also where it was killed.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
-    from app.quality.measure import measure_due, run_measurement
+    from app.quality.measure import run_measurement
 
     settings = load_settings().settings
     if show_path is not None:
@@ -143,9 +136,6 @@ def command(
     if takes_all and asked.backend == "torch":
         raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
     options = _completed(options, named, asked.backend, takes_all=takes_all)
-    if is_due:
-        _check_due(asked, options, files)
-        return measure_due(options, settings)
     return run_measurement(options, asked, files, settings)
 
 
@@ -170,13 +160,3 @@ def _completed(
         pairs = tuple(starmap(KVTypes, product(ALL_TYPES, ALL_TYPES)))
     kinds = tuple(pair for pair in pairs if pair != KVTypes.parse(options.reference))
     return replace(options, kinds=kinds, n_tokens=options.n_tokens or None)
-
-
-def _check_due(asked: "ModelRequest", options: "Options", files: "ReportFiles") -> None:
-    """Refuse a model and texts beside those of kept plans."""
-    has_texts = options.text_paths or options.takes_chats
-    if has_texts or asked.model is not None or asked.backend is not None or any(astuple(files)):
-        raise click.UsageError(
-            "--due measures the models and kinds of kept plans on kvchat's own texts: leave "
-            "out MODEL, --backend, texts and files"
-        )

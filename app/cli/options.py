@@ -358,8 +358,8 @@ backend_choice = click.option(
 kind_option = click.option(
     "--kv-cache",
     metavar="KIND",
-    help="Kind of the torch backend's cache: q4_0, nf4, kivi4, rotated_q3, paged and so on, "
-    "K/V apart as in kivi4/f16, first layers apart as in 2xf16+q4_0; an unknown one lists them.",
+    help="Kind of the torch backend's cache: q4_0, nf4, kivi4, paged and so on, K/V apart as in "
+    "kivi4/f16; an unknown one lists them.",
 )
 
 backend_options = joined(

@@ -55,9 +55,9 @@ def command(
     kvchat tune qwen2.5-1.5b --minutes 10  more settings, slower models
     kvchat tune --preset long-context      the model and settings of a preset
 
-    Threads, flash attention, ubatch, drafts and layers on the GPU are compared with what kvchat
-    does now, in short runs side by side; a setting is taken where it is faster beyond the noise.
-    The model is loaded once. Close what else uses the machine. Ctrl+C ends it with what was found.
+    Threads, flash attention and ubatch are compared with the present settings in short runs side
+    by side; a setting is taken where it is faster beyond the noise. The model is loaded once. Close
+    what else uses the machine. Ctrl+C ends it with what was found.
     """  # noqa: D301  click wants the backspace character itself
     began_s = time.monotonic()
     import app.console  # noqa: F401  what prints in the end is read before the time is over
@@ -174,9 +174,8 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
     outcome = tuned.outcome
     for each in outcome.compared:
         if each.verdict == "taken":
-            parts = ", ".join(f"{name} {gain.median:.2f}" for name, gain in each.parts.items())
             cost = f" Its cost: {each.cost}." if each.cost else ""
-            yield f"Taken: {each.setting} {each.label} ({parts}).{cost}"
+            yield f"Taken: {each.setting} {each.label}.{cost}"
         elif each.verdict in ("failed", "faster"):
             yield f"Not taken: {each.setting} {each.label}: {each.reason}."
     for reason in dict.fromkeys(

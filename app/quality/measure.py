@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from app.config import Settings
 from app.console import PAGE_WIDTH, console, html_page
 from app.format import counted
 from app.opening import ModelRequest, open_here
-from app.planning import due_plans, keep_report, verdict_of
+from app.planning import keep_report, verdict_of
 from app.quality import MOST_TOKENS, USUAL_KINDS
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
@@ -29,10 +28,7 @@ from engine.clock import Pacer
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.files import replace_file
-from engine.model.architecture import read_model
-from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict, judge
-from engine.policy.plans import age_days, model_of
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import LaboratoryPlan, LaboratoryProgress, Note
 from engine.quality.records import QualityError, Report, read_report
@@ -114,8 +110,6 @@ def run_measurement(
         else:
             _check_is_free(files)
             earlier = None if files.resume is None else read_report(files.resume)
-            if files.resume is not None:
-                run.take_rows(files.resume)
             run.begin(replace(asked, earlier=earlier))
         exit_code = _follow(run)
     if run.report is None or not run.report.measurements:
@@ -181,44 +175,6 @@ def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
                 pass
 
 
-def measure_due(options: Options, settings: Settings) -> int:
-    """The exit code, after measuring again the kinds of each plan that is due.
-
-    Args:
-        options: How to measure.
-        settings: The user's; they say after how many days a plan is due.
-    """
-    due = due_plans(settings.cache_policy)
-    for problem in due.problems:
-        _note(problem)
-    if not due.plans:
-        _note("no measurement is due")
-    exit_code = 0
-    for plan in due.plans:
-        subject, n_days = plan.subject, age_days(plan, datetime.now(UTC))
-        try:
-            request = ModelRequest(model_of(plan), n_threads=subject.n_threads)
-            path = open_here(request, settings, "the laboratory").configuration.model_path
-            if identity_of(read_model(path).file) != subject.model_identity:
-                raise QualityError(f"{path} is another model now")
-            _note(f"{subject.model} is measured again, {n_days} days after the last time")
-            again = replace(
-                options,
-                kinds=tuple(each.kind for each in plan.candidates),
-                reference=subject.reference.k,
-                n_ctx=options.n_ctx or subject.n_ctx,
-                n_chunk=subject.n_chunk,
-            )
-            found = run_measurement(again, request, ReportFiles(), settings)
-        except EngineError as error:
-            _note(f"{subject.model}: {error}", style="red")
-            found = EXIT_FAILED
-        if found == EXIT_INTERRUPTED:
-            return found
-        exit_code = exit_code or found
-    return exit_code
-
-
 def _keep_plan(report: Report, configuration: Configuration, settings: Settings) -> None:
     """Keep what was measured as a plan, and say which type it names and how to run with it.
 
@@ -230,7 +186,7 @@ def _keep_plan(report: Report, configuration: Configuration, settings: Settings)
         return
     path, policy = configuration.model_path, settings.cache_policy
     try:
-        found = verdict_of(keep_report(report, path), configuration, policy)
+        found = verdict_of(keep_report(report), configuration, policy)
     except EngineError as error:
         _note(f"{error.title}: {error}", style="red")
         return

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -16,8 +15,6 @@ from engine.quality.laboratory import LaboratoryEvent, LaboratoryFinished, Note,
 from engine.quality.records import QualityError, Report, read_report, write_report
 from engine.quality.request import LaboratoryRequest
 
-ROWS_SUFFIX = ".rows"
-"""Ends the name of the file that keeps rows beside a report until it is complete."""
 LOCK_SUFFIX = ".lock"
 """Ends the name of the file that is there while a run writes a report."""
 BEFORE_SUFFIX = ".before"
@@ -83,30 +80,12 @@ class MeasurementRun:
 
     def begin(self, request: LaboratoryRequest) -> None:
         """Start to measure, from the earlier report of the request on."""
-        rows = None if self.path is None else rows_path(self.path)
-        asked = replace(request, rows_path=rows)
-        self._process = self._start(asked, paths.state_dir() / "laboratory.log")
+        self._process = self._start(request, paths.state_dir() / "laboratory.log")
         self._events = iter(self._process)
         if self._is_stopped:
             self._process.stop()
         if self._is_closed:
             self._process.close()
-
-    def take_rows(self, earlier: Path) -> None:
-        """Go on with the rows of an earlier report too, where this one goes to another file.
-
-        Raises:
-            QualityError: they cannot be copied.
-        """
-        rows = rows_path(earlier)
-        if self.path is None or earlier == self.path or not rows.exists():
-            return
-        try:
-            shutil.copyfile(rows, rows_path(self.path))
-        except OSError as error:
-            raise QualityError(
-                f"the rows of {earlier} cannot be copied beside {self.path}: {error.strerror}"
-            ) from error
 
     def go_on(self, request: LaboratoryRequest) -> None:
         """Start from the report that the file holds.
@@ -166,8 +145,6 @@ class MeasurementRun:
             case LaboratoryFinished(report, is_complete):
                 self.is_complete = is_complete
                 self._keep(report)
-                if self.is_written and is_complete and self.path is not None:
-                    rows_path(self.path).unlink(missing_ok=True)
             case _:
                 pass
 
@@ -199,11 +176,6 @@ def _lock(path: Path) -> FileLock:
     return lock
 
 
-def rows_path(report: Path) -> Path:
-    """Where the rows of an unfinished report lie."""
-    return report.with_name(f"{report.name}{ROWS_SUFFIX}")
-
-
 def report_path(model_path: Path, texts: str) -> Path:
     """Where the report of a model on some texts lies, such as `own` or `chats`."""
     place = blake2b(os.fsencode(model_path.absolute()), digest_size=PLACE_BYTES).hexdigest()
@@ -227,4 +199,3 @@ def set_aside(path: Path) -> None:
     """Let the next measurement begin anew; the report stays beside it."""
     with contextlib.suppress(FileNotFoundError):
         path.replace(path.with_name(f"{path.name}{BEFORE_SUFFIX}"))
-    rows_path(path).unlink(missing_ok=True)

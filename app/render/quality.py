@@ -20,10 +20,7 @@ from engine.quality.records import (
     n_right,
 )
 
-STOPPED = (
-    "* was stopped before its last text: the same command goes on with it; with --chats, as long "
-    "as no chat has changed"
-)
+STOPPED = "* was stopped before its last text: the same command measures it again"
 MOST_NLL = 50.0
 """Nats beyond which a perplexity is no number to show."""
 

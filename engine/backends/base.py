@@ -281,19 +281,6 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class RegainsTokens(Protocol):
-    """A sequence whose backend finds what earlier lines began with, as far as it is still held."""
-
-    def n_regainable(self, tokens: Tokens[int]) -> int:
-        """How many tokens of the start of a line `regain` could hold."""
-        ...
-
-    def regain(self, tokens: Tokens[int]) -> int:
-        """Hold more of the start of a line, of which it holds a beginning; how many it then has."""
-        ...
-
-
-@runtime_checkable
 class ReadsImages(Protocol):
     """A vocabulary that has tokens for images, because a projector lies beside the model."""
 

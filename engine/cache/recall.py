@@ -11,7 +11,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from statistics import median
 
-from engine.backends.base import Backend, RegainsTokens, Sequence, rewind
+from engine.backends.base import Backend, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.slots import HotTier, Slot, empty
@@ -247,8 +247,7 @@ class Recall:
         tiers = self._tiers if adapters is None else None
         match = None if tiers is None else tiers.match(tokens, owner=owner)
         n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        n_gained = max(n_hot, _n_kept(best, tokens)) + MIN_GAIN
-        if match is not None and match.n_tokens >= n_gained:
+        if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
             if restored is not None:
@@ -319,12 +318,4 @@ class Recall:
             empty(slot)
         slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
-        if adapters is None and isinstance(slot.sequence, RegainsTokens):
-            slot.n_looked_at = slot.sequence.regain(tokens)
         return slot.n_looked_at
-
-
-def _n_kept(slot: Slot, tokens: Tokens[int]) -> int:
-    """Tokens of a line's start that the backend holds in no sequence."""
-    sequence = slot.sequence
-    return sequence.n_regainable(tokens) if isinstance(sequence, RegainsTokens) else 0

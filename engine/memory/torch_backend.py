@@ -130,15 +130,11 @@ def cache_kind(configuration: Configuration, computed: str) -> KindName:
 
 def cache_span(configuration: Configuration, computed: str) -> CacheSpan:
     """For how much the caches of a configuration are made."""
-    n_slots = configuration.n_slots
-    is_paged = cache_kind(configuration, computed).is_paged
-    is_shared = is_paged and configuration.kv_unified and n_slots > 1
     return CacheSpan(
-        n_ctx=configuration.n_ctx // (1 if is_shared else n_slots),
+        n_ctx=configuration.n_ctx // configuration.n_slots,
         computed=computed,
-        n_sequences=n_slots,
+        n_sequences=configuration.n_slots,
         keeps_windows=configuration.swa_full,
-        is_shared=is_shared,
     )
 
 

@@ -16,20 +16,16 @@ FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 BLOCK = 32
 """Numbers of a block."""
 BLOCK_BYTES = {
-    "q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14, "q2_1": 12,
+    "q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14,
 }  # fmt: skip
-"""Of `BLOCK` numbers, scales among them; `fp8` is E4M3 with a bfloat16 scale, `q2_1` is `q4_1` with
-two bits."""
-KIVI = {"kivi4": "q4_1", "kivi2": "q2_1"}
-"""Keys by channel and values by token, with 4 or 2 bits."""
+"""Of `BLOCK` numbers, scales among them; `fp8` is E4M3 with a bfloat16 scale."""
+KIVI = {"kivi4": "q4_1"}
+"""Keys by channel and values by token."""
 DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
 """Of the halves of a decoupled key: pairs that turn quickly, and those that hardly turn. Values are
 as the second half."""
-ROTATED = "rotated_"
-TENSOR_KINDS = (
-    *FLOAT_BYTES, *BLOCK_BYTES, *(ROTATED + name for name in BLOCK_BYTES), *KIVI, DECOUPLED,
-)  # fmt: skip
+TENSOR_KINDS = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED)
 """What keys or values may be kept in, each by itself."""
 POOLED_KINDS = ("paged", "tiered")
 """Kinds of whole caches whose layers share what they have."""
@@ -56,9 +52,9 @@ DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 class TensorKind:
     """How keys or values become bytes."""
 
-    method: Literal["float", "token", "channel", "rotated", "split", "mean"]
-    """A floating type; blocks along a token's row, along a channel of `BLOCK` tokens, or along a
-    rotated row; halves of a row in `GEOMETRIC` and `SEMANTIC` blocks; means of `N_MEAN` tokens."""
+    method: Literal["float", "token", "channel", "split", "mean"]
+    """A floating type; blocks along a token's row or along a channel of `BLOCK` tokens; halves of a
+    row in `GEOMETRIC` and `SEMANTIC` blocks; means of `N_MEAN` tokens."""
     form: str = STORED
     """The floating type, or the format of the blocks."""
 
@@ -82,7 +78,7 @@ class TensorKind:
     @property
     def n_divides(self) -> int:
         """What a head's number of elements must be a multiple of."""
-        return {"token": BLOCK, "rotated": BLOCK, "split": 2 * BLOCK}.get(self.method, 1)
+        return {"token": BLOCK, "split": 2 * BLOCK}.get(self.method, 1)
 
 
 def key_kind(name: str) -> TensorKind | None:
@@ -99,8 +95,6 @@ def value_kind(name: str) -> TensorKind | None:
         return TensorKind("float", plain)
     if plain in BLOCK_BYTES:
         return TensorKind("token", plain)
-    if plain.startswith(ROTATED) and plain.removeprefix(ROTATED) in BLOCK_BYTES:
-        return TensorKind("rotated", plain.removeprefix(ROTATED))
     if plain in POOLED_KINDS:
         return TensorKind("float")
     return TensorKind("mean") if plain == "means" else None
@@ -108,11 +102,7 @@ def value_kind(name: str) -> TensorKind | None:
 
 @dataclass(frozen=True, slots=True)
 class KindName(KVTypes):
-    """Names of the kinds of keys and of values, and what the first layers have instead."""
-
-    n_first: int = 0
-    first: str = ""
-    """Kind of the keys and values of the first `n_first` layers."""
+    """Names of the kinds of keys and of values."""
 
     @property
     def is_paged(self) -> bool:
@@ -137,10 +127,6 @@ class KindName(KVTypes):
         """Whether each row is kept in a floating type."""
         return all(each.method == "float" for each in self.kinds)
 
-    def __str__(self) -> str:
-        first = f"{self.n_first}x{self.first}+" if self.n_first else ""
-        return first + KVTypes.__str__(self)
-
 
 class KeptLayer(Protocol):
     """What a layer of attention keeps of a token."""
@@ -163,14 +149,12 @@ class CacheSpan:
     """For how much caches are made."""
 
     n_ctx: int
-    """Most tokens of a sequence, or of all where they share one pool."""
+    """Most tokens of a sequence."""
     computed: str
     """Type that attention computes in."""
     n_sequences: int = 1
     keeps_windows: bool = False
     """Whether layers with a sliding window keep whole lines."""
-    is_shared: bool = False
-    """Whether `paged` sequences take their blocks from one pool of `n_ctx` tokens."""
 
 
 def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) -> KindName:
@@ -183,31 +167,16 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     if kv_cache is not None:
         if re.fullmatch(KV_CACHE, kv_cache) is None:
             return KindName(kv_cache, kv_cache)  # there is none of that name
-        first, _, rest = kv_cache.rpartition("+")
-        n_first, _, name = first.partition("x")
-        name_k, _, name_v = rest.partition("/")
-        return KindName(name_k, name_v or name_k, int(n_first or 0), name)
+        name_k, _, name_v = kv_cache.partition("/")
+        return KindName(name_k, name_v or name_k)
     if type_k == type_v == STORED:
         return KindName(computed, computed)
     return KindName(type_k, type_v)
 
 
-def kinds_of(kind: KindName, n_layers: int) -> list[KindName]:
-    """The kind of each layer."""
-    first, rest = KindName(kind.first, kind.first), KindName(kind.k, kind.v)
-    return [first if number < kind.n_first else rest for number in range(n_layers)]
-
-
 def kind_fault(kind: KindName, layers: Sequence[KeptLayer]) -> str | None:
     """Why there is no such kind, or why the layers cannot have it."""
-    if kind.n_first >= max(1, len(layers)):
-        return f"{kind} is of the first {kind.n_first} layers, and there are {len(layers)} in all"
-    kinds = kinds_of(kind, len(layers))
-    pooled = sorted({each.k for each in kinds} & {*POOLED_KINDS})
-    if pooled and len(set(kinds)) > 1:
-        return f"the cache kind {pooled[0]!r} is one of all layers together: {kind} cannot be"
-    faults = (_fault(*each) for each in zip(kinds, layers, strict=True))
-    return next(filter(None, faults), None)
+    return next(filter(None, (_fault(kind, each) for each in layers)), None)
 
 
 def _fault(kind: KindName, layer: KeptLayer) -> str | None:
@@ -216,7 +185,7 @@ def _fault(kind: KindName, layer: KeptLayer) -> str | None:
         names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
         return (
             f"the torch backend has no cache kind {kind.v if keys else kind.k!r}: there "
-            f"are {', '.join(names)}; {ROTATED} before a quantised one ({ROTATED}q4_0)"
+            f"are {', '.join(names)}"
         )
     whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
     if whole is not None and kind.k != kind.v:
@@ -239,8 +208,7 @@ def token_bytes(kind: KindName, layers: Sequence[KeptLayer]) -> float:
     Beside them a quantised cache holds the last tokens as they were computed, and a sliding layer
     nothing else.
     """
-    kinds = kinds_of(kind, len(layers))
-    return sum(_token_bytes(*each) for each in zip(kinds, layers, strict=True))
+    return sum(_token_bytes(kind, each) for each in layers)
 
 
 def cache_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
@@ -250,13 +218,11 @@ def cache_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) ->
     (`HOST_SHARE`).
     """
     if kind.is_paged:
-        n_blocks = n_pool_blocks(span.n_ctx, span.n_sequences, is_shared=span.is_shared)
+        n_blocks = n_pool_blocks(span.n_ctx, span.n_sequences)
         return round(n_blocks * PAGE * token_bytes(kind, layers))
     if kind.is_tiered:
         return round(token_bytes(kind, layers) * span.n_ctx * DEVICE_SHARE) * span.n_sequences
-    kinds = kinds_of(kind, len(layers))
-    nbytes = sum(_layer_bytes(*each, span) for each in zip(kinds, layers, strict=True))
-    return nbytes * span.n_sequences
+    return sum(_layer_bytes(kind, each, span) for each in layers) * span.n_sequences
 
 
 def read_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
@@ -264,21 +230,15 @@ def read_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> 
 
     None where they lie in the computation's type already: attention reads a view.
     """
-    widths = (
-        layer.n_kv_heads * (layer.k_head_dim + layer.v_head_dim)
-        for each, layer in zip(kinds_of(kind, len(layers)), layers, strict=True)
-        if not each.k == each.v == span.computed
-    )
+    if kind.k == kind.v == span.computed:
+        return 0
+    widths = (each.n_kv_heads * (each.k_head_dim + each.v_head_dim) for each in layers)
     return max(widths, default=0) * span.n_ctx * FLOAT_BYTES[span.computed]
 
 
-def n_pool_blocks(n_ctx: int, n_sequences: int, *, is_shared: bool) -> int:
-    """Blocks of one pool for all sequences of `n_ctx` tokens each, or of all where they share.
-
-    Lines that share end in the middle of a block each, so there is one more for each of them.
-    """
-    n_blocks = -(-n_ctx // PAGE)
-    return n_blocks + n_sequences if is_shared else n_blocks * n_sequences
+def n_pool_blocks(n_ctx: int, n_sequences: int) -> int:
+    """Blocks of one pool for all sequences of `n_ctx` tokens each."""
+    return -(-n_ctx // PAGE) * n_sequences
 
 
 def n_aged(length: int, n_exact: int, n_together: int) -> int:

@@ -4,13 +4,13 @@ A gate is about a loss: 0 is what the reference has, more is worse. What is held
 unfavourable end of the figure's interval, over all texts and over the worst sort of text, because
 the loss of a kind lies in long documents and tool calls rather than in chat. What the control shows
 of the same text is taken off: the reference through other kernels differs from itself by that, on
-small models in 4 tokens of 100. A kind may use the share `headroom` of each gate: texts that
-nobody measured differ from those that were.
+small models in 4 tokens of 100. Texts that nobody measured differ from those that were, so the
+defaults are 0.7 of what a kind may lose at most.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log
 from typing import Annotated
 
 from engine.configuration import STRICT, Bounds
@@ -43,31 +43,27 @@ class Gates:
 
     __pydantic_config__ = STRICT
 
-    max_nll_delta: Loss = 0.02
-    """Nats that a token of the text may get less likely: 0.02 is a fiftieth of its probability,
-    less than what lies between neighbouring quantisations of the weights. Of all texts together."""
-    max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 1.02
-    """Perplexity over that of the reference, of the worst sort of text: 2 % is what a 4-bit cache
-    with rotation costs good models five times over (+0.22 to 0.4 %), and models that it breaks
-    leave far behind (13.5 became 47.8)."""
-    max_mean_kl: Loss = 0.03
+    max_nll_delta: Loss = 0.014
+    """Nats that a token may get less likely, in the worst sort of text: four times what a 4-bit
+    cache with rotation costs good models (0.0022 to 0.004); models that it breaks lose more than 1
+    (a perplexity of 13.5 became 47.8)."""
+    max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 100.0
+    """The same gate as a ratio of perplexities, e to the power of it; the stricter one counts."""
+    max_mean_kl: Loss = 0.021
     """Mean KL in nats: the families that bear a q8_0 cache have below 0.04 with it, and those that
     do not 0.1 and more."""
-    max_p999_kl: Loss = 1.5
-    """KL in nats of the worst token in a thousand: with 1.5, the token that the reference gave
-    nearly all of its probability may keep less than a quarter of it."""
-    min_same_top: Share = 0.95
-    """Share of tokens whose likeliest continuation is the same: a reply of 20 tokens may part once
-    from that of the reference; models that a type breaks have 0.68 to 0.75."""
+    max_p999_kl: Loss = 1.05
+    """KL in nats of the worst token in a thousand: at 1.05, a token that the reference gave nearly
+    all of its probability keeps a third of it."""
+    min_same_top: Share = 0.965
+    """Share of tokens whose likeliest continuation is the same: a reply of 28 tokens may diverge
+    once from that of the reference; models that a type breaks have 0.68 to 0.75."""
     max_needle_loss: Share = 0.1
     """Share of the needles that the reference found and that may be lost: one of ten, which
     rounding alone takes at a near tie."""
-    max_long_kl: Loss = 0.05
+    max_long_kl: Loss = 0.035
     """Mean KL in nats from 8,192 tokens on, where errors of all keys before have come together;
     where no text was so long, of the farthest range that there is."""
-    headroom: Annotated[float, Bounds(gt=0, le=1)] = 0.7
-    """Share of each gate that a kind may use on the measured texts: the rest is for texts that were
-    not measured. Needles are counted, so their gate is used whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ class GateReading:
     """Name of the setting."""
     loss: float
     limit: float
-    """The most that the loss may be, the headroom taken off."""
+    """The most that the loss may be."""
     text: str
     """Figure and limit in words, such as `mean KL 0.381 nats on documents, allowed 0.021`."""
 
@@ -125,7 +121,6 @@ def readings(
         reference: Answered the same questions; they count where it answered enough of them.
         control: Its losses are noise, and are taken off; None takes nothing off.
     """
-    share = gates.headroom
     whole: Compared = ("", found.scores, None if control is None else control.scores)
     parts = [whole]
     if len(found.by_text) > 1:
@@ -136,28 +131,24 @@ def readings(
     far = [_beside(part, known, " at ") for part in farthest(found)]
     read = [
         _worst(
-            "max_nll_delta", share * gates.max_nll_delta, [whole], lambda s: s.nll_delta,
-            "text less likely by {loss:.4f} nats a token, allowed {limit:.4f}",
+            "max_nll_delta", min(gates.max_nll_delta, log(gates.max_perplexity_ratio)), parts,
+            lambda s: s.nll_delta,
+            "text less likely by {loss:.4f} nats a token{where}, allowed {limit:.4f}",
         ),
         _worst(
-            "max_perplexity_ratio", share * (gates.max_perplexity_ratio - 1), parts,
-            lambda s: _shifted(s.perplexity_ratio),
-            "perplexity {loss:+.2%}{where}, allowed {limit:+.2%}",
-        ),
-        _worst(
-            "max_mean_kl", share * gates.max_mean_kl, parts, lambda s: s.kl_mean,
+            "max_mean_kl", gates.max_mean_kl, parts, lambda s: s.kl_mean,
             "mean KL {loss:.4f} nats{where}, allowed {limit:.4f}",
         ),
         _worst(
-            "max_p999_kl", share * gates.max_p999_kl, tails, lambda s: s.kl_p999,
+            "max_p999_kl", gates.max_p999_kl, tails, lambda s: s.kl_p999,
             "KL of the worst token in 1,000 {loss:.3f} nats{where}, allowed {limit:.3f}",
         ),
         _worst(
-            "min_same_top", share * (1 - gates.min_same_top), parts, lambda s: _other(s.same_top),
+            "min_same_top", 1 - gates.min_same_top, parts, lambda s: _other(s.same_top),
             "another likeliest token in {loss:.1%}{where}, allowed {limit:.1%}",
         ),
         _worst(
-            "max_long_kl", share * gates.max_long_kl, far, lambda s: s.kl_mean,
+            "max_long_kl", gates.max_long_kl, far, lambda s: s.kl_mean,
             "mean KL {loss:.4f} nats{where} tokens, allowed {limit:.4f}",
         ),
         _needles(found, reference, gates.max_needle_loss),
@@ -221,12 +212,6 @@ def _worst(
 def _noise(figure: Callable[[Scores], Figure], control: Scores | None) -> float:
     """What the control loses: never below nothing, so that luck of its own makes no kind worse."""
     return 0.0 if control is None else max(0.0, figure(control).value)
-
-
-def _shifted(ratio: Figure) -> Figure:
-    """By how much a ratio is above 1."""
-    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
-    return Figure(ratio.value - 1, low, high)
 
 
 def _other(same_top: Figure) -> Figure:

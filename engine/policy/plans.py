@@ -1,4 +1,4 @@
-"""Plans: the reports that cache types are chosen by, with the path of their model.
+"""Plans: the reports that cache types are chosen by.
 
 Each is a file of its own. What its figures hang on is in its name as a digest: model, texts, build
 of llama.cpp, device, threads and settings. A file that is damaged, or is not what its name says,
@@ -6,7 +6,6 @@ is never used, overwritten or deleted; whoever asks is told.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
-from engine.quality.records import MOST_OF_A_PATH, Report, Subject, report_json, report_of
+from engine.quality.records import Report, Subject, report_json, report_of
 
 MOST_PLANS = 200
 """Files of one model that are looked at: each is a text, a build or a device of its own."""
@@ -43,23 +42,18 @@ class PlanStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, report: Report, model_path: Path | None = None) -> Report:
+    def save(self, report: Report) -> Report:
         """Keep a report in the place of the last one of its subject.
 
         Kinds that it has not measured to the end keep the figures that they had, or stay out: so
         one kind can be measured again, and a run that was stopped changes nothing of what was
         whole.
 
-        Args:
-            report: What was measured.
-            model_path: Where the model is.
-
         Raises:
             PlanError: the file cannot be written.
         """
         path, before = self._place(report.subject)
         plan = _finished(report if before is None else _joined(before, report))
-        plan = replace(plan, model_path=_shown(model_path))
         try:
             replace_file(path, [report_json(plan).encode()], is_durable=True)
         except OSError as error:
@@ -89,19 +83,6 @@ class PlanStore:
             )
         plans.sort(key=measured_at, reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
-
-    def due(self, build: str, now: datetime, every_days: float) -> FoundPlans:
-        """The newest plan of each model, by its identity, that is older than the interval."""
-        if self.is_empty:
-            return FoundPlans()
-        names = (path.name.partition("-") for path in self.folder.glob("*-*.json"))
-        identities = sorted({identity for identity, _, _ in names})[:MOST_PLANS]
-        found = [self.find(identity, build) for identity in identities]
-        newest = (plan for each in found for plan in each.plans[:1])
-        return FoundPlans(
-            tuple(plan for plan in newest if is_due(plan, now, every_days)),
-            tuple(problem for each in found for problem in each.problems),
-        )
 
     @property
     def is_empty(self) -> bool:
@@ -143,12 +124,6 @@ def plan_name(subject: Subject) -> str:
     return f"{subject.model_identity[:IDENTITY_DIGITS]}-{key}"
 
 
-def _shown(path: Path | None) -> str:
-    """A path as a plan keeps it; empty where it has letters that no terminal shows."""
-    text = "" if path is None else str(path.absolute())
-    return text if text.isprintable() and len(text) <= MOST_OF_A_PATH else ""
-
-
 def read_plan(path: Path) -> Report:
     """The plan of a file.
 
@@ -169,12 +144,6 @@ def read_plan(path: Path) -> Report:
             f"({plan.subject.model}), and its name is not; move it away"
         )
     return plan
-
-
-def model_of(plan: Report) -> str:
-    """What a plan's model is called by: its path while there is a file, else the file's name."""
-    is_there = plan.model_path and os.path.isfile(plan.model_path)  # noqa: PTH113  no error
-    return plan.model_path if is_there else plan.subject.model
 
 
 def measured_at(plan: Report) -> datetime:

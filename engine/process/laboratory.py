@@ -2,8 +2,8 @@
 
 `python -m engine.process.laboratory FD` takes the file descriptor of its end of a socket pair. The
 main thread measures; a second one reads the pipe, so that a stop is obeyed in the middle of a
-batch, and the end of the pipe ends the process. What a fault in native code may take with it is
-what was not kept yet: rows lie on disk behind each document, and the client has the last report.
+batch, and the end of the pipe ends the process. A fault in native code loses the group that is
+measured: the client has the report of those before.
 """
 
 import contextlib

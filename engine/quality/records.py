@@ -5,7 +5,6 @@ distributions of token i + 1 behind tokens 0 to i. Logarithms are natural, so KL
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -41,8 +40,6 @@ Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
 Size = Annotated[int, Bounds(ge=0, le=2**53)]
 Name = Annotated[str, Bounds(pattern=r"^\P{C}+$", max_length=300)]
 """A line that a terminal shows as it is: without control and format characters."""
-MOST_OF_A_PATH = 4096
-ModelPath = Annotated[str, Bounds(pattern=r"^\P{C}*$", max_length=MOST_OF_A_PATH)]
 Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{16,64}$")]
 
 
@@ -201,11 +198,6 @@ class Subject:
     settings: dict[Name, Name]
     """All else that changes the numbers, such as `flash_attention`."""
 
-    @property
-    def digest(self) -> str:
-        """What tells it from all others: 32 hexadecimal digits."""
-        return hashlib.blake2b(repr(self).encode(), digest_size=16).hexdigest()
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -221,8 +213,6 @@ class Report:
     """The reference, the control, then the candidates as they were asked for."""
     elapsed_s: Amount = 0.0
     """Of all runs that made this report."""
-    model_path: ModelPath = ""
-    """Where the model's file is, in a plan; empty where that is not known, or cannot be shown."""
     schema: Literal[2] = SCHEMA
 
     @property

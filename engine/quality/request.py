@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from engine.backends.base import Vocabulary
 from engine.builds import installed_build
@@ -23,7 +22,6 @@ from engine.quality.records import (
     Subject,
     check_same_subject,
 )
-from engine.quality.row_store import read_rows
 from engine.quality.scoring import KindOpener
 from engine.quality.summary import empty_report
 from engine.quality.texts import (
@@ -36,7 +34,7 @@ from engine.quality.texts import (
 )
 
 LABORATORY_CTX = 8192
-"""Longest text of a measurement that says nothing else: its contexts lie in memory side by side."""
+"""Longest text of a measurement that says nothing else: a group's contexts are open at once."""
 LEAST_LABORATORY_CTX = 64
 
 
@@ -56,8 +54,6 @@ class LaboratoryRequest:
     """Tokens after which texts are left out; None takes all."""
     earlier: Report | None = None
     """A report to go on with."""
-    rows_path: Path | None = None
-    """Where rows are kept until the measurement is complete."""
 
 
 def laboratory_of(
@@ -89,14 +85,12 @@ def laboratory_of(
         subject = _subject(model, configuration, plan, documents)
         report = request.earlier or empty_report(subject, documents)
         check_same_subject(report.subject, subject)
-        path = request.rows_path
-        rows = {} if path is None else read_rows(path, subject.digest)
     except EngineError:
         opener.close()
         raise
     refusal = _refusal(model, configuration, subject)
     notes = tuple(_notes(request, model, documents, n_ctx))
-    return Laboratory(opener, plan, documents, report, refusal, rows, path, notes)
+    return Laboratory(opener, plan, documents, report, refusal, notes)
 
 
 def _documents(

@@ -83,12 +83,6 @@ def gain_of(blocks: Sequence[Block]) -> PairedGain | None:
     return PairedGain(median(ranked), ranked[rank - 1], ranked[-rank], len(ranked), noise)
 
 
-def joint_block(parts: Sequence[tuple[float, Block]]) -> Block:
-    """The block of a turn that has so many tokens of each workload."""
-    a, b, c, d = (sum(n * block[place] for n, block in parts) for place in range(4))
-    return a, b, c, d
-
-
 def _rank(n: int) -> int:
     """From which ratio of either end on the interval begins, 1 is the outermost."""
     rank, tail = 1, 0.0

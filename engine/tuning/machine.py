@@ -39,12 +39,6 @@ class OutOfTimeError(EngineError):
     title = "The time is over"
 
 
-class TooShortError(EngineError):
-    """The model ended a reply before it could be timed."""
-
-    title = "A reply is too short"
-
-
 class EngineDiedError(EngineError):
     """The process of the runs ended by itself."""
 
@@ -72,7 +66,6 @@ class TimingMachine(Protocol):
 
         Raises:
             OutOfTimeError: the time was over; the process was ended.
-            TooShortError: the model ended its reply at once.
             EngineError: this configuration cannot run.
         """
         ...
@@ -85,7 +78,6 @@ class Order:
     configuration: Configuration
     work: Work
     limit_s: float
-    n_loaded: int
 
 
 class TimingProcess:
@@ -93,13 +85,11 @@ class TimingProcess:
 
     Args:
         log_path: Where the process writes what a crash says.
-        n_loaded: How often the weights fit into memory beside each other.
         waiting: Called several times a second while a run is waited for.
     """
 
-    def __init__(self, log_path: Path, n_loaded: int, waiting: Callable[[], None]) -> None:
+    def __init__(self, log_path: Path, waiting: Callable[[], None]) -> None:
         self._log_path = log_path
-        self._n_loaded = n_loaded
         self._waiting = waiting
         self._popen: Popen[bytes] | None = None
         self._connection: Connection[Order, Ran | EngineError] | None = None
@@ -109,7 +99,7 @@ class TimingProcess:
     ) -> Ran:
         connection = self._connection or self._start()
         try:
-            connection.send(Order(configuration, work, limit_s, self._n_loaded))
+            connection.send(Order(configuration, work, limit_s))
             while not connection.poll(POLL_S):
                 self._waiting()
                 if time.monotonic() >= until_s:

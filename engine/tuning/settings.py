@@ -4,19 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.configuration import Configuration
 from engine.memory.kv_cache import is_quantized
 
-WorkName = Literal["near", "prompt", "deep", "reply"]
-"""Writing in a short chat, reading, writing in a long chat, and whole replies with drafts."""
+WorkName = Literal["near", "prompt", "deep"]
+"""Decoding in a short chat, reading a prompt, decoding in a long chat."""
 
-TURN: Mapping[WorkName, float] = {"prompt": 512, "near": 256, "deep": 256, "reply": 256}
-"""Tokens by which a setting is judged that changes several: a turn reads 512 and writes 256."""
 NEAR_TOKENS = 32
 """Tokens in the cache when a short chat's writing is timed."""
 LEAST_DEEP, MOST_DEEP = 512, 2048
 LEAST_READ, MOST_READ = 16, 1024
-LEAST_REPLY, MOST_REPLY = 24, 64
 RUN_SHARE = 1 / 720
 """Of the whole time, what one run takes: 0.25 s of three minutes, so a block takes 1 s."""
 LEAST_RUN_S, MOST_RUN_S = 0.25, 2.0
@@ -24,7 +21,6 @@ DEEP_SHARE = 1 / 24
 """Of the whole time, what reading a long chat may take, which is timed after it."""
 MOST_CTX = MOST_DEEP + MOST_DEEP // 4 + MOST_READ + 256
 UBATCHES = (64, 128, 256, 512, 1024)
-LOOKUP_DRAFT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +31,9 @@ class Work:
     n_held: int
     """Tokens in the cache before the clock starts."""
     n_tokens: int = 0
-    """Tokens that are read, or most tokens of a reply; writing ends by time."""
+    """Tokens that are read; decoding ends by time."""
     seconds: float = 0.0
-    """How long is written."""
-    prompt: str = ""
-    """What is replied to."""
+    """How long tokens are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +43,8 @@ class Sizes:
     run_s: float
     n_prompt: int
     n_deep: int
-    n_reply: int
 
-    def work(self, name: WorkName, prompt: str = "") -> Work:
+    def work(self, name: WorkName) -> Work:
         """A workload of this size."""
         match name:
             case "near":
@@ -60,20 +53,17 @@ class Sizes:
                 return Work(name, self.n_deep, seconds=self.run_s)
             case "prompt":
                 return Work(name, NEAR_TOKENS, self.n_prompt)
-            case "reply":
-                return Work(name, 0, self.n_reply, prompt=prompt)
 
 
-FIRST_SIZES = Sizes(LEAST_RUN_S, LEAST_READ, LEAST_DEEP, LEAST_REPLY)
+FIRST_SIZES = Sizes(LEAST_RUN_S, LEAST_READ, LEAST_DEEP)
 """Before any speed is known."""
 
 
-def sizes_for(prompt_tps: float, decode_tps: float, budget_s: float, n_ctx: int) -> Sizes:
-    """Sizes for a machine that reads and writes so many tokens a second.
+def sizes_for(prompt_tps: float, budget_s: float, n_ctx: int) -> Sizes:
+    """Sizes for a machine that reads `prompt_tps` tokens a second.
 
     Args:
         prompt_tps: Tokens of a prompt that it reads a second.
-        decode_tps: Tokens that it writes a second.
         budget_s: Time for everything.
         n_ctx: Context of the runs.
     """
@@ -85,7 +75,6 @@ def sizes_for(prompt_tps: float, decode_tps: float, budget_s: float, n_ctx: int)
         n_deep=round(
             min(_within(prompt_tps * budget_s * DEEP_SHARE, LEAST_DEEP, MOST_DEEP), n_ctx // 2)
         ),
-        n_reply=round(_within(2 * decode_tps * run_s, LEAST_REPLY, MOST_REPLY)),
     )
 
 
@@ -103,13 +92,8 @@ class Scope:
     """Threads that kvchat begins with by itself: one for each core that others leave."""
     n_logical: int
     """Threads that the processor runs at once."""
-    n_layers: int
-    """Of the model, the output counting as one."""
-    has_gpu: bool
     has_flash_attention: bool
     """Whether the model can go either way."""
-    can_draft: bool
-    """Whether refuted tokens can be taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +119,7 @@ class Setting:
     """A setting, and what is tried for it; its candidates exclude each other."""
 
     name: str
-    works: tuple[WorkName, ...]
+    work: WorkName
     tried: Callable[[Configuration, Scope, Sizes], Tried]
     cost: str = ""
     """What taking one costs beside time; empty is nothing."""
@@ -175,50 +159,25 @@ def _ubatch(best: Configuration, sizes: Sizes) -> Tried:
     return {f"{n} tokens": {"n_ubatch": n} for n in UBATCHES if n <= most and n != now}
 
 
-def _drafts(best: Configuration, scope: Scope) -> Tried:
-    """No drafts, the automatic rule and a fixed look-up."""
-    now = best.speculation
-    auto = PredictorName.COMBINED if best.draft else PredictorName.SUFFIX
-    fixed = replace(now, predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED)
-    tried = {
-        "none": replace(now, predictor=PredictorName.OFF),
-        f"{auto}:auto": replace(now, predictor=auto, controller=ControllerName.AUTO),
-        f"lookup:fixed:{LOOKUP_DRAFT}": replace(fixed, n_draft=LOOKUP_DRAFT),
-    }
-    return {label: {"speculation": each} for label, each in tried.items() if scope.can_draft}
-
-
-def _gpu_layers(best: Configuration, scope: Scope) -> Tried:
-    """All layers, half of them and none; which of them fit is seen when they are loaded."""
-    now = -1 if best.n_gpu_layers >= scope.n_layers else best.n_gpu_layers
-    layers = {"all": -1, str(scope.n_layers // 2): scope.n_layers // 2, "none": 0}
-    return {label: {"n_gpu_layers": n} for label, n in layers.items() if scope.has_gpu and n != now}
-
-
 THREADS_COST = "a fixed number does not make room when other programs need a core"
 SETTINGS = (
     Setting(
-        "threads while writing", ("near",), lambda _, scope, __: _threads(scope, "n_threads"),
+        "threads while writing", "near", lambda _, scope, __: _threads(scope, "n_threads"),
         THREADS_COST,
     ),
     Setting(
-        "threads while reading", ("prompt",),
+        "threads while reading", "prompt",
         lambda _, scope, __: _threads(scope, "n_threads_batch"), THREADS_COST,
     ),
     Setting(
-        "flash attention", ("deep", "prompt"), lambda best, scope, _: _flash_attention(best, scope),
+        "flash attention", "deep", lambda best, scope, _: _flash_attention(best, scope),
         "without it drafted tokens round otherwise than single ones, so texts can differ at near "
         "ties, and the table of scores takes memory",
     ),
     Setting(
-        "ubatch", ("prompt",), lambda best, _, sizes: _ubatch(best, sizes),
+        "ubatch", "prompt", lambda best, _, sizes: _ubatch(best, sizes),
         "the compute buffer grows or shrinks with it: `kvchat plan` says by how much",
     ),
-    Setting("drafts", ("reply",), lambda best, scope, _: _drafts(best, scope)),
-    Setting(
-        "layers on the GPU", ("near", "prompt"), lambda best, scope, _: _gpu_layers(best, scope),
-        "the memory of the GPU: `kvchat plan` says how much",
-    ),
 )  # fmt: skip
-"""What is settled soonest comes first: threads change while the model runs, flash attention and
-ubatch take a new context, layers another load. Each is tried with the best settings so far."""
+"""The fastest to try come first: threads change while the model runs, flash attention and ubatch
+take a new context. Each is tried with the best settings so far."""

@@ -6,7 +6,7 @@ by turns, until each is decided (`engine.tuning.gain`) or the time is over.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -14,14 +14,13 @@ from typing import Literal
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.tuning.gain import Block, PairedGain, gain_of, joint_block, take_block
-from engine.tuning.machine import EngineDiedError, OutOfTimeError, TimingMachine, TooShortError
+from engine.tuning.gain import Block, PairedGain, gain_of, take_block
+from engine.tuning.machine import EngineDiedError, OutOfTimeError, TimingMachine
 from engine.tuning.settings import (
     FIRST_SIZES,
     MOST_CTX,
     NEAR_TOKENS,
     SETTINGS,
-    TURN,
     Scope,
     Setting,
     Sizes,
@@ -68,9 +67,7 @@ class TrialResult:
     verdict: Verdict
     reason: str
     gain: PairedGain | None
-    """Of a turn's tokens of the workloads; None where nothing was measured."""
-    parts: Mapping[WorkName, PairedGain]
-    """Of each workload alone."""
+    """None where nothing was measured."""
     changes: Mapping[str, object] = field(default_factory=dict)
     cost: str = ""
 
@@ -104,18 +101,16 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Series:
-    """The blocks of one candidate, by workload."""
+    """The blocks of one candidate."""
 
     trial: Trial
-    blocks: dict[WorkName, list[Block]]
+    blocks: list[Block] = field(default_factory=list)
     ended: tuple[Verdict, str] | None = None
     """A verdict without blocks and its reason: it failed, or is not tried."""
 
     @property
     def gain(self) -> PairedGain | None:
-        weights = [TURN[name] for name in self.blocks]
-        rows = zip(*self.blocks.values(), strict=False)
-        return gain_of([joint_block(list(zip(weights, row, strict=True))) for row in rows])
+        return gain_of(self.blocks)
 
     @property
     def is_over(self) -> bool:
@@ -130,7 +125,6 @@ class Tuner:
         start: The configuration at the start.
         scope: What is known of model and machine.
         machine: Takes times.
-        prompts: What drafts are measured on, one after the other.
         budget_s: Time for everything.
         until_s: When it is over, on the clock.
         tell: Called with what is measured and with each result.
@@ -143,7 +137,6 @@ class Tuner:
         start: Configuration,
         scope: Scope,
         machine: TimingMachine,
-        prompts: Sequence[str],
         *,
         budget_s: float,
         until_s: float,
@@ -164,7 +157,6 @@ class Tuner:
         )
         self._scope = scope
         self._machine = machine
-        self._prompts = tuple(prompts)
         self._budget_s = budget_s
         self._until_s = until_s
         self._tell = tell
@@ -192,7 +184,7 @@ class Tuner:
         self._keep(self.outcome)
         for setting in SETTINGS:
             trials = setting.trials(self._best, self._scope, self._sizes)
-            series = [_Series(trial, {name: [] for name in setting.works}) for trial in trials]
+            series = [_Series(trial) for trial in trials]
             if refusal := self._refusal(setting):
                 for each in series:
                     each.ended = "not tried", refusal
@@ -242,8 +234,8 @@ class Tuner:
             self._warm_up()
             self._tell(TuningProgress("the settings as they are"))
             prompt_s = self._of_best(FIRST_SIZES.work("prompt"))
-            near_s = self._of_best(FIRST_SIZES.work("near"))
-            self._sizes = sizes_for(1 / prompt_s, 1 / near_s, self._budget_s, self._best.n_ctx)
+            self._of_best(FIRST_SIZES.work("near"))
+            self._sizes = sizes_for(1 / prompt_s, self._budget_s, self._best.n_ctx)
             for name in START_WORKS:
                 self._of_best(self._sizes.work(name))
             for each in self._seconds.values():
@@ -279,52 +271,33 @@ class Tuner:
         """
         if self._preparing_s(setting) > self._left_s / 2:
             return
-        for works in self._turns(setting):
-            waiting = [each for each in series if not each.is_over]
-            if not waiting:
-                return
+        while waiting := [each for each in series if not each.is_over]:
             for each in waiting:
-                self._take_blocks(setting, each, works)
+                self._take_block(setting, each)
 
     def _preparing_s(self, setting: Setting) -> float:
         """Time until the first block: two contexts may read a long chat first."""
-        n_held = max(self._sizes.work(name).n_held for name in setting.works)
+        n_held = self._sizes.work(setting.work).n_held
         return 2 * n_held * median(self._seconds["prompt"]) if n_held > NEAR_TOKENS else 0.0
 
-    def _turns(self, setting: Setting) -> Iterator[list[Work]]:
-        """What each block times: the same again, or the next prompt."""
-        if setting.works == ("reply",):
-            for prompt in self._prompts:
-                yield [self._sizes.work("reply", prompt)]
-            return
-        works = [self._sizes.work(name) for name in setting.works]
-        n_held = max(work.n_held for work in works)  # cutting a long chat off would lose it
-        while True:
-            yield [replace(work, n_held=n_held) for work in works]
-
-    def _take_blocks(self, setting: Setting, each: _Series, works: Sequence[Work]) -> None:
-        self._tell(TuningProgress(setting.name, each.trial.label, _n_blocks(each), each.gain))
-        candidate = each.trial.of(self._best)
+    def _take_block(self, setting: Setting, each: _Series) -> None:
+        self._tell(TuningProgress(setting.name, each.trial.label, len(each.blocks), each.gain))
+        candidate, work = each.trial.of(self._best), self._sizes.work(setting.work)
         try:
-            blocks = [
-                take_block(partial(self._of_best, work), partial(self._of_other, candidate, work))
-                for work in works
-            ]
-        except TooShortError:
-            return
+            block = take_block(
+                partial(self._of_best, work), partial(self._of_other, candidate, work)
+            )
         except OutOfTimeError:
             raise
         except EngineError as error:
             each.ended = "failed", str(error)
-            return
-        for work, block in zip(works, blocks, strict=True):
-            each.blocks[work.name].append(block)
+        else:
+            each.blocks.append(block)
 
     def _of_best(self, work: Work) -> float:
         """A run of the best so far; what it takes is kept."""
         self._last_s = self._time(self._best, work)
-        if work == self._sizes.work(work.name, work.prompt):
-            self._seconds.setdefault(work.name, []).append(self._last_s)
+        self._seconds.setdefault(work.name, []).append(self._last_s)
         return self._last_s
 
     def _of_other(self, candidate: Configuration, work: Work) -> float:
@@ -355,7 +328,7 @@ class Tuner:
             self._compared.append(result)
             self._tell(result)
         if fastest is not None:
-            self._go_on_with(fastest)
+            self._go_on_with(setting, fastest)
 
     def _result(self, setting: Setting, each: _Series, fastest: _Series | None) -> TrialResult:
         gain = each.gain
@@ -366,12 +339,9 @@ class Tuner:
                 verdict, reason = "faster", f"{fastest.trial.label} is faster still"
             elif reason := self._refusal(setting):
                 verdict = "faster"
-        parts = {name: gain_of(blocks) for name, blocks in each.blocks.items()}
         return TrialResult(
-            setting.name, each.trial.label, verdict, reason, gain,
-            {name: part for name, part in parts.items() if part is not None},
-            each.trial.changes, setting.cost,
-        )  # fmt: skip
+            setting.name, each.trial.label, verdict, reason, gain, each.trial.changes, setting.cost
+        )
 
     def _refusal(self, setting: Setting) -> str:
         """Why no number of threads is tried or taken: kvchat follows other programs by itself."""
@@ -382,16 +352,11 @@ class Tuner:
             "which kvchat follows by itself; close them and tune again for a fixed number"
         )
 
-    def _go_on_with(self, fastest: _Series) -> None:
+    def _go_on_with(self, setting: Setting, fastest: _Series) -> None:
         """Compare the next settings with these, and know how fast they are."""
         self._best = fastest.trial.of(self._best)
-        n_held = max(self._sizes.work(name).n_held for name in fastest.blocks)
-        measured = {
-            name: [seconds for block in blocks for seconds in block[1:3]]
-            for name, blocks in fastest.blocks.items()
-            if self._sizes.work(name).n_held == n_held  # a prompt after a long chat is another one
-        }
-        before, self._seconds = self._seconds, measured
+        measured = [seconds for block in fastest.blocks for seconds in block[1:3]]
+        before, self._seconds = self._seconds, {setting.work: measured}
         self._within_time(self._measure_rest)
         self._seconds = {**before, **self._seconds}
 
@@ -411,10 +376,6 @@ def _verdict(each: _Series, gain: PairedGain | None) -> tuple[Verdict, str]:
     if gain.is_faster:
         return "taken", ""
     return "not faster", "" if gain.is_slower else f"a gain counts from {gain.least:.2f} on"
-
-
-def _n_blocks(each: _Series) -> int:
-    return min(map(len, each.blocks.values()))
 
 
 def _speeds(seconds: Mapping[WorkName, Sequence[float]]) -> dict[WorkName, float]:

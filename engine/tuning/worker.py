@@ -21,13 +21,10 @@ from engine.backends.base import Backend, Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LoadedModel
-from engine.configuration import Configuration, SpeculationSettings
+from engine.configuration import Configuration
 from engine.errors import DecodeAborted, EngineError
-from engine.events import Finished
 from engine.generation.cpu_load import ProcessorLoad
-from engine.load import LoadedSession, load_session
-from engine.requests import Cancellation, GenerationRequest, Message
-from engine.tuning.machine import Order, Ran, TooShortError
+from engine.tuning.machine import Order, Ran
 
 TEXT = (
     "The harbour town had three bakeries, and each of them claimed to be the oldest: the first by "
@@ -36,8 +33,6 @@ TEXT = (
     "keeper of the archive, who found an old letter with the seal of a king from far away. "
 )
 LEAST_STEPS, MOST_STEPS = 2, 256
-LEAST_REPLY = 8
-"""Tokens under which a reply is too short to time: the model ended it."""
 N_CONTEXTS = 2
 
 
@@ -49,74 +44,28 @@ class _Context(NamedTuple):
 
 
 class _Contexts:
-    """Contexts and sessions over weights that are loaded once; the ones used last stay open."""
+    """Contexts over weights that are loaded once; the ones used last stay open."""
 
     def __init__(self) -> None:
         self._log = NativeLog()
-        self._weights: dict[int, LoadedModel] = {}
-        """By layers on the GPU: nothing else that is tried needs another load."""
-        self._opened: dict[tuple[bool, Configuration], _Context | LoadedSession] = {}
-        self.n_loaded = 1
+        self._weights: LoadedModel | None = None
+        self._opened: dict[Configuration, _Context] = {}
 
     def context(self, configuration: Configuration) -> "_Context":
-        """A context for writing and reading."""
-        found = self._found(configuration, is_session=False)
-        if found is None:
-            weights = self._loaded(configuration)
-            backend = LlamaCppBackend(configuration, self._log, model=weights)
-            found = _Context(backend, backend.open())
-            self._opened[False, _key(configuration)] = found
-        assert isinstance(found, _Context)
-        return found
-
-    def session(self, configuration: Configuration) -> LoadedSession:
-        """A session for whole replies, with the drafts of the configuration."""
-        found = self._found(configuration, is_session=True)
-        if found is None:
-            found = load_session(configuration, weights=self._loaded(configuration))
-            self._opened[True, _key(configuration)] = found
-        assert isinstance(found, LoadedSession)
-        found.session.set_speculation(configuration.speculation)
-        return found
-
-    def _found(
-        self, configuration: Configuration, *, is_session: bool
-    ) -> "_Context | LoadedSession | None":
-        key = is_session, _key(configuration)
+        """A context for decoding and reading."""
+        # Threads change while a context is open.
+        key = replace(configuration, n_threads=None, n_threads_batch=None)
         found = self._opened.pop(key, None)
-        if found is not None:
-            self._opened[key] = found  # used last
-        else:
+        if found is None:
             while len(self._opened) >= N_CONTEXTS:
-                self._close(next(iter(self._opened)))
+                self._opened.pop(next(iter(self._opened))).backend.close()
+            if self._weights is None:
+                self._weights = LoadedModel(configuration, self._log)
+                self._weights.take()  # it stays while no context is open
+            backend = LlamaCppBackend(configuration, self._log, model=self._weights)
+            found = _Context(backend, backend.open())
+        self._opened[key] = found  # used last
         return found
-
-    def _loaded(self, configuration: Configuration) -> LoadedModel:
-        weights = self._weights.pop(configuration.n_gpu_layers, None)
-        while weights is None and len(self._weights) >= self.n_loaded:
-            oldest = next(iter(self._weights))
-            for key in [key for key in self._opened if key[1].n_gpu_layers == oldest]:
-                self._close(key)
-            self._weights.pop(oldest).release()
-        if weights is None:
-            weights = LoadedModel(configuration, self._log)
-            weights.take()  # it stays while no context is open
-        self._weights[configuration.n_gpu_layers] = weights
-        return weights
-
-    def _close(self, key: tuple[bool, Configuration]) -> None:
-        opened = self._opened.pop(key)
-        if isinstance(opened, _Context):
-            opened.backend.close()
-        else:
-            opened.session.close()
-
-
-def _key(configuration: Configuration) -> Configuration:
-    """A configuration without what changes while its context is open."""
-    return replace(
-        configuration, n_threads=None, n_threads_batch=None, speculation=SpeculationSettings()
-    )
 
 
 class TimingWorker:
@@ -134,7 +83,6 @@ class TimingWorker:
                 order = self._connection.recv()
             except (EOFError, OSError):
                 os._exit(0)  # native threads must not outlive what they work for
-            self._contexts.n_loaded = order.n_loaded
             answer: Ran | EngineError
             try:
                 seconds = self._seconds(order)
@@ -147,8 +95,6 @@ class TimingWorker:
     def _seconds(self, order: Order) -> float:
         """Open what is missing, then time the run."""
         configuration, work = order.configuration, order.work
-        if work.name == "reply":
-            return _reply(self._contexts.session(configuration), order)
         backend, sequence = self._contexts.context(configuration)
         n_threads = configuration.n_threads or 1
         is_read = work.name == "prompt"
@@ -203,30 +149,6 @@ def _write(backend: Backend, sequence: Sequence, tokens: list[int], order: Order
             if n_done >= LEAST_STEPS and is_time:
                 break
     return (time.perf_counter() - began_s) / max(n_done, 1)
-
-
-def _reply(loaded: LoadedSession, order: Order) -> float:
-    """Seconds for each token of a greedy reply, the prompt apart."""
-    work, has_template = order.work, loaded.loaded.has_chat_template
-    request = GenerationRequest(
-        messages=(Message("user", work.prompt),) if has_template else (),
-        raw_prompt=None if has_template else work.prompt,
-        max_tokens=work.n_tokens,
-        seed=1,
-    )
-    cancellation = Cancellation()
-    timer = threading.Timer(order.limit_s, cancellation.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        *_, finished = loaded.session.generate(request, cancellation)
-    finally:
-        timer.cancel()
-    assert isinstance(finished, Finished)
-    n_emitted = finished.stats.n_emitted or 0
-    if n_emitted < LEAST_REPLY and not cancellation.is_cancelled:
-        raise TooShortError(f"the reply ended after {n_emitted} tokens")
-    return finished.stats.decode_s / n_emitted if n_emitted else order.limit_s
 
 
 @contextmanager

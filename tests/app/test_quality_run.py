@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.quality.run import MeasurementRun, earlier_report, report_path, rows_path
+from app.quality.run import MeasurementRun, earlier_report, report_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
 from engine.quality.laboratory import (
@@ -76,41 +76,17 @@ def keep(path: Path, report: Report) -> None:
     write_report(path, report)
 
 
-def test_rows_of_a_report_that_goes_on_in_another_file_go_with_it(path: Path) -> None:
-    keep(path, HALF)
-    rows_path(path).write_text("rows")
-    other = path.with_name("other.json")
-    with MeasurementRun(other, Told()) as run:
-        run.take_rows(path)
-        assert rows_path(other).read_text() == rows_path(path).read_text() == "rows"
-    with MeasurementRun(path, Told()) as run:
-        run.take_rows(path)
-        run.take_rows(path.with_name("none.json"))
-    assert rows_path(path).read_text() == "rows"
-
-
-def test_the_report_grows_in_its_file_and_the_rows_go_with_the_last_event(path: Path) -> None:
+def test_the_report_grows_in_its_file(path: Path) -> None:
     told = Told((ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True)))
     with MeasurementRun(path, told) as run:
         run.go_on(REQUEST)
-        rows_path(path).write_text("rows")
         next(run)
         assert read_report(path) == HALF
-        assert (run.is_complete, rows_path(path).exists()) == (None, True)
+        assert run.is_complete is None
         next(run)
     assert (run.report, run.is_complete) == (WHOLE, True)
     assert sorted(each.name for each in path.parent.iterdir()) == ["report.json"]
-    assert told.asked[0].rows_path == rows_path(path)
     assert told.n_closed == 1
-
-
-def test_a_stopped_run_keeps_its_rows(path: Path) -> None:
-    with MeasurementRun(path, Told((LaboratoryFinished(HALF, is_complete=False),))) as run:
-        run.go_on(REQUEST)
-        rows_path(path).write_text("rows")
-        list(run)
-    assert run.is_complete is False
-    assert rows_path(path).exists()
 
 
 def test_nobody_else_writes_the_report_of_a_run(path: Path) -> None:

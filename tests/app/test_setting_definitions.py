@@ -73,7 +73,6 @@ def test_what_is_typed_becomes_a_value_of_the_file(
         ("cache.warm", "plenty", "no size"),
         ("ui.animation", "wild", "full, basic, none"),
         ("engine.n_ctx", "3", "auto, or 16 or more"),
-        ("cache_policy.headroom", "0", "above 0, to 1"),
     ],
 )
 def test_what_cannot_be_says_what_can(name: str, text: str, says: str) -> None:

@@ -16,8 +16,6 @@ from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.startup import Services
 from app.tuning import default_name
-from engine.configuration import Configuration
-from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset, made_preset
@@ -151,25 +149,6 @@ def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
     assert "# mine" in mine.read_text()
     tune(bench, "tiny", "--write", "other")
     assert find_preset("other", paths.presets_dir()).flash_attention == "off"
-
-
-def test_all_layers_on_a_gpu_are_a_word_of_the_preset(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths.presets_dir().mkdir(parents=True)
-    (paths.presets_dir() / "cpu.toml").write_text(
-        'name = "cpu"\nmodel = "tiny"\nn_gpu_layers = 0\n'
-    )
-    devices = Device("GPU 0", "gpu", 8 << 30, 8 << 30), Device("CPU", "cpu", 8 << 30, 8 << 30)
-    monkeypatch.setattr("app.tuning.usable_devices", lambda: devices)
-
-    def offloaded(configuration: Configuration, workload: str) -> float:
-        return 1.0 if configuration.n_gpu_layers == 0 else 4.0 + (configuration.n_gpu_layers < 0)
-
-    code, out, _ = tune(FakeMachine(offloaded), "--preset", "cpu")
-    assert code == 0
-    assert "layers on the GPU" in out
-    assert find_preset("tuned cpu", paths.presets_dir()).n_gpu_layers == "all"
 
 
 def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import click
 import httpx
-import numpy as np
 from PIL.Image import linear_gradient
 
 from app.batch import ResultsFile, read_requests
@@ -41,7 +40,7 @@ from engine.backends.server.served_reply import ServedReply
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_store import SnapshotStore
 from engine.cache.state_table import TABLE
-from engine.configuration import Configuration, KVTypes
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.grammar.source import read_grammar
 from engine.images import READ, read_image
@@ -70,9 +69,7 @@ from engine.presets.preset import read_preset
 from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
-from engine.quality.metrics import ROW
 from engine.quality.records import read_report, report_json
-from engine.quality.row_store import RowKey, read_rows, write_rows
 from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
@@ -279,19 +276,6 @@ def _quality(data: bytes) -> Iterator[str]:
     yield from (text.name for text in report.texts)
     for each in report.measurements:
         yield f"{each.kind}{each.cost and each.cost.held_per_token}{each.scores.kl_mean.value + 1}"
-
-
-def _quality_rows(data: bytes) -> Iterator[str]:
-    yield from (
-        f"{key}{rows['kl'].sum()}" for key, rows in read_rows(_file(data, "rows"), "s").items()
-    )
-
-
-def _quality_rows_seed() -> bytes:
-    path = _folder() / "rows-seed"
-    key = RowKey("candidate", KVTypes("q8_0", "q8_0"), 0)
-    write_rows(path, "s", {key: np.zeros(3, dtype=ROW)})
-    return path.read_bytes()
 
 
 def _batch(data: bytes) -> Iterator[str]:
@@ -624,7 +608,6 @@ READERS = [
     _texts("prompts of a benchmark", _prompts, PROMPTS),
     _texts("results of a benchmark", _results, _results_seed),
     _texts("report of cache quality", _quality, lambda: report_json(made_report()).encode()),
-    _texts("rows of cache quality", _quality_rows, _quality_rows_seed),
     _texts("text to measure a cache on", _text, ATTACHED),
     _texts("results of a batch that goes on", _done, DONE),
     _texts("LM Studio's settings", _folders_of_others, FOLDERS),

@@ -19,7 +19,6 @@ from engine.backends.torch.model import (
     Linear,
     RMSNorm,
     Rope,
-    SlicedLinear,
     StateSpace,
     StateSpaceBlock,
     Transformer,
@@ -156,9 +155,8 @@ class _Assembly:
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    kinds = {torch.float16: HalfLinear, torch.float32: SlicedLinear}
-    kind = kinds.get(weight.dtype, Linear) if weight.device.type == "cpu" else Linear
-    return kind(weight, bias)
+    is_half = weight.dtype == torch.float16 and weight.device.type == "cpu"
+    return (HalfLinear if is_half else Linear)(weight, bias)
 
 
 def _as_neighbours(rows: Tensor, n_turned: int, head_dim: int) -> Tensor:

@@ -15,7 +15,6 @@ from engine.backends.torch.assembly import assemble
 from engine.backends.torch.caches.base import CacheRoom, storage_bytes
 from engine.backends.torch.caches.dense import DenseCache
 from engine.backends.torch.caches.kinds import make_caches, make_pool
-from engine.backends.torch.caches.paged import BlockPrefixes, BlockTable
 from engine.backends.torch.caches.recurrent import RecurrentCache
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache
 from engine.backends.torch.decode_plan import DecodePlan
@@ -97,7 +96,7 @@ class TorchBackend(BaseBackend):
         self.notes: tuple[str, ...] = ()
         self._kind = cache_kind(configuration, TYPE_NAMES[self._dtype])
         span = cache_span(configuration, TYPE_NAMES[self._dtype])
-        self.shares_cells, self.n_ctx = span.is_shared, span.n_ctx
+        self.n_ctx = span.n_ctx
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
         self.n_sequences = configuration.n_slots
         self.n_batch = configuration.n_batch_of_kvchat
@@ -109,13 +108,10 @@ class TorchBackend(BaseBackend):
         self._stop: Event = Event() if like is None else like._stop
         self.opened: dict[int, TorchSequence] = {}
         """The sequences that are open, by their numbers."""
-        self.prefixes: BlockPrefixes | None = None
-        """Beginnings of earlier lines in blocks of the sequences' pool."""
         self.fixed: FixedSteps | None = None
         """Decodes a few tokens of one sequence, where the caches have fixed shapes."""
         self._trace: CacheTrace | None = None
         self._caches: list[list[LayerCache]] = []
-        self._tables: list[BlockTable | None] = []
         self.can_slice = False
         attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
         self.read_bytes = read_bytes(self._kind, attention, span)
@@ -171,38 +167,33 @@ class TorchBackend(BaseBackend):
         sequences = [_own(step) for step in steps]
         for step, sequence in zip(steps, sequences, strict=True):
             check_cells(step.n_tokens, len(sequence.tokens), self.n_ctx)
-        lines = [
-            NewTokens(one.caches, step.n_tokens, len(step.tokens))
-            for step, one in zip(steps, sequences, strict=True)
-        ]
-        tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
+        forwards = []
         try:
-            rows = self._logits(tokens, lines, sequences[0].number)
+            for step, sequence in zip(steps, sequences, strict=True):
+                forwards.append(Forward(self._logits(step, sequence)))
         except (EngineError, RuntimeError, IndexError) as error:
             for sequence in sequences:
                 sequence.roll_back()
             if isinstance(error, EngineError):
                 raise
+            n_tokens = sum(step.n_tokens for step in steps)
             raise DecodeError(
-                f"torch could not decode {len(tokens)} tokens: {_reason(error)}"
+                f"torch could not decode {n_tokens} tokens: {_reason(error)}"
             ) from error
-        forwards, start = [], 0
         for step, sequence in zip(steps, sequences, strict=True):
             sequence.commit((*step.unread, *step.tokens))
-            end = start + len(step.tokens)
-            forwards.append(Forward(rows[start:end]))
-            start = end
         return forwards
 
-    def _logits(self, tokens: Sequence[int], lines: Sequence[NewTokens], number: int) -> Logits:
-        """Decode the tokens of lines, the first of which is that of sequence `number`."""
+    def _logits(self, step: Step, sequence: TorchSequence) -> Logits:
+        tokens = (*step.unread, *step.tokens)
+        new = NewTokens(sequence.caches, step.n_tokens, len(step.tokens))
         with torch.inference_mode(), quickest_products(len(tokens)):
             at = torch.tensor([tokens], device=self._device)
             logits = None
-            if self.fixed is not None and len(lines) == 1:
-                logits = self.fixed.take(at, lines[0], number)
+            if self.fixed is not None:
+                logits = self.fixed.take(at, new, sequence.number)
             if logits is None:
-                logits = self.model.forward(at, lines, self._plan)
+                logits = self.model.forward(at, new, self._plan)
             rows: Logits = logits[0].float().cpu().numpy()
             return rows
 
@@ -214,7 +205,7 @@ class TorchBackend(BaseBackend):
         """
         number = free_number(self.opened, self.n_sequences)
         if number is not None:
-            sequence = TorchSequence(self, number, self._caches[number], self._tables[number])
+            sequence = TorchSequence(self, number, self._caches[number])
             self.opened[number] = sequence
             return sequence
         self.opened[0].crop(0)
@@ -250,8 +241,8 @@ class TorchBackend(BaseBackend):
             sequence.close()
         if self._trace is not None:
             self._trace.close()
-        self._model = self.fixed = self.prefixes = None
-        self._caches, self._tables = [], []
+        self._model = self.fixed = None
+        self._caches = []
         self.vocabulary.close()
         self._text.release()
         self._text = None
@@ -332,16 +323,12 @@ class TorchBackend(BaseBackend):
         recurrent = [each.states for each in shape.layers if isinstance(each, StateSpaceShape)]
         pool = None
         if self._kind.is_paged and attention:
-            pool = make_pool(
-                attention, room, n_sequences=self.n_sequences, is_shared=self.shares_cells
-            )
-            self.prefixes = BlockPrefixes(pool, n_most=pool.n_blocks)
+            pool = make_pool(attention, room, n_sequences=self.n_sequences)
         states = replace(room, dtype=_state_dtype(configuration)) if recurrent else room
         for _ in range(self.n_sequences):
             table = None if pool is None else pool.open()
             caches = make_caches(self._kind, attention, room, table)
             self.can_slice = all(isinstance(each, DenseCache) for each in caches) and not recurrent
-            self._tables.append(table)
             self._caches.append(
                 [*caches, *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent)]
             )

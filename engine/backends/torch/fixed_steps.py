@@ -50,8 +50,8 @@ class FixedPass(ForwardPass):
             n_rows: Of the cache, that attention is given.
         """
         n_tokens = positions.shape[0]
-        self.lines = [NewTokens(caches, n_tokens=n_tokens, n_rows=n_tokens)]
-        self.spans, self.positions = [slice(0, n_tokens)], [positions]
+        self.new = NewTokens(caches, n_tokens=n_tokens, n_rows=n_tokens)
+        self.positions = positions
         self._plan = None
         self._n_rows = n_rows
         self._turns = {rope: table.index_select(0, positions) for rope, table in tables.items()}
@@ -59,11 +59,11 @@ class FixedPass(ForwardPass):
 
     def append(self, cache: KVCache, keys: Tensor, values: Tensor) -> KVState:
         assert isinstance(cache, DenseCache)
-        return cache.put(keys, values, self.positions[0], self._n_rows)
+        return cache.put(keys, values, self.positions, self._n_rows)
 
-    def mask(self, index: int, held: KVState, window: int | None) -> Tensor:
+    def mask(self, held: KVState, window: int | None) -> Tensor:
         if window not in self._seen:  # every layer gives rows of all positions
-            self._seen[window] = held.mask(self.positions[index], window)
+            self._seen[window] = held.mask(self.positions, window)
         return self._seen[window]
 
 

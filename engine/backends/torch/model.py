@@ -7,11 +7,9 @@ Qwen 3 and Gemma 3 norm queries and keys (arXiv 2505.09388, 2503.19786); Gemma 3
 gives too, and most of its layers see a sliding window. Mamba (Gu and Dao 2023, arXiv 2312.00752)
 has a state in place of keys and values.
 
-Shapes: `batch` sequences of one length side by side, `n` tokens; a forward has the tokens of
-several *lines* one after the other, whose lengths may differ.
+Shapes: `batch` sequences of one length side by side, `n` tokens.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
@@ -55,31 +53,6 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
-
-
-MOST_SLICED_ROWS = 16
-"""Rows that are multiplied slice by slice with float32 weights on a processor."""
-MOST_SLICES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class SlicedLinear(Linear):
-    """`Linear` with float32 weights on a processor, a few rows at once with slices of the outputs.
-
-    torch 2.13 computes such a product in one thread, at 17 GB/s on an EPYC with AVX-512 (10 for
-    two to eight rows). As a batch of products, one a slice, it takes all threads and other kernels:
-    43 GB/s of 55 for one row, 39 for two to four.
-    """
-
-    def __call__(self, x: Tensor) -> Tensor:
-        rows, (n_outputs, n_inputs) = x.reshape(-1, x.shape[-1]), self.weight.shape
-        n_slices = math.gcd(n_outputs, MOST_SLICES)
-        if rows.shape[0] > MOST_SLICED_ROWS or n_slices == 1:
-            return functional.linear(x, self.weight, self.bias)
-        slices = self.weight.view(n_slices, -1, n_inputs)
-        made = torch.bmm(slices, rows.t().expand(n_slices, -1, -1))
-        joined = made.view(n_outputs, -1).t().contiguous().view(*x.shape[:-1], n_outputs)
-        return joined if self.bias is None else joined + self.bias
 
 
 MOST_SINGLE_ROWS = 8
@@ -151,42 +124,31 @@ def rotate(heads: Tensor, turns: Tensor) -> Tensor:
 
 
 class ForwardPass:
-    """What the layers of one forward share: whose tokens are where, and at which positions."""
+    """What the layers of one forward share: the tokens' caches and positions."""
 
     def __init__(
-        self,
-        lines: Sequence[NewTokens],
-        device: torch.device,
-        plan: DecodePlan | None = None,
+        self, new: NewTokens, device: torch.device, plan: DecodePlan | None = None
     ) -> None:
-        self.lines = lines
+        self.new = new
         self._plan = plan
-        self._starts = [line.caches[0].length for line in lines]
-        ends = torch.tensor([line.n_tokens for line in lines]).cumsum(0).tolist()
-        self.spans = [
-            slice(end - line.n_tokens, end) for line, end in zip(lines, ends, strict=True)
-        ]
-        """Of each line: its tokens in the batch."""
-        self.positions = [
-            torch.arange(start, start + line.n_tokens, device=device)
-            for line, start in zip(lines, self._starts, strict=True)
-        ]
-        """Of each line: `[n_tokens]` int64."""
+        self._start = new.caches[0].length
+        self.positions = torch.arange(self._start, self._start + new.n_tokens, device=device)
+        """`[n_tokens]` int64"""
         self._turns: dict[Rope, Tensor] = {}
-        self._masks: dict[tuple[int, int | None], tuple[Tensor, Tensor]] = {}
+        self._masks: dict[int | None, tuple[Tensor, Tensor]] = {}
 
     def turns(self, rope: Rope) -> Tensor:
         """Cosines and sines of all tokens, `[n, 1, head_dim / 2, 2]`."""
         known = self._turns.get(rope)
         if known is None:
-            known = self._turns[rope] = rope.turns(torch.cat(self.positions))
+            known = self._turns[rope] = rope.turns(self.positions)
         return known
 
     def attend(self, layer: int, shape: AttentionShape, heads: "Heads") -> Tensor:
-        """What the tokens read of their lines, which hold them from now on.
+        """What the tokens read of their cache, which holds them from now on.
 
         Args:
-            layer: Whose caches.
+            layer: Whose cache.
             shape: Of its attention.
             heads: Queries, keys and values of all tokens.
 
@@ -194,44 +156,37 @@ class ForwardPass:
             `[batch, n, n_heads * head_dim]`
         """
         queries, keys, values = heads
-        seen = []
-        for index, span in enumerate(self.spans):
-            cache = self.lines[index].caches[layer]
-            assert not isinstance(cache, RecurrentCache)
-            held = self.append(
-                cache, keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2)
-            )
-            seen.append(self.read(index, queries[:, span], held, shape))
-        return seen[0] if len(seen) == 1 else torch.cat(seen, dim=1)
+        cache = self.new.caches[layer]
+        assert not isinstance(cache, RecurrentCache)
+        held = self.append(cache, keys.transpose(1, 2), values.transpose(1, 2))
+        return self.read(queries, held, shape)
 
     def append(self, cache: KVCache, keys: Tensor, values: Tensor) -> KVState:
-        """What a line holds with new keys and values, `[batch, n_kv_heads, n, head_dim]`."""
+        """What a cache holds with new keys and values, `[batch, n_kv_heads, n, head_dim]`."""
         return cache.update(keys, values)
 
-    def read(self, index: int, queries: Tensor, held: KVState, shape: AttentionShape) -> Tensor:
-        """What the queries of a line read, `[batch, n, n_heads * head_dim]`."""
+    def read(self, queries: Tensor, held: KVState, shape: AttentionShape) -> Tensor:
+        """What the queries read, `[batch, n, n_heads * head_dim]`."""
         if self._plan is None:
-            mask = self.mask(index, held, shape.cache.window)
-            return attend(queries, held, mask, shape.scale)
+            return attend(queries, held, self.mask(held, shape.cache.window), shape.scale)
         parts = []
-        for rows, window in self._plan.chunks(self._starts[index], queries.shape[1]):
+        for rows, window in self._plan.chunks(self._start, queries.shape[1]):
             windows = (each for each in (shape.cache.window, window) if each is not None)
-            mask = held.mask(self.positions[index][rows], min(windows, default=None))
+            mask = held.mask(self.positions[rows], min(windows, default=None))
             parts.append(attend(queries[:, rows], held, mask, shape.scale))
         return torch.cat(parts, dim=1)
 
-    def mask(self, index: int, held: KVState, window: int | None) -> Tensor | None:
-        """What the tokens of a line see, `[n_tokens, n_held]` bool; None where all see all."""
-        queries, n_held = self.positions[index], held.positions.shape[0]
+    def mask(self, held: KVState, window: int | None) -> Tensor | None:
+        """What the tokens see, `[n_tokens, n_held]` bool; None where all see all."""
+        queries, n_held = self.positions, held.positions.shape[0]
         if held.seen is not None:
             return held.mask(queries, window)
-        n_after = self.lines[index].caches[0].length
-        is_whole = queries.shape[0] == 1 and n_held == n_after
+        is_whole = queries.shape[0] == 1 and n_held == self.new.caches[0].length
         if is_whole and (window is None or n_held <= window):
             return None
-        known = self._masks.get((index, window))
+        known = self._masks.get(window)
         if known is None or not torch.equal(known[0], held.positions):
-            known = self._masks[index, window] = held.positions, held.mask(queries, window)
+            known = self._masks[window] = held.positions, held.mask(queries, window)
         return known[1]
 
 
@@ -393,16 +348,12 @@ class StateSpace:
 
     def __call__(self, x: Tensor, forward: ForwardPass, layer: int) -> Tensor:
         inner, gate = self.inputs(x).chunk(2, dim=-1)
-        made = []
-        for line, span in zip(forward.lines, forward.spans, strict=True):
-            cache = line.caches[layer]
-            assert isinstance(cache, RecurrentCache)
-            made.append(self._scan(inner[:, span], cache))
-        y = made[0] if len(made) == 1 else torch.cat(made, dim=1)
-        return self.out(y * functional.silu(gate))
+        cache = forward.new.caches[layer]
+        assert isinstance(cache, RecurrentCache)
+        return self.out(self._scan(inner, cache) * functional.silu(gate))
 
     def _scan(self, inner: Tensor, cache: RecurrentCache) -> Tensor:
-        """What the tokens of a line give, `[batch, n, d_inner]`."""
+        """What the tokens give, `[batch, n, d_inner]`."""
         n_past = self.shape.d_conv - 1
         convolved, hidden = cache.state()
         new = inner.transpose(1, 2).to(convolved.dtype)
@@ -459,21 +410,19 @@ class Transformer:
         """Bytes of the weights; what is used twice lies in memory once."""
         return storage_bytes(_tensors(self))
 
-    def forward(
-        self, tokens: Tensor, lines: Sequence[NewTokens], plan: DecodePlan | None = None
-    ) -> Tensor:
-        """Decode the tokens of several lines, one after the other, in one batch.
+    def forward(self, tokens: Tensor, new: NewTokens, plan: DecodePlan | None = None) -> Tensor:
+        """Decode tokens of a sequence.
 
         Args:
-            tokens: `[batch, n]` int64: those of the first line, then those of the second.
-            lines: Whose they are; their caches then hold them too.
+            tokens: `[batch, n]` int64.
+            new: Whose they are; the caches then hold them too.
             plan: What each token sees; None is all that the model was trained to see.
 
         Returns:
-            Logits `[batch, n_rows, n_vocab]` of the rows that the lines ask for, in the type of the
+            Logits `[batch, n_rows, n_vocab]` of the rows that are asked for, in the type of the
             weights.
         """
-        return self.through(tokens, ForwardPass(lines, self.device, plan))
+        return self.through(tokens, ForwardPass(new, self.device, plan))
 
     def through(self, tokens: Tensor, forward: ForwardPass) -> Tensor:
         """As `forward`, where it is known already what its layers share."""
@@ -484,14 +433,10 @@ class Transformer:
             if not torch.compiler.is_compiling():
                 self.check()
             x = block(x, forward, layer)
-        rows = [
-            x[:, span.stop - line.n_rows : span.stop]
-            for line, span in zip(forward.lines, forward.spans, strict=True)
-            if line.n_rows
-        ]
-        if not rows:
+        n_rows = forward.new.n_rows
+        if not n_rows:
             return x.new_empty((tokens.shape[0], 0, self.output.weight.shape[0]))
-        logits = self.output(self.norm(rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)))
+        logits = self.output(self.norm(x[:, -n_rows:]))
         if self.shape.softcap:
             logits = self.shape.softcap * torch.tanh(logits / self.shape.softcap)
         return logits

@@ -3,12 +3,9 @@
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
 
-from engine.backends.base import Sequence
 from engine.backends.defaults import BaseSequence, State, check_cells
-from engine.backends.torch.caches.paged import BlockTable
 from engine.backends.torch.model import LayerCache
 from engine.backends.torch.state import SavedTokens, join
-from engine.configuration import MAX_DRAFT
 from engine.errors import CropUnsupportedError, EngineError, StateError
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ class TorchSequence(BaseSequence):
         backend: "TorchBackend",
         number: int,
         caches: list[LayerCache],
-        table: BlockTable | None = None,
     ) -> None:
         """An empty sequence.
 
@@ -34,13 +30,10 @@ class TorchSequence(BaseSequence):
             backend: Who opened it.
             number: Of the sequence.
             caches: Of its layers.
-            table: Of its blocks, where they come from a pool.
         """
         super().__init__(backend)
         self.number = number
         self.caches = caches
-        self._table = table
-        self._prefixes = backend.prefixes
 
     def can_crop(self, length: int) -> bool:
         if length in (0, len(self._tokens)):
@@ -54,8 +47,6 @@ class TorchSequence(BaseSequence):
                 "a layer no longer has what that needs; start again from 0"
             )
         if length < len(self._tokens):
-            if len(self._tokens) - length > MAX_DRAFT:
-                self._keep_blocks()
             for cache in self.caches:
                 cache.crop(length)
             del self._tokens[length:]
@@ -83,37 +74,9 @@ class TorchSequence(BaseSequence):
             raise
         self._tokens = list(tokens)
 
-    def copy(self, source: Sequence, length: int) -> None:
-        theirs = source._table if isinstance(source, TorchSequence) else None
-        if self._table is None or theirs is None or not self._backend.shares_cells:
-            raise StateError(
-                "these sequences share no cells: save one and load it, or take the cache kind "
-                "paged with a context that is shared (kv_unified)"
-            )
-        if not source.can_crop(length):
-            raise CropUnsupportedError(
-                f"the cache holds {len(source.tokens)} tokens: its first {length} are not there"
-            )
-        tokens = list(source.tokens[:length])
-        self._keep_blocks()
-        self._table.adopt(theirs.blocks[: -(-length // theirs.pool.block_size)], length)
-        self._tokens = tokens
-
-    def n_regainable(self, tokens: Tokens[int]) -> int:
-        return 0 if self._prefixes is None else self._prefixes.n_known(tokens)
-
-    def regain(self, tokens: Tokens[int]) -> int:
-        if self._prefixes is None or self._table is None:
-            return len(self._tokens)
-        if self._prefixes.n_known(tokens) > len(self._tokens):
-            self._keep_blocks()
-            self._tokens = list(tokens[: self._prefixes.match(tokens, self._table)])
-        return len(self._tokens)
-
     def close(self) -> None:
         if self._backend.opened.get(self.number) is not self:
             return
-        self._keep_blocks()
         self._forget()
         del self._backend.opened[self.number]
 
@@ -129,11 +92,6 @@ class TorchSequence(BaseSequence):
                 cache.crop(n_held)
         else:
             self._forget()
-
-    def _keep_blocks(self) -> None:
-        """What it holds may be found again until others need the blocks."""
-        if self._prefixes is not None and self._table is not None:
-            self._prefixes.insert(self._tokens, self._table)
 
     def _forget(self) -> None:
         for cache in self.caches:

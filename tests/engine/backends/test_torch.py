@@ -92,10 +92,6 @@ class TestSeveralSequences(SeveralSequencesContract):
         return random_line(60)
 
 
-class TestSequencesOfOnePool(TestSeveralSequences):
-    changes: ClassVar[dict[str, object]] = {"kv_cache": "paged", "kv_unified": True}
-
-
 class TestPagedSequences(TestSeveralSequences):
     changes: ClassVar[dict[str, object]] = {"kv_cache": "paged"}
 

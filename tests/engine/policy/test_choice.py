@@ -43,7 +43,6 @@ all_gates = st.builds(
     max_p999_kl=losses,
     max_long_kl=losses,
     min_same_top=st.floats(0.5, 1),
-    headroom=st.floats(0.1, 1),
 )
 
 
@@ -103,7 +102,6 @@ def test_tighter_gates_never_choose_a_coarser_kind(
         max_p999_kl=min(one.max_p999_kl, other.max_p999_kl),
         max_long_kl=min(one.max_long_kl, other.max_long_kl),
         min_same_top=max(one.min_same_top, other.min_same_top),
-        headroom=min(one.headroom, other.headroom),
     )
     before, after = chosen(found, one, budget), chosen(found, tight, budget)
     if before is None:

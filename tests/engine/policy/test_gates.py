@@ -30,7 +30,7 @@ def lossy_part() -> Measurement:
 def test_good_figures_keep_every_gate_and_use_a_part_of_them() -> None:
     assert failing(GOOD) == set()
     assert {each.gate for each in readings(GOOD, GATES, reference=WHOLE_ROW)} == {
-        name for name in Gates.__dataclass_fields__ if name != "headroom"
+        name for name in Gates.__dataclass_fields__ if name != "max_perplexity_ratio"
     }
     assert 0 < usage_of(readings(GOOD, GATES, reference=WHOLE_ROW)) < 0.2
 
@@ -39,7 +39,7 @@ def test_good_figures_keep_every_gate_and_use_a_part_of_them() -> None:
     ("found", "gate"),
     [
         (with_scores(nll_delta=Figure(0.021)), "max_nll_delta"),
-        (lossy_part(), "max_perplexity_ratio"),
+        (lossy_part(), "max_nll_delta"),
         (with_scores(kl_mean=Figure(0.031)), "max_mean_kl"),
         (with_scores(kl_p999=Figure(1.6)), "max_p999_kl"),
         (with_scores(same_top=Figure(0.94)), "min_same_top"),
@@ -48,10 +48,17 @@ def test_good_figures_keep_every_gate_and_use_a_part_of_them() -> None:
     ],
 )
 def test_each_gate_fails_alone_for_its_own_figure(found: Measurement, gate: str) -> None:
-    wide = 2.0 if gate == "max_nll_delta" else GATES.max_perplexity_ratio  # exp of the same figure
-    gates = replace(GATES, max_perplexity_ratio=wide)
-    assert failing(found, gates) == {gate}
-    assert gate not in failing(found, replace(gates, **{gate: 100 if "max_" in gate else 0}))  # type: ignore[arg-type]  # by name
+    assert failing(found) == {gate}
+    assert gate not in failing(found, replace(GATES, **{gate: 100 if "max_" in gate else 0}))  # type: ignore[arg-type]  # by name
+
+
+def test_a_ratio_of_perplexities_is_the_same_gate_and_the_stricter_one_counts() -> None:
+    found = with_scores(nll_delta=Figure(0.01))
+    assert failing(found, replace(GATES, max_perplexity_ratio=1.011)) == set()
+    assert failing(found, replace(GATES, max_perplexity_ratio=1.01)) == {"max_nll_delta"}
+    assert failing(found, replace(GATES, max_perplexity_ratio=2.0, max_nll_delta=0.009)) == {
+        "max_nll_delta"
+    }
 
 
 def test_the_unfavourable_end_of_an_interval_counts() -> None:
@@ -65,12 +72,6 @@ def test_the_worst_sort_of_text_counts_where_it_has_rows_enough() -> None:
     assert failing(replace(GOOD, by_text=parts)) == {"max_mean_kl"}
     few = (Breakdown("chat", scores(0.0)), Breakdown("tools", replace(bad, n_tokens=999)))
     assert failing(replace(GOOD, by_text=few)) == set()
-
-
-def test_a_kind_may_use_only_the_headroom_of_a_gate() -> None:
-    found = with_scores(kl_mean=Figure(0.02))
-    assert failing(found, replace(GATES, headroom=0.7)) == set()
-    assert failing(found, replace(GATES, headroom=0.6)) == {"max_mean_kl"}
 
 
 def test_a_short_text_is_held_against_the_gate_of_long_ones_with_its_farthest_range() -> None:
@@ -101,7 +102,7 @@ def test_what_the_control_loses_of_the_same_text_is_taken_off() -> None:
         held = readings(noisy, GATES, reference=WHOLE_ROW, control=control)
         return {each.gate for each in held if not each.is_kept}
 
-    assert gates_failed(None) >= {"max_mean_kl", "min_same_top", "max_perplexity_ratio"}
+    assert gates_failed(None) >= {"max_mean_kl", "min_same_top", "max_nll_delta"}
     assert gates_failed(control) == set()
     lucky = replace(control, scores=replace(control.scores, nll_delta=Figure(-1.0)))
     held = readings(GOOD, GATES, control=lucky)
@@ -113,7 +114,7 @@ def test_the_control_of_each_part_is_taken_off_that_part() -> None:
     noise = (Breakdown("tools", scores(0.025)), Breakdown("chat", scores(0.0)))
     control = replace(WHOLE_ROW, role="control", by_text=noise)
     found = replace(GOOD, by_text=parts)
-    four = {"max_mean_kl", "min_same_top", "max_perplexity_ratio", "max_p999_kl"}
+    four = {"max_mean_kl", "min_same_top", "max_nll_delta", "max_p999_kl"}
     assert failing(found) == four
     held = readings(found, GATES, reference=WHOLE_ROW, control=control)
     assert all(each.is_kept for each in held)

@@ -14,7 +14,6 @@ from engine.policy.plans import (
     PlanStore,
     age_days,
     is_due,
-    model_of,
     plan_name,
     read_plan,
 )
@@ -42,20 +41,6 @@ def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
     assert plan == read_plan(path)
     assert plan == report({Q8: 0.001}, {Q8: 90.0})
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_plan_names_its_model_by_the_path_while_there_is_a_file(
-    store: PlanStore, tmp_path: Path
-) -> None:
-    model = tmp_path / "mine.gguf"
-    model.touch()
-    found = report({Q8: 0.001})
-    path = store.folder / f"{plan_name(SUBJECT)}.json"
-    assert model_of(store.save(found, model)) == model_of(read_plan(path)) == str(model)
-    model.unlink()
-    assert model_of(read_plan(path)) == SUBJECT.model
-    for odd in ("two\nlines.gguf", "\udcff.gguf", "a" * 5000):
-        assert store.save(found, tmp_path / odd).model_path == ""
 
 
 def test_a_model_without_plans_has_none(store: PlanStore) -> None:
@@ -124,7 +109,6 @@ def test_plans_of_another_build_are_not_used_and_named(store: PlanStore) -> None
     [problem] = found.problems
     assert BUILD in problem
     assert "measure again" in problem
-    assert store.due("0.4.0@2", NOW + timedelta(days=31), 30) == found, "a timer hears of it too"
 
 
 def damaged(path: Path) -> list[tuple[bytes, str]]:

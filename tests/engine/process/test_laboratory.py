@@ -91,35 +91,27 @@ SET = Configuration(
 """Settings that are no defaults."""
 
 
-@pytest.mark.parametrize(("n_threads", "taken"), [(2, (2, None)), (None, (6, 5))])
-def test_a_context_has_the_threads_of_its_shape_and_all_other_settings_of_the_model(
+def test_a_context_has_the_size_of_its_shape_and_all_other_settings_of_the_model(
     opened: list[tuple[Configuration, int | None]],
-    n_threads: int | None,
-    taken: tuple[int, int | None],
 ) -> None:
     contexts = LlamaCppContexts(SET)
-    contexts.open(KVTypes("q8_0", "q4_0"), BatchShape(1024, 256, 32, n_threads))
+    contexts.open(KVTypes("q8_0", "q4_0"), BatchShape(1024, 256, 32))
     expected = replace(
         SET, type_k="q8_0", type_v="q4_0", n_slots=1, kv_unified=False, n_ctx=1024, n_batch=256,
-        n_ubatch=256, n_threads=taken[0], n_threads_batch=taken[1],
+        n_ubatch=256,
     )  # fmt: skip
     assert opened == [(expected, 32)]
 
 
-def test_f32_is_read_without_flash_attention_and_contexts_take_turns_beside_a_gpu_only(
-    opened: list[tuple[Configuration, int | None]], monkeypatch: pytest.MonkeyPatch
+def test_f32_is_read_without_flash_attention(
+    opened: list[tuple[Configuration, int | None]],
 ) -> None:
     contexts = LlamaCppContexts(replace(SET, n_gpu_layers=-1))
-    shape = BatchShape(1024, 256, 32, 2)
+    shape = BatchShape(1024, 256, 32)
     for kind in (KVTypes("f32", "f32"), KVTypes("f32", "q8_0"), KVTypes("f16", "f16")):
         contexts.open(kind, shape)
     usual = SET.flash_attention
     assert [one.flash_attention for one, _ in opened] == ["off", usual, usual]
-    for gpus, is_concurrent in (((), True), ((object(),), False)):
-        monkeypatch.setattr(contexts_module, "find_gpus", lambda gpus=gpus: gpus)
-        for n_layers in (-1, 0):
-            found = LlamaCppContexts(replace(SET, n_gpu_layers=n_layers))
-            assert found.is_concurrent == (is_concurrent or not n_layers)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +202,9 @@ def test_a_real_model_goes_on_after_a_stop_to_the_same_figures(
         return event
 
     whole = measured(asked, stop_at=1.0)
-    kept = replace(asked, rows_path=tmp_path / "rows")
-    half = measured(kept, stop_at=0.3)
+    half = measured(asked, stop_at=0.3)
     assert not half.is_complete
     assert 0 < half.report.candidates[0].scores.n_tokens < whole.report.n_tokens
-    rest = measured(replace(kept, earlier=half.report), stop_at=1.0)
+    rest = measured(replace(asked, earlier=half.report), stop_at=1.0)
     assert rest.is_complete
     assert rest.report.measurements == whole.report.measurements

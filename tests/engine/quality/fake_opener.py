@@ -1,8 +1,6 @@
 """Contexts of the fake language model: a kind's name says how far its logits are off."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,7 @@ from engine.configuration import KVTypes
 from engine.errors import ModelLoadError
 from engine.quality.metrics import Rows
 from engine.quality.records import Report, Role, Subject, TextFacts
-from engine.quality.scoring import BatchShape, Contestant, OpenedKind, Turn, score
+from engine.quality.scoring import BatchShape, Contestant, OpenedKind, score
 from engine.quality.texts import Document
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
@@ -37,9 +35,8 @@ class _BrokenSequence(FakeSequence):
 
 
 class FakeOpener:
-    def __init__(self, n_most: int | None = None, *, is_concurrent: bool = True) -> None:
+    def __init__(self, n_most: int | None = None) -> None:
         self.vocabulary = FakeVocabulary()
-        self.is_concurrent = is_concurrent
         self.opened: list[tuple[KVTypes, BatchShape, FakeBackend]] = []
         self.n_most = n_most
         """Contexts that memory holds at once."""
@@ -87,14 +84,9 @@ def scored(
     listed: list[Contestant],
     *,
     n_chunk: int = 8,
-    n_threads: int = 2,
-    turn: Turn | None = None,
 ) -> tuple[tuple[Rows, ...], list[int]]:
     """The rows of a document, and what was yielded on the way."""
-    with ThreadPoolExecutor(n_threads) as pool:
-        chunks = list(
-            score(document, listed, n_chunk=n_chunk, pool=pool, turn=turn or nullcontext())
-        )
+    chunks = list(score(document, listed, n_chunk=n_chunk))
     rows = zip(*(chunk.rows for chunk in chunks if chunk.rows), strict=True)
     return tuple(np.concatenate(each) for each in rows), [chunk.n_tokens for chunk in chunks]
 

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from threading import Lock
 
 import numpy as np
 import pytest
@@ -40,36 +39,6 @@ def test_rows_before_the_first_are_read_and_not_scored() -> None:
     late, reached = scored(replace(DOCUMENT, first=21), contestants(Q4))
     assert sum(reached) == 60
     assert all((some == all_[21:]).all() for some, all_ in zip(late, whole, strict=True))
-
-
-@pytest.mark.parametrize("n_threads", [1, 2, 9])
-def test_threads_change_nothing(n_threads: int) -> None:
-    alone, _ = scored(DOCUMENT, contestants(Q8, Q4), n_threads=1)
-    for turn in (None, Lock()):
-        rows, _ = scored(DOCUMENT, contestants(Q8, Q4), n_threads=n_threads, turn=turn)
-        assert all((one == other).all() for one, other in zip(rows, alone, strict=True))
-
-
-def test_a_turn_lets_one_context_decode_at_a_time() -> None:
-    turn = CountedTurn()
-    scored(replace(DOCUMENT, first=21), contestants(Q8, Q4), n_threads=4, turn=turn)
-    n_others, n_control = 3 * (3 + 5), (3 + 3 + 2) + 5 * 3
-    assert turn.n_taken == n_others + n_control, "the control takes smaller steps"
-
-
-class CountedTurn:
-    """A lock that counts how often it was held."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self.n_taken = 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self.n_taken += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def test_each_document_begins_with_an_empty_cache() -> None:

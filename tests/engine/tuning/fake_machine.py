@@ -16,14 +16,10 @@ CPU = Scope(
     n_cores=4,
     n_begin=4,
     n_logical=4,
-    n_layers=31,
-    has_gpu=False,
     has_flash_attention=True,
-    can_draft=True,
 )
-SECONDS = {"prompt": 1 / 400, "near": 1 / 60, "deep": 1 / 50, "reply": 1 / 55}
+SECONDS = {"prompt": 1 / 400, "near": 1 / 60, "deep": 1 / 50}
 """Of a token with the settings of the start."""
-PROMPTS = tuple(f"prompt {n}" for n in range(24))
 
 Speed = Callable[[Configuration, str], float]
 """How many times as fast a configuration is as the start, by workload."""
@@ -126,7 +122,6 @@ def made_tuner(
         start,
         scope,
         machine,
-        PROMPTS,
         budget_s=60 * minutes,
         until_s=machine.now_s + 60 * minutes,
         tell=told.steps.append,

@@ -12,7 +12,6 @@ from engine.tuning.gain import (
     Block,
     PairedGain,
     gain_of,
-    joint_block,
     take_block,
 )
 
@@ -59,10 +58,6 @@ def test_the_interval_holds_the_median_ninety_nine_times_of_a_hundred(n: int) ->
     rng = random.Random(n)
     drawn = [gain([rng.lognormvariate(0, 0.3) for _ in range(n)]) for _ in range(4000)]
     assert sum(each.low <= 1 <= each.high for each in drawn) / 4000 > 0.985
-
-
-def test_a_turn_weighs_each_workload_by_its_tokens() -> None:
-    assert joint_block([(1, (1.0, 0.5, 0.5, 1.0)), (3, (1.0, 1.0, 1.0, 1.0))]) == (4, 3.5, 3.5, 4)
 
 
 def test_a_gain_counts_where_every_block_shows_it() -> None:

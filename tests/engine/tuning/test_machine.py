@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.tuning.machine import (
     EngineDiedError,
@@ -18,7 +18,6 @@ from engine.tuning.settings import Work
 
 WRITING = Work("near", 32, seconds=0.05)
 READING = Work("prompt", 32, 48)
-REPLYING = Work("reply", 0, 12, prompt="Count: one two three one two three one two")
 PATIENCE_S = 120.0
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -40,7 +39,7 @@ def waits() -> Waits:
 
 @pytest.fixture
 def machine(tmp_path: Path, waits: Waits) -> Iterator[TimingProcess]:
-    machine = TimingProcess(tmp_path / "worker.log", 1, waits)
+    machine = TimingProcess(tmp_path / "worker.log", waits)
     yield machine
     machine.close()
 
@@ -62,13 +61,10 @@ def start(starter_path: Path) -> Configuration:
 def test_everything_that_is_tried_is_timed_over_one_load(
     run: Run, start: Configuration, machine: TimingProcess, waits: Waits
 ) -> None:
-    times = [run(start, work) for work in (READING, WRITING, REPLYING) * 2]
+    times = [run(start, work) for work in (READING, WRITING) * 2]
     assert all(0 < seconds < 10 for seconds in times)
     assert waits.n  # loading takes longer than one wait
     process = machine._popen
-    lookup = replace(
-        start.speculation, predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED
-    )
     for changed in (
         replace(start, n_threads=2),
         replace(start, n_threads_batch=2),
@@ -78,7 +74,6 @@ def test_everything_that_is_tried_is_timed_over_one_load(
     ):
         assert run(changed, WRITING) > 0
         assert run(changed, READING) > 0
-    assert run(replace(start, speculation=lookup), REPLYING) > 0
     assert machine._popen is process
 
 
@@ -89,8 +84,7 @@ def test_a_run_is_stopped_at_its_limit_and_the_next_one_is_right(
     run(start, WRITING)
     assert run(start, replace(READING, n_tokens=200), limit_s=0.001) > 0
     run(start, long, limit_s=0.2)
-    run(start, replace(REPLYING, n_tokens=200), limit_s=0.2)
-    for work in (READING, WRITING, REPLYING):
+    for work in (READING, WRITING):
         assert 0 < run(start, work) < 10
 
 

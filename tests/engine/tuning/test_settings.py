@@ -1,22 +1,15 @@
 """What is tried with a configuration on a machine, and how long runs are."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from engine.configuration import (
-    Configuration,
-    ControllerName,
-    DraftConfiguration,
-    PredictorName,
-)
+from engine.configuration import Configuration
 from engine.tuning.settings import SETTINGS, Scope, Sizes, sizes_for, thread_counts
 from tests.engine.tuning.fake_machine import CPU, START
 
-SIZES = Sizes(run_s=0.5, n_prompt=256, n_deep=1024, n_reply=24)
+SIZES = Sizes(run_s=0.5, n_prompt=256, n_deep=1024)
 NOW = replace(START, n_threads=4, n_threads_batch=4)
-GPU = replace(CPU, has_gpu=True)
 
 
 def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
@@ -25,16 +18,14 @@ def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
 
 
 def test_what_is_settled_soonest_comes_first() -> None:
-    assert list(tried(scope=GPU)) == [
-        "threads while writing", "threads while reading", "flash attention", "ubatch", "drafts",
-        "layers on the GPU",
+    assert list(tried()) == [
+        "threads while writing", "threads while reading", "flash attention", "ubatch",
     ]  # fmt: skip
 
 
 def test_nothing_is_tried_that_is_as_now() -> None:
-    for now, scope in ((NOW, CPU), (replace(NOW, n_gpu_layers=0), GPU)):
-        for each in SETTINGS:
-            assert all(trial.of(now) != now for trial in each.trials(now, scope, SIZES)), each.name
+    for each in SETTINGS:
+        assert all(trial.of(NOW) != NOW for trial in each.trials(NOW, CPU, SIZES)), each.name
 
 
 def test_flash_attention_stays_where_the_model_or_the_cache_needs_it() -> None:
@@ -48,25 +39,6 @@ def test_ubatches_are_those_that_the_prompt_fills() -> None:
     assert tried()["ubatch"] == ["64 tokens", "128 tokens"]  # 256 is as the 512 of now
     assert tried(replace(NOW, n_ubatch=64))["ubatch"] == ["128 tokens", "256 tokens"]
     assert tried(replace(NOW, n_batch=128))["ubatch"] == ["64 tokens", "128 tokens"]
-
-
-def test_drafts_are_compared_with_what_drafts_now() -> None:
-    assert tried()["drafts"] == ["none", "lookup:fixed:3"]  # now is suffix:auto
-    settings = NOW.speculation
-    off = replace(NOW, speculation=replace(settings, predictor=PredictorName.OFF))
-    assert tried(off)["drafts"] == ["suffix:auto", "lookup:fixed:3"]
-    fixed = replace(settings, predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED)
-    assert tried(replace(NOW, speculation=fixed))["drafts"] == ["none", "suffix:auto"]
-    drafted = replace(NOW, draft=DraftConfiguration(Path("d.gguf"), 512))
-    assert tried(drafted)["drafts"][1] == "combined:auto"
-    assert "drafts" not in tried(scope=replace(CPU, can_draft=False))
-
-
-def test_layers_of_a_gpu_are_all_half_and_none() -> None:
-    assert "layers on the GPU" not in tried()
-    assert tried(scope=GPU)["layers on the GPU"] == ["15", "none"]
-    assert tried(replace(NOW, n_gpu_layers=31), GPU)["layers on the GPU"] == ["15", "none"]
-    assert tried(replace(NOW, n_gpu_layers=0), GPU)["layers on the GPU"] == ["all", "15"]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +57,9 @@ def test_many_cores_are_tried_by_shares(
 
 
 def test_sizes_follow_speed_time_and_context() -> None:
-    assert sizes_for(5000.0, 200.0, 180.0, 8192) == Sizes(0.25, 1024, 2048, 64)
-    assert sizes_for(10.0, 2.0, 180.0, 8192) == Sizes(0.25, 16, 512, 24)
-    assert sizes_for(5000.0, 200.0, 1440.0, 8192).run_s == 2.0
-    small = sizes_for(5000.0, 200.0, 180.0, 256)
+    assert sizes_for(5000.0, 180.0, 8192) == Sizes(0.25, 1024, 2048)
+    assert sizes_for(10.0, 180.0, 8192) == Sizes(0.25, 16, 512)
+    assert sizes_for(5000.0, 1440.0, 8192).run_s == 2.0
+    small = sizes_for(5000.0, 180.0, 256)
     assert small.n_deep <= 128
     assert small.n_prompt <= 64

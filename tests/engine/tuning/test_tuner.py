@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.tuning.machine import EngineDiedError
 from engine.tuning.tuner import Outcome, TrialResult, TuningError, TuningProgress
@@ -18,8 +18,6 @@ from tests.engine.tuning.fake_machine import (
     result,
     tuned,
 )
-
-GPU = replace(CPU, n_logical=8, has_gpu=True)
 
 
 def quick_without_flash(configuration: Configuration, workload: str) -> float:
@@ -128,31 +126,21 @@ def test_without_time_a_candidate_is_neither_faster_nor_slower() -> None:
     assert "flash_attention" not in outcome.changes
 
 
-def test_drafts_that_gain_on_every_prompt_are_taken_and_noisy_ones_are_not() -> None:
-    def drafting(configuration: Configuration, workload: str) -> float:
-        is_lookup = configuration.speculation.predictor is PredictorName.LOOKUP
-        return 1.4 if workload == "reply" and is_lookup else 1.0
-
-    changes = tuned(FakeMachine(drafting)).changes
-    assert set(changes) == {"speculation"}
-    assert "speculation" not in tuned(FakeMachine(drafting, noise=0.6)).changes
-
-
 def test_ctrl_c_ends_it_with_what_was_found() -> None:
     whole = FakeMachine(quick_with_two)
     told = Told()
     made_tuner(whole, told).run()
-    first_drafts = next(
-        n for n, each in enumerate(told.steps) if each.setting == "drafts"
+    first_ubatch = next(
+        n for n, each in enumerate(told.steps) if each.setting == "ubatch"
     )  # every block before is four runs or more
-    machine = FakeMachine(quick_with_two, is_interrupted_at=4 * first_drafts)
+    machine = FakeMachine(quick_with_two, is_interrupted_at=4 * first_ubatch)
     tuner = made_tuner(machine)
     outcome = tuner.run()
     assert tuner.was_stopped
     assert outcome.changes == {"n_threads": 2, "flash_attention": "off"}
     assert not outcome.is_complete
     n_runs = machine.n_runs
-    assert n_runs == 4 * first_drafts  # nothing is measured after it
+    assert n_runs == 4 * first_ubatch  # nothing is measured after it
 
 
 def test_what_was_found_is_kept_as_soon_as_it_is_found() -> None:
@@ -226,20 +214,6 @@ def test_programs_that_come_while_threads_are_measured_leave_them_open_too() -> 
     one = result(tuned(Joined(starved), minutes=3), "threads while writing", "1 thread")
     assert one.verdict == "faster"
     assert "kvchat follows by itself" in one.reason
-
-
-def test_layers_go_to_a_gpu_where_that_is_faster_and_fits() -> None:
-    def offloaded(configuration: Configuration, _: str) -> float:
-        n_layers = configuration.n_gpu_layers
-        return 1 + (31 if n_layers < 0 else n_layers) / 10
-
-    start = replace(START, n_gpu_layers=8)
-    outcome = tuned(FakeMachine(offloaded), start=start, scope=GPU)
-    assert outcome.changes == {"n_gpu_layers": -1}
-    full = {"out of memory": lambda now: now.n_gpu_layers < 0}
-    outcome = tuned(FakeMachine(offloaded, failing=full), start=start, scope=GPU)
-    assert result(outcome, "layers on the GPU", "all").reason == "out of memory"
-    assert outcome.changes == {"n_gpu_layers": 15}
 
 
 def test_every_block_says_what_is_measured() -> None:

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 def contexts() -> Iterator[worker._Contexts]:
     contexts = worker._Contexts()
     yield contexts
-    for key in [*contexts._opened]:
-        contexts._close(key)
+    for context in contexts._opened.values():
+        context.backend.close()
 
 
 @pytest.mark.parametrize("name", ["deep", "prompt"])
@@ -45,7 +45,6 @@ def test_a_long_chat_is_read_once_for_all_runs_of_a_context(
         Configuration(starter_path, 512, n_threads=1),
         Work(name, N_HELD, n_timed, seconds=0.01),
         60.0,
-        1,
     )
     for _ in range(3):
         assert serving._seconds(order) > 0

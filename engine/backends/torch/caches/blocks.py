@@ -87,17 +87,6 @@ def _from_q4_1(blocks: Tensor) -> Tensor:
     )
 
 
-def _q2_1(blocks: Tensor) -> Tensor:
-    least, codes, scale = _between(blocks, 3)
-    return torch.cat((_as_bytes(scale.half()), _as_bytes(least.half()), _packed(codes, 2)), -1)
-
-
-def _from_q2_1(blocks: Tensor) -> Tensor:
-    return _floats(blocks[..., :2]) * _unpacked(blocks[..., 4:], 2).float() + _floats(
-        blocks[..., 2:4]
-    )
-
-
 def _nf4(blocks: Tensor) -> Tensor:
     scale = blocks.abs().amax(-1, keepdim=True).half()
     codes = _nearest(blocks * _inverse(scale.float()), NF4)
@@ -145,7 +134,6 @@ BLOCK_FORMATS = {
         BlockFormat("q4_0", BLOCK_BYTES["q4_0"], _q4_0, _from_q4_0),
         BlockFormat("nf4", BLOCK_BYTES["nf4"], _nf4, _from_nf4),
         BlockFormat("q3", BLOCK_BYTES["q3"], _q3, _from_q3),
-        BlockFormat("q2_1", BLOCK_BYTES["q2_1"], _q2_1, _from_q2_1),
     )
 }
 

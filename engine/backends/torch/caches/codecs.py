@@ -1,6 +1,5 @@
 """How the rows of a few tokens become bytes, and what attention reads of them."""
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,20 +103,6 @@ class ChannelCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class RotatedCodec(TokenCodec):
-    """Rows times a Walsh-Hadamard matrix before they are coded, so that no channel stays larger.
-
-    QuaRot, Ashkboos et al. 2024, arXiv 2404.00456, section 4; the matrix is its own inverse.
-    """
-
-    def encode(self, rows: Tensor) -> Tensor:
-        return TokenCodec.encode(self, rotate_rows(rows))
-
-    def decode(self, coded: Tensor) -> Tensor:
-        return rotate_rows(TokenCodec.decode(self, coded))
-
-
-@dataclass(frozen=True, slots=True)
 class MeanCodec(FloatCodec):
     """The mean of `group` tokens, a power of two, instead of them: nothing brings them back.
 
@@ -177,18 +162,3 @@ class SplitCodec:
         widths = [part.group_bytes for part in self.parts]
         pieces = zip(self.parts, torch.split_with_sizes(coded, widths, -1), strict=True)
         return torch.cat([part.decode(piece.contiguous()) for part, piece in pieces], -1)
-
-
-def rotate_rows(rows: Tensor) -> Tensor:
-    """Stretches of the largest power of two that divides a row, by the orthonormal matrix.
-
-    By sums and differences, log2 of the stretch times, in an order that no batch changes.
-    """
-    size = rows.shape[-1] & -rows.shape[-1]
-    lanes = torch.unflatten(rows, -1, (-1, size))
-    length = 1
-    while length < size:
-        first, second = torch.unflatten(lanes, -1, (-1, 2, length)).unbind(-2)
-        lanes = torch.stack((first + second, first - second), -2).flatten(-3)
-        length *= 2
-    return lanes.flatten(-2) / math.sqrt(size)

@@ -15,7 +15,6 @@ from engine.backends.torch.caches.codecs import (
     FloatCodec,
     MeanCodec,
     NothingCodec,
-    RotatedCodec,
     SplitCodec,
     TokenCodec,
 )
@@ -34,7 +33,6 @@ from engine.memory.torch_caches import (
     KindName,
     TensorKind,
     kind_fault,
-    kinds_of,
     n_pool_blocks,
     slides,
     window_types,
@@ -65,19 +63,16 @@ def make_caches(
         raise ModelLoadError(fault)
     if kind.is_paged:
         if table is None:
-            table = make_pool(layers, room, n_sequences=1, is_shared=False).open()
+            table = make_pool(layers, room, n_sequences=1).open()
         return [*table.caches()]
     if kind.is_tiered:
         return _tiered(layers, room)
-    kinds = kinds_of(kind, len(layers))
-    return [_cache(*each, room) for each in zip(kinds, layers, strict=True)]
+    return [_cache(kind, each, room) for each in layers]
 
 
-def make_pool(
-    layers: Sequence[LayerShape], room: CacheRoom, *, n_sequences: int, is_shared: bool
-) -> BlockPool:
-    """The blocks of sequences of `room.n_ctx` tokens each, or of all where they share."""
-    n_blocks = n_pool_blocks(room.n_ctx, n_sequences, is_shared=is_shared)
+def make_pool(layers: Sequence[LayerShape], room: CacheRoom, *, n_sequences: int) -> BlockPool:
+    """The blocks of sequences of `room.n_ctx` tokens each."""
+    n_blocks = n_pool_blocks(room.n_ctx, n_sequences)
     return BlockPool(layers, room, n_blocks=n_blocks, dtype=FLOATS[STORED])
 
 
@@ -90,8 +85,6 @@ def codec_of(kind: TensorKind, head_dim: int) -> Codec:
             return MeanCodec(FLOATS[kind.form], head_dim, N_MEAN)
         case "channel":
             return ChannelCodec(BLOCK_FORMATS[kind.form], head_dim)
-        case "rotated":
-            return RotatedCodec(BLOCK_FORMATS[kind.form], head_dim)
         case "split":
             # The model has the pairs of a head in the order of their angles, the quickest first.
             half = head_dim // 2

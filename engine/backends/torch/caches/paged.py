@@ -4,9 +4,7 @@ A block has rows of all layers for `block_size` tokens; a sequence's table names
 order. PagedAttention, Kwon et al. 2023, arXiv 2309.06180, sections 4.1 to 4.4.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -61,8 +59,6 @@ class BlockPool:
         self._free = list(reversed(range(n_blocks)))
         self.tables: list[BlockTable] = []
         """Of the sequences that are open."""
-        self.prefixes: BlockPrefixes | None = None
-        """What gives blocks back where lines need them."""
 
     @property
     def n_free(self) -> int:
@@ -141,17 +137,12 @@ class BlockTable:
 
     def fork(self, length: int) -> "BlockTable":
         """Another sequence with the same first tokens; their blocks are copied when written to."""
-        n_blocks = -(-length // self.pool.block_size)
-        return self.pool.open().adopt(self.blocks[:n_blocks], length)
-
-    def adopt(self, blocks: Sequence[int], length: int) -> "BlockTable":
-        """Hold `length` tokens in blocks of others, instead of what is held."""
-        for block in blocks:
+        other = self.pool.open()
+        other.blocks = self.blocks[: -(-length // self.pool.block_size)]
+        for block in other.blocks:
             self.pool.share(block)
-        self._release(0)
-        self.blocks = list(blocks)
-        self._lengths = [length] * len(self._lengths)
-        return self
+        other._lengths = [length] * len(self._lengths)
+        return other
 
     def length_of(self, layer: int) -> int:
         return self._lengths[layer]
@@ -161,13 +152,12 @@ class BlockTable:
         start, size = self._lengths[layer], self.pool.block_size
         first, n_blocks = start // size, -(-(start + n_new) // size)
         n_lacking = max(0, n_blocks - len(self.blocks))
-        while (n_needed := n_lacking + self._n_shared(first, n_blocks)) > self.pool.n_free:
-            if self.pool.prefixes is None or not self.pool.prefixes.evict():
-                raise ContextFullError(
-                    f"{n_new} tokens need {n_needed} blocks of {size} tokens and "
-                    f"{self.pool.n_free} of {self.pool.n_blocks} are free: close a sequence, or "
-                    "make a larger pool"
-                )
+        n_needed = n_lacking + self._n_shared(first, n_blocks)
+        if n_needed > self.pool.n_free:
+            raise ContextFullError(
+                f"{n_new} tokens need {n_needed} blocks of {size} tokens and {self.pool.n_free} of "
+                f"{self.pool.n_blocks} are free: close a sequence, or make a larger pool"
+            )
         for index in range(first, min(n_blocks, len(self.blocks))):
             if self.pool.n_references(self.blocks[index]) > 1:
                 self.blocks[index] = self.pool.copy_block(self.blocks[index])
@@ -254,99 +244,3 @@ class PagedCache(KVCache):
     def _blocks(self) -> Tensor:
         n_blocks = -(-self.length // self._table.pool.block_size)
         return torch.tensor(self._table.blocks[:n_blocks], device=self._room.device).long()
-
-
-@dataclass(slots=True)
-class _Node:
-    """A kept block: its tokens, and the number of blocks that follow it."""
-
-    block: int
-    parent: int | None
-    tokens: tuple[int, ...]
-    n_children: int = 0
-
-
-class BlockPrefixes:
-    """Whole blocks of earlier lines by their tokens, the ones used longest ago leaving first.
-
-    A block is found by its own tokens and the block before it, tokens and not their hash, so that
-    no other line's is ever taken. It holds a reference to each block, so that they outlive lines,
-    and gives them back to the pool where lines need them.
-    """
-
-    def __init__(self, pool: BlockPool, *, n_most: int) -> None:
-        self._pool, self._n_most = pool, n_most
-        pool.prefixes = self
-        self._nodes: OrderedDict[int, _Node] = OrderedDict()
-        """By number; the ones used last stand last."""
-        self._numbers: dict[tuple[int | None, tuple[int, ...]], int] = {}
-        self._n_made = 0
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def insert(self, tokens: Sequence[int], table: BlockTable) -> None:
-        """Keep the whole blocks of a line that has decoded these tokens."""
-        parent: int | None = None
-        for index in range(min(len(tokens), table.length) // self._pool.block_size):
-            part = self._part(tokens, index)
-            number = self._numbers.get((parent, part))
-            if number is None:
-                if len(self._nodes) >= self._n_most and not self.evict(parent):
-                    return
-                number = self._add(parent, part, table.blocks[index])
-            self._nodes.move_to_end(number)
-            parent = number
-
-    def match(self, tokens: Sequence[int], table: BlockTable) -> int:
-        """Hold the longest kept beginning of a line in an empty table; how many tokens that is.
-
-        The last token is never among them: its logits have to be computed.
-        """
-        numbers = self._found(tokens)
-        for number in numbers:
-            self._nodes.move_to_end(number)
-        n_tokens = len(numbers) * self._pool.block_size
-        table.adopt([self._nodes[number].block for number in numbers], n_tokens)
-        return n_tokens
-
-    def n_known(self, tokens: Sequence[int]) -> int:
-        """How many tokens `match` would find."""
-        return len(self._found(tokens)) * self._pool.block_size
-
-    def evict(self, spared: int | None = None) -> bool:
-        """Drop the leaf that was used longest ago; False where all that are left are needed."""
-        for number, node in self._nodes.items():
-            if not node.n_children and number != spared:
-                break
-        else:
-            return False
-        del self._nodes[number], self._numbers[node.parent, node.tokens]
-        if node.parent is not None:
-            self._nodes[node.parent].n_children -= 1
-        self._pool.release(node.block)
-        return True
-
-    def _found(self, tokens: Sequence[int]) -> list[int]:
-        """Numbers of the blocks of the longest kept beginning."""
-        numbers: list[int] = []
-        for index in range(max(0, len(tokens) - 1) // self._pool.block_size):
-            parent = numbers[-1] if numbers else None
-            number = self._numbers.get((parent, self._part(tokens, index)))
-            if number is None:
-                break
-            numbers.append(number)
-        return numbers
-
-    def _part(self, tokens: Sequence[int], index: int) -> tuple[int, ...]:
-        size = self._pool.block_size
-        return tuple(tokens[index * size : (index + 1) * size])
-
-    def _add(self, parent: int | None, part: tuple[int, ...], block: int) -> int:
-        number, self._n_made = self._n_made, self._n_made + 1
-        self._pool.share(block)
-        self._nodes[number] = _Node(block, parent, part)
-        self._numbers[parent, part] = number
-        if parent is not None:
-            self._nodes[parent].n_children += 1
-        return number

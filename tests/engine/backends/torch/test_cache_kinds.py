@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 pytest.importorskip("gguf")
 
-from engine.backends.base import Sequence
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.base import held_bytes
@@ -21,7 +20,7 @@ from engine.backends.torch.caches.tiered import Tier, TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
 from engine.contexts import TorchContexts
-from engine.errors import ContextFullError, ModelLoadError, PresetError
+from engine.errors import ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session
 from engine.load import load_session, open_laboratory
@@ -40,9 +39,7 @@ from engine.requests import Cancellation, GenerationRequest
 from tests.engine.backends.torch_models import rows_of, settings
 from tests.support.filled_models import filled_model
 
-KINDS = (
-    *FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "f16/q4_0", "1xf16+q4_0",
-)  # fmt: skip
+KINDS = (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "f16/q4_0")
 EXACT = ("paged", "tiered")
 """Kinds that hold what f16 holds."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
@@ -67,7 +64,7 @@ def test_drafts_leave_the_text_of_a_kind_as_it_is(
     loaded: TorchBackend, llama: Path, log: NativeLog, kind: str
 ) -> None:
     backend = TorchBackend(settings(llama, n_ctx=512, kv_cache=kind), log, like=loaded)
-    drafting = settings(llama, n_ctx=512, kv_cache="rotated_q2_1")
+    drafting = settings(llama, n_ctx=512, kv_cache="q3")
     draft = TorchBackend(drafting, log, "draft", like=loaded)
     session = Session(backend, ChatTemplate(None), OFF, draft_backend=draft)
     request = GenerationRequest(raw_prompt="a tree, a tea, a tree and a tea " * 4, max_tokens=120)
@@ -108,27 +105,6 @@ def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: Na
     whole.close()
 
 
-def test_first_layers_of_another_type_lie_between_both(
-    loaded: TorchBackend, llama: Path, log: NativeLog
-) -> None:
-    exact, far, nbytes = rows_of(loaded, LINE), [], []
-    for name in ("q2_1", "1xf32+q2_1", "f32"):
-        backend = TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
-        far.append(float(np.abs(rows_of(backend, LINE) - exact).mean()))
-        nbytes.append(backend.kv_bytes)
-        backend.close()
-    assert far[0] > far[1] > far[2] == 0
-    assert nbytes[1] * 2 == nbytes[0] + nbytes[2], "one of the two layers has each"
-    for name, fault in (
-        ("1xpaged+q4_0", "one of all layers together"),
-        ("1xf16+tiered", "one of all layers together"),
-        ("2xf16+q4_0", "first 2 layers, and there are 2 in all"),
-        ("1xturbo+q4_0", "no cache kind 'turbo'"),
-    ):
-        with pytest.raises(ModelLoadError, match=fault):
-            TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
-
-
 def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
     contexts = TorchContexts(settings(llama))
     shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
@@ -150,7 +126,7 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
 
 
 def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
-    names = ("q4_0", "kivi2", "paged", "means", "turbo", "1xf16+q4_0")
+    names = ("q4_0", "q3", "paged", "means", "turbo")
     kinds = tuple(KVTypes(name, name) for name in names)
     request = LaboratoryRequest(
         settings(llama),
@@ -168,9 +144,9 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
     assert report.subject.settings["backend"] == "torch"
     assert report.subject.build.startswith("torch ")
     found = {str(row.kind): row for row in report.measurements if row.role == "candidate"}
-    assert set(found) == {"q4_0", "kivi2", "paged", "means", "1xf16+q4_0", "q8_0/f16"}
+    assert set(found) == {"q4_0", "q3", "paged", "means", "q8_0/f16"}
     losses = {name: row.scores.kl_mean.value for name, row in found.items()}
-    assert losses["paged"] < 1e-6 < losses["q8_0/f16"] < losses["q4_0"] < losses["kivi2"]
+    assert losses["paged"] < 1e-6 < losses["q8_0/f16"] < losses["q4_0"] < losses["q3"]
     layers = [layer.cache for layer in read_hyperparameters(read_model(llama)).layers]
     for name, row in found.items():
         assert row.cost is not None
@@ -189,25 +165,6 @@ def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
     return last
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_blocks_of_a_line_that_was_given_up_are_found_again(
-    llama: Path, *, is_shared: bool
-) -> None:
-    """Two chats by turns in fewer sequences than they are, and without any tier."""
-    slots = {"n_slots": 2, "kv_unified": True} if is_shared else {}
-    loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", **slots))
-    plain = load_session(settings(llama, n_ctx=1024, kv_cache="f16"))
-    one, other, third = ALIKE, f"Quite {ALIKE}", f"Thus {ALIKE}"
-    first = [said(loaded.session, each, owner=each[:3]) for each in (one, other, third)]
-    again = [said(loaded.session, each, owner=each[:3]) for each in (one, other, third)]
-    for before, after, prompt in zip(first, again, (one, other, third), strict=True):
-        assert before.token_ids == after.token_ids == said(plain.session, prompt).token_ids
-        assert before.stats.n_reused < 16
-        assert after.stats.n_reused >= after.stats.n_prompt - 17, "whole blocks of 16"
-    loaded.session.close()
-    plain.session.close()
-
-
 def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None:
     loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", n_slots=2))
     for owner in ("chat:1", "chat:2", "chat:1", "chat:2"):
@@ -215,51 +172,6 @@ def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None
         assert reply.stats.n_prompt > 256
         assert reply.stats.n_emitted
     loaded.session.close()
-
-
-def test_blocks_that_are_kept_give_way_to_lines_that_need_them(llama: Path) -> None:
-    loaded = load_session(settings(llama, n_ctx=400, kv_cache="paged"))
-    for number in range(4):
-        reply = said(loaded.session, f"{number} {ALIKE}")
-        assert reply.stats.n_prompt > 300
-    loaded.session.close()
-
-
-def fill(sequence: Sequence) -> None:
-    while True:
-        sequence.prefill(LINE[:16])
-
-
-def test_sequences_of_one_pool_are_no_longer_than_it_is_together(
-    llama: Path, log: NativeLog
-) -> None:
-    backend = TorchBackend(
-        settings(llama, n_ctx=256, n_slots=3, kv_cache="paged", kv_unified=True), log
-    )
-    assert backend.n_ctx == 256
-    first, second = backend.open(), backend.open()
-    for start in (0, 64):
-        first.prefill(LINE[start : start + 64])
-    second.copy(first, 70)
-    assert list(second.tokens) == LINE[:70]
-    third = backend.open()
-    third.copy(first, 20)
-    with pytest.raises(ContextFullError):
-        fill(third)
-    assert 20 < len(third.tokens) < 200, "the rest is held by the first"
-    third.crop(20)
-    assert list(second.tokens) == LINE[:70]
-    third.close()
-    alone = first.decode(7).logits.copy()
-    second.prefill(LINE[70:120])
-    first.crop(119)
-    again = second.verify((*LINE[120:127],)).logits.copy()
-    assert list(second.tokens) == LINE[:127]
-    second.crop(100)
-    second.prefill(LINE[100:127])
-    assert np.abs(second.verify((LINE[127], 7)).logits[1] - alone[0]).max() < 1e-3
-    assert np.isfinite(again).all()
-    backend.close()
 
 
 def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_path: Path) -> None:
@@ -317,7 +229,7 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
     kinds: list[str | None] = [None]
-    torchs = ["q4_0", "kivi4/f16", "paged", "tiered", "1xf32+q4_0"]
+    torchs = ["q4_0", "kivi4/f16", "paged", "tiered"]
     kinds += ["bf16"] if architecture == "mamba" else torchs
     weights = None
     for kind in kinds:
@@ -370,7 +282,7 @@ def test_layers_of_a_real_model_lie_in_three_tiers_within_the_planned_share_and_
     whole.close()
 
 
-@pytest.mark.parametrize("kv_cache", ["-1xf16+q4_0", "f16/", "f16/q8_0/f16"])
+@pytest.mark.parametrize("kv_cache", ["1xf16+q4_0", "f16/", "f16/q8_0/f16"])
 def test_a_kind_that_is_misspelled_is_refused_by_plan_and_load(
     llama: Path, log: NativeLog, kv_cache: str
 ) -> None:

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,10 +7,8 @@ from engine.backends.torch.caches.codecs import (  # noqa: E402
     ChannelCodec,
     Codec,
     MeanCodec,
-    RotatedCodec,
     SplitCodec,
     TokenCodec,
-    rotate_rows,
 )
 
 Q4_0, Q4_1 = BLOCK_FORMATS["q4_0"], BLOCK_FORMATS["q4_1"]
@@ -26,24 +22,10 @@ def lost(codec: Codec, given: torch.Tensor) -> float:
     return float((codec.decode(codec.encode(given)) - given).pow(2).mean())
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 96, 256])
-def test_the_rotation_is_hadamard_s_and_its_own_inverse(head_dim: int) -> None:
-    given = rows(5, head_dim)
-    size = head_dim & -head_dim
-    matrix = torch.ones(1, 1)
-    while len(matrix) < size:
-        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
-    expected = (given.unflatten(-1, (-1, size)) @ (matrix / math.sqrt(size))).flatten(-2)
-    assert torch.allclose(rotate_rows(given), expected, atol=1e-5)
-    assert torch.allclose(rotate_rows(rotate_rows(given)), given, atol=1e-5)
-
-
-def test_large_channels_cost_least_by_channel_and_less_when_rotated() -> None:
+def test_large_channels_cost_least_by_channel() -> None:
     given = rows(64, 64)
     given[..., 7] += 30
     given[..., 40] -= 20
-    plain = lost(TokenCodec(Q4_0, 64), given)
-    assert lost(RotatedCodec(Q4_0, 64), given) < plain / 2
     assert lost(ChannelCodec(Q4_1, 64), given) < lost(TokenCodec(Q4_1, 64), given) / 4
 
 

@@ -16,12 +16,10 @@ from engine.memory.torch_caches import DECOUPLED, KIVI, WHOLE_KINDS, kind_named 
 from tests.contracts.kv_cache import ROOM, SHAPE, KVCacheContract, Make  # noqa: E402
 
 MIXED = (
-    "rotated_q4_0",
     "f16/q4_0",
     "q8_0/f32",
-    "kivi2/f16",
+    "kivi4/f16",
     "q4_0/kivi4",
-    "rotated_q4_0/q3",
     "f32/bf16",
 )
 QUICK = (
@@ -31,7 +29,6 @@ QUICK = (
     "kivi4",
     "paged",
     "tiered",
-    "rotated_q4_0",
     "f16/q4_0",
     DECOUPLED,
 )

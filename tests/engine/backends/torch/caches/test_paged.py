@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
-from engine.backends.torch.caches.paged import BlockPool, BlockPrefixes, BlockTable  # noqa: E402
+from engine.backends.torch.caches.paged import BlockPool, BlockTable  # noqa: E402
 from engine.errors import ContextFullError  # noqa: E402
 from tests.support.torch_device import DEVICE  # noqa: E402
 
@@ -132,76 +132,3 @@ def test_lines_in_a_pool_are_what_lines_of_their_own_are(
         assert pool.n_blocks - pool.n_free == len(held)
         for block in held:
             assert pool.n_references(block) == sum(block in each.blocks for each in tables)
-
-
-def test_a_kept_beginning_is_found_by_its_tokens() -> None:
-    pool = new_pool()
-    kept = BlockPrefixes(pool, n_most=8)
-    table = pool.open()
-    fill(table, 10, 1.0)
-    tokens = list(range(10))
-    kept.insert(tokens, table)
-    table.close()
-    assert len(kept) == 2
-    assert pool.n_free == 14
-    other = pool.open()
-    assert kept.match([*range(6), 90, 91, 92], other) == 4
-    assert marks(other) == [[1.0] * 4] * 2
-    assert kept.match([5, *range(9)], pool.open()) == 0
-    whole = pool.open()
-    assert kept.match(list(range(8)), whole) == 4, "the last token's logits have to be computed"
-    assert kept.match(tokens, whole) == 8
-    fill(whole, 1, 2.0)
-    assert kept.match(tokens, other) == 8
-    assert marks(other) == [[1.0] * 8] * 2
-
-
-def test_the_same_tokens_behind_another_block_are_another_block() -> None:
-    pool = new_pool()
-    kept = BlockPrefixes(pool, n_most=8)
-    for start, mark in ((0, 1.0), (50, 2.0)):
-        table = pool.open()
-        fill(table, 4, mark)
-        fill(table, 4, mark + 10)
-        kept.insert([*range(start, start + 4), 7, 7, 7, 7], table)
-        table.close()
-    found = pool.open()
-    assert kept.match([50, 51, 52, 53, 7, 7, 7, 7, 1], found) == 8
-    assert marks(found)[0] == [2.0] * 4 + [12.0] * 4
-
-
-def test_what_was_used_longest_ago_leaves_first_and_only_leaves_do() -> None:
-    pool = new_pool()
-    kept = BlockPrefixes(pool, n_most=3)
-    for start in (0, 100):
-        table = pool.open()
-        fill(table, 4 + (start == 0) * 4, 1.0)
-        kept.insert(range(start, start + 8), table)
-        table.close()
-    assert len(kept) == 3
-    assert kept.match(list(range(9)), pool.open()) == 8
-    table = pool.open()
-    fill(table, 4, 3.0)
-    kept.insert(range(200, 204), table)
-    assert kept.match(list(range(100, 105)), pool.open()) == 0, "used longest ago"
-    assert kept.match(list(range(9)), pool.open()) == 8
-    while kept.evict():
-        pass
-    assert len(kept) == 0
-
-
-def test_blocks_that_a_line_uses_outlive_their_eviction() -> None:
-    pool = new_pool()
-    kept = BlockPrefixes(pool, n_most=1)
-    table = pool.open()
-    fill(table, 4, 1.0)
-    kept.insert(range(4), table)
-    table.close()
-    user = pool.open()
-    kept.match(list(range(5)), user)
-    other = pool.open()
-    fill(other, 4, 2.0)
-    kept.insert(range(50, 54), other)
-    for _ in range(3):
-        fill(pool.open(), 4, 9.0)
-    assert marks(user) == [[1.0] * 4] * 2
