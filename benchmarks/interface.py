@@ -1,14 +1,12 @@
 """The screen: key to paint, stops of its event loop, start, and speed beside `kvchat run`.
 
     python benchmarks/interface.py MODEL [--messages 500 4000] [--tps 80] [--keys 200]
-        [--starts 15] [--pairs 12] [--tokens 640]
+        [--pairs 12] [--tokens 640]
 
-The program runs in a pseudo-terminal of 120 x 36. For the keys its engine is a script that streams
-at a steady rate in a chat of N messages: each key is timed from typing to paint, and the program
-notes the longest time in which its event loop could do nothing else while it sends the question,
-streams, and saves the reply; on a busy machine the loop's own processor time says more. A start is
-`kvchat MODEL` from its exec to the paint of the first typed character, with Python's compiled files
-there. Pairs of one reply by the screen and one by `kvchat run` alternate.
+The program runs in a pseudo-terminal of 120 x 36. For the keys a script streams as its engine in a
+chat of N messages; a key is timed from typing to paint, and the program notes the longest stop of
+its event loop while it sends the question, streams, and saves the reply. Then replies of the screen
+and of `kvchat run` alternate; a start is from exec to the paint of the first typed character.
 """
 
 import argparse
@@ -18,7 +16,6 @@ import gc
 import json
 import os
 import pty
-import random
 import sqlite3
 import struct
 import subprocess
@@ -41,22 +38,21 @@ from engine.configuration import SamplingSettings
 
 KVCHAT = Path(sys.executable).with_name("kvchat")
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
-PLACEHOLDER = "sk something"
-"""Of the composer; its first letter is under the cursor and painted apart."""
+PLACEHOLDER = "sk something"  # its first letter is under the cursor and painted apart
 MARKS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖØÙÚÛÜÝÞ"
 CONFIG = "[chat]\ntemperature = 0.0\nmax_tokens = {}\n[speculation]\npredictor = 'off'\n"
 REPLY = "word " * 40_000
 BEAT_S, LIMIT_S = 0.002, 60.0
 STATS = "SELECT stats FROM messages WHERE role = 'assistant' AND finish_reason IS NOT NULL"
-ADD = """INSERT INTO messages (chat_id, parent_id, role, content, token_ids, vocabulary_id,
-    finish_reason, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, 1.0)"""
+ADD = """INSERT INTO messages (chat_id, parent_id, role, content, token_ids, finish_reason,
+    vocabulary_id, created_at) VALUES (?, ?, ?, ?, ?, ?, 'tiny', 1.0)"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--messages", type=int, nargs="+", default=[500, 4000])
-    for name, number in {"tps": 80, "keys": 200, "starts": 15, "pairs": 12, "tokens": 640}.items():
+    for name, number in {"tps": 80, "keys": 200, "pairs": 12, "tokens": 640}.items():
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -69,10 +65,9 @@ def main() -> None:
         report(f"key to paint, {n_messages} messages", keys)
         for what, (stop_s, work_s) in stops.items():
             print(f"  {what}: longest stop {1e3 * stop_s:.1f} ms, own work {1e3 * work_s:.1f} ms")
-    starts = [start_s(model) for _ in range(options.starts + 1)][1:]
+    pairs = [measure_pair(model, options.tokens, is_odd=n % 2) for n in range(options.pairs)]
+    starts, ratios, shares = zip(*pairs, strict=True)
     report("start to typed character", starts)
-    pairs = [measure_pair(model, options.tokens, is_odd=pair % 2) for pair in range(options.pairs)]
-    ratios, shares = zip(*pairs, strict=True)
     print(f"screen / command {median(ratios):.3f}, {median(shares):.1%} of a core while streaming")
 
 
@@ -196,39 +191,26 @@ async def longest_stop(limit_s: float, goes_on: Callable[[], bool]) -> tuple[flo
 
 def fill(store: ChatStore, n_messages: int) -> int:
     """A chat of N messages, question and reply by turns; gives its id."""
-    new = NewChat(title="long", model_path=None, system_prompt="", sampling=SamplingSettings())
-    chat, draw = store.create_chat(new), random.Random(1)
-    words = [f"w{i}" for i in range(5000)]
-    parent: int | None = None
+    sampling = SamplingSettings()
+    chat = store.create_chat(NewChat("long", None, system_prompt="", sampling=sampling))
+    text, ids, parent = " ".join(f"w{i}" for i in range(150)), dump_tokens(range(200)), None
     with store._writer._connection as db:
-        db.execute("BEGIN")
         for i in range(n_messages):
-            role, reason = ("assistant", "end") if i % 2 else ("user", None)
-            ids = dump_tokens(draw.choices(range(49152), k=200)) if i % 2 else None
-            text = " ".join(draw.choices(words, k=150))
-            row = (chat.id, parent, role, text, ids, "tiny", reason)
-            parent = db.execute(ADD, row).lastrowid
+            kind = ("user", text, None, None) if i % 2 == 0 else ("assistant", text, ids, "end")
+            parent = db.execute(ADD, (chat.id, parent, *kind)).lastrowid
         db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (parent, chat.id))
-        db.execute("COMMIT")
     return chat.id
 
 
-def start_s(model: str) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
-        terminal = Terminal([str(KVCHAT), model], folder)
-        terminal.painted_at(PLACEHOLDER, begun)
-        painted = terminal.painted_at(MARKS[0], terminal.type(MARKS[0]))
-        terminal.close()
-        return painted - begun
-
-
-def measure_pair(model: str, n_tokens: int, *, is_odd: int) -> tuple[float, float]:
-    """The screen's speed over the command's, and the screen's share of a core."""
+def measure_pair(model: str, n_tokens: int, *, is_odd: int) -> tuple[float, float, float]:
+    """The start, the screen's speed over the command's, and the screen's share of a core."""
     first = 0.0 if is_odd else command_tps(model, n_tokens)
     with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
         terminal = Terminal([str(KVCHAT), model], folder, n_tokens)
-        terminal.ask(PROMPT)
+        terminal.painted_at(PLACEHOLDER)
+        start_s = terminal.painted_at(MARKS[0], terminal.type(MARKS[0])) - begun
+        terminal.ask("\x7f" + PROMPT)
         time.sleep(0.6)  # the prefill
         cpu_s, begun = terminal.cpu_s(), time.perf_counter()
         time.sleep(1.2)
@@ -236,7 +218,7 @@ def measure_pair(model: str, n_tokens: int, *, is_odd: int) -> tuple[float, floa
         database = Path(folder, "DATA_HOME", "kvchat", "chats", "chats.db")
         speed = wait_for(lambda: finished_tps(database), 0.5, 600.0)
         terminal.close()
-    return speed / (first or command_tps(model, n_tokens)), share
+    return start_s, speed / (first or command_tps(model, n_tokens)), share
 
 
 def finished_tps(database: Path) -> float | None:
