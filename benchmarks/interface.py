@@ -1,173 +1,236 @@
-"""The screen's own promises: key to paint while a long chat streams, and how soon it is usable.
+"""The screen: key to paint, stops of its event loop, start, and speed beside `kvchat run`.
 
-    python benchmarks/interface.py MODEL [--messages 500] [--tps 80] [--keys 200] [--starts 15]
+    python benchmarks/interface.py MODEL [--messages 500 4000] [--tps 80] [--keys 200]
+        [--pairs 12] [--tokens 640]
 
-Both run the program in a pseudo-terminal of 120 x 36. For the keys its engine is a script that
-speaks at a steady rate, in a chat of so many messages, so that the rate is the same on every
-machine; a key is typed and the time is taken until its character is painted, and the program
-itself notes the longest time in which its event loop could do nothing else. For the starts it is
-the command `kvchat MODEL` from its exec until the first character that is typed is painted; the
-model loads beside it. `--version` is timed too. One start before these is not counted: it leaves
-Python's compiled files behind, as an installed program and the second start of any have them.
+The program runs in a pseudo-terminal of 120 x 36. For the keys a script streams as its engine in a
+chat of N messages; a key is timed from typing to paint, and the program notes the longest stop of
+its event loop while it sends the question, streams, and saves the reply. Then replies of the screen
+and of `kvchat run` alternate; a start is from exec to the paint of the first typed character.
 """
 
 import argparse
 import asyncio
+import fcntl
 import gc
 import json
 import os
+import pty
+import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from long_chat import fill, longest_stop, report
-from screen import KVCHAT, MARKS, Terminal, make_home
+import psutil
 
-PLACEHOLDER = "sk something"
-"""Of the composer; its first letter is under the cursor and painted apart."""
+from app.store.chats import ChatStore
+from app.store.records import NewChat, dump_tokens
+from engine.configuration import SamplingSettings
+
+KVCHAT = Path(sys.executable).with_name("kvchat")
+PROMPT = "Write a long story about a lighthouse keeper and the sea."
+PLACEHOLDER = "sk something"  # its first letter is under the cursor and painted apart
+MARKS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖØÙÚÛÜÝÞ"
+CONFIG = "[chat]\ntemperature = 0.0\nmax_tokens = {}\n[speculation]\npredictor = 'off'\n"
 REPLY = "word " * 40_000
-BETWEEN_KEYS_S = 0.06
-LIMIT_S = 60.0
+BEAT_S, LIMIT_S = 0.002, 60.0
+STATS = "SELECT stats FROM messages WHERE role = 'assistant' AND finish_reason IS NOT NULL"
+ADD = """INSERT INTO messages (chat_id, parent_id, role, content, token_ids, finish_reason,
+    vocabulary_id, created_at) VALUES (?, ?, ?, ?, ?, ?, 'tiny', 1.0)"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--messages", type=int, default=500)
-    parser.add_argument("--tps", type=float, default=80.0)
-    parser.add_argument("--keys", type=int, default=200)
-    parser.add_argument("--starts", type=int, default=15)
-    parser.add_argument("--play", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--messages", type=int, nargs="+", default=[500, 4000])
+    for name, number in {"tps": 80, "keys": 200, "pairs": 12, "tokens": 640}.items():
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.play is not None:
-        play(options.play, options.messages, options.tps)
+    if options.play:
+        asyncio.run(play(options.model, options.messages[0], options.tps))
         return
-    if options.model is None:
-        parser.error("a model is needed for the starts")
-    with tempfile.TemporaryDirectory() as folder:
-        keys, beat = measure_keys(Path(folder), options)
-    report("key to paint", keys)
-    print(
-        f"{'event loop':24} {1e3 * beat['stop_s']:7.1f} ms longest stop, "
-        f"{1e3 * beat['work_s']:.1f} ms of it own work; "
-        f"{beat['n_tokens']} tokens in {beat['elapsed_s']:.1f} s"
-    )
-    model = options.model.resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = Path(folder)
-        start_s(model, compiled)
-        starts = [start_s(model, compiled) for _ in range(options.starts)]
-        report("start to typed character", starts)
-        report("kvchat --version", [version_s(compiled) for _ in range(options.starts)])
+    model = str(options.model.resolve())
+    for n_messages in options.messages:
+        keys, stops = measure_keys(n_messages, options)
+        report(f"key to paint, {n_messages} messages", keys)
+        for what, (stop_s, work_s) in stops.items():
+            print(f"  {what}: longest stop {1e3 * stop_s:.1f} ms, own work {1e3 * work_s:.1f} ms")
+    pairs = [measure_pair(model, options.tokens, is_odd=n % 2) for n in range(options.pairs)]
+    starts, ratios, shares = zip(*pairs, strict=True)
+    report("start to typed character", starts)
+    print(f"screen / command {median(ratios):.3f}, {median(shares):.1%} of a core while streaming")
 
 
-# --- keys ---
+def report(what: str, times_s: list[float]) -> None:
+    times = sorted(1e3 * each for each in times_s)
+    p95 = times[int(0.95 * (len(times) - 1))]
+    print(f"{what}: {median(times):.1f} ms median, {p95:.1f} p95, {times[-1]:.1f} max")
 
 
-def measure_keys(folder: Path, options: argparse.Namespace) -> tuple[list[float], dict[str, float]]:
-    told = folder / "told.json"
-    command = [
-        sys.executable, __file__, "--play", str(told),
-        "--messages", str(options.messages), "--tps", str(options.tps),
-    ]  # fmt: skip
-    terminal = Terminal(command, make_home(folder, len(REPLY)))
-    if terminal.painted_at("measured", time.perf_counter(), LIMIT_S) is None:
-        sys.exit("the screen did not come up")
-    terminal.type("go")
-    time.sleep(0.5)
-    terminal.type("\r")
-    time.sleep(2.0)
+def wait_for(find: Callable[[], Any], pause_s: float = 0.001, limit_s: float = LIMIT_S) -> Any:
+    end = time.perf_counter() + limit_s
+    while not (found := find()):
+        if time.perf_counter() > end:
+            sys.exit("the program did not paint or end")
+        time.sleep(pause_s)
+    return found
+
+
+class Terminal:
+    """A program in a pseudo-terminal with a home of its own, and what it painted when."""
+
+    def __init__(self, command: list[str], folder: str, n_tokens: int = 64) -> None:
+        names = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME")
+        home = {"HOME": folder} | {f"XDG_{name}": f"{folder}/{name}" for name in names}
+        config = Path(home["XDG_CONFIG_HOME"], "kvchat", "config.toml")
+        config.parent.mkdir(parents=True)
+        config.write_text(CONFIG.format(n_tokens))
+        pid, self._fd = pty.fork()
+        if pid == 0:
+            environment = os.environ | home | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+            os.execvpe(command[0], command, environment)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+        self.process = psutil.Process(pid)
+        self._seen: list[tuple[float, str]] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # the program has ended
+            while data := os.read(self._fd, 65536):
+                self._seen.append((time.perf_counter(), data.decode("utf-8", "replace")))
+
+    def type(self, text: str) -> float:
+        os.write(self._fd, text.encode())
+        return time.perf_counter()
+
+    def painted_at(self, text: str, since: float = 0.0) -> float:
+        return wait_for(
+            lambda: next((at for at, seen in self._seen if at >= since and text in seen), None)
+        )
+
+    def ask(self, text: str) -> None:
+        self.painted_at("measured")
+        time.sleep(2.0)  # the model is loaded in the background
+        self.type(text)
+        time.sleep(0.5)
+        self.type("\r")
+
+    def cpu_s(self) -> float:
+        return sum(self.process.cpu_times()[:2])
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+
+
+def measure_keys(n_messages: int, options: argparse.Namespace) -> tuple[list[float], dict]:
     keys = []
-    for i in range(options.keys):
-        mark = MARKS[i % len(MARKS)]
-        typed = terminal.type(mark)
-        painted = terminal.painted_at(mark, typed, 2.0)
-        if painted is None:
-            sys.exit(f"key {i} was not painted")
-        keys.append(painted - typed)
-        # What is written stays short: a long line is another measurement.
-        terminal.type("\x7f")
-        time.sleep(BETWEEN_KEYS_S)
-    terminal.type("\x11")  # ctrl+q
-    deadline = time.perf_counter() + LIMIT_S
-    while not told.exists() and time.perf_counter() < deadline:
-        time.sleep(0.05)
-    if not told.exists():
-        sys.exit("the program did not end")
-    terminal.close()
-    return keys, json.loads(told.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "told.json")
+        numbers = ["--messages", str(n_messages), "--tps", str(options.tps)]
+        terminal = Terminal([sys.executable, __file__, str(told), "--play", *numbers], folder)
+        terminal.ask("go")
+        time.sleep(2.0)
+        for i in range(options.keys):
+            typed = terminal.type(MARKS[i % len(MARKS)])
+            keys.append(terminal.painted_at(MARKS[i % len(MARKS)], typed) - typed)
+            terminal.type("\x7f")  # a long line is another measurement
+            time.sleep(0.06)
+        terminal.type("\x1b")
+        wait_for(told.exists)
+        terminal.close()
+        return keys, json.loads(told.read_text())
 
 
-def play(told: Path, n_messages: int, tps: float) -> None:
-    """Run the application on a scripted engine; its loop's longest stop is written at its end."""
+async def play(told: Path, n_messages: int, tps: float) -> None:
+    """Run the application on a scripted engine; the stops of its loop are written at the end."""
     from tests.support.fakes_app import make_app
     from tests.support.fakes_client import Script
 
-    script = Script(replies=(REPLY,), tps=tps)
-    app, client = make_app(told.parent, script)
-    store = app.controller.history.store
-    app.controller.open_chat(fill(store, n_messages))
-    found: dict[str, float] = {}
+    app, _ = make_app(told.parent, Script(replies=(REPLY,), tps=tps))
+    chat = app.controller
+    chat.open_chat(fill(chat.history.store, n_messages))
 
     async def watch() -> None:
-        while not app.controller.is_replying:
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(1.0)  # the question is saved and the reply has begun
-        begun, n_before = time.perf_counter(), app.controller.meters.snapshot().reply.n_emitted
-        beat = asyncio.create_task(longest_stop())
-        while not client.is_closed and app.controller.is_replying:
-            await asyncio.sleep(0.05)
-            found["elapsed_s"] = time.perf_counter() - begun
-            found["n_tokens"] = app.controller.meters.snapshot().reply.n_emitted - n_before
-        beat.cancel()
-        found["stop_s"], found["work_s"] = await beat
-        written = told.with_suffix(".new")
-        written.write_text(json.dumps(found))
-        written.replace(told)
+        while not chat.is_replying:
+            await asyncio.sleep(BEAT_S)
+        stops = {
+            "sending": await longest_stop(1.0, lambda: True),
+            "streaming": await longest_stop(LIMIT_S, lambda: chat.is_replying),
+            "saving": await longest_stop(0.5, lambda: True),
+        }
+        told.with_suffix(".new").write_text(json.dumps(stops))
+        told.with_suffix(".new").replace(told)
 
     gc.freeze()  # as the program does before it runs
-
-    async def run() -> None:
-        watching = asyncio.create_task(watch())
-        await app.run_async()
-        await watching
-        store.close()
-
-    asyncio.run(run())
+    await asyncio.gather(app.run_async(), watch())
 
 
-# --- starts ---
+async def longest_stop(limit_s: float, goes_on: Callable[[], bool]) -> tuple[float, float]:
+    """The longest stop by the clock, and the most processor time between two beats."""
+    stop = work = 0.0
+    last, worked = time.perf_counter(), time.thread_time()
+    end = last + limit_s
+    while last < end and goes_on():
+        await asyncio.sleep(BEAT_S)
+        now, done = time.perf_counter(), time.thread_time()
+        stop, work = max(stop, now - last - BEAT_S), max(work, done - worked)
+        last, worked = now, done
+    return stop, work
 
 
-def compiling(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment in which Python keeps its compiled files in a folder."""
-    kept = {name: text for name, text in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"PYTHONPYCACHEPREFIX": str(folder)}
+def fill(store: ChatStore, n_messages: int) -> int:
+    """A chat of N messages, question and reply by turns; gives its id."""
+    sampling = SamplingSettings()
+    chat = store.create_chat(NewChat("long", None, system_prompt="", sampling=sampling))
+    text, ids, parent = " ".join(f"w{i}" for i in range(150)), dump_tokens(range(200)), None
+    with store._writer._connection as db:
+        for i in range(n_messages):
+            kind = ("user", text, None, None) if i % 2 == 0 else ("assistant", text, ids, "end")
+            parent = db.execute(ADD, (chat.id, parent, *kind)).lastrowid
+        db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (parent, chat.id))
+    return chat.id
 
 
-def start_s(model: Path, compiled: Path) -> float:
+def measure_pair(model: str, n_tokens: int, *, is_odd: int) -> tuple[float, float, float]:
+    """The start, the screen's speed over the command's, and the screen's share of a core."""
+    first = 0.0 if is_odd else command_tps(model, n_tokens)
     with tempfile.TemporaryDirectory() as folder:
-        environment = compiling(make_home(Path(folder), 64), compiled)
         begun = time.perf_counter()
-        terminal = Terminal([str(KVCHAT), str(model)], environment)
-        if terminal.painted_at(PLACEHOLDER, begun, LIMIT_S) is None:
-            sys.exit("the screen did not come up")
-        typed = terminal.type(MARKS[0])
-        painted = terminal.painted_at(MARKS[0], typed, LIMIT_S)
+        terminal = Terminal([str(KVCHAT), model], folder, n_tokens)
+        terminal.painted_at(PLACEHOLDER)
+        start_s = terminal.painted_at(MARKS[0], terminal.type(MARKS[0])) - begun
+        terminal.ask("\x7f" + PROMPT)
+        time.sleep(0.6)  # the prefill
+        cpu_s, begun = terminal.cpu_s(), time.perf_counter()
+        time.sleep(1.2)
+        share = (terminal.cpu_s() - cpu_s) / (time.perf_counter() - begun)
+        database = Path(folder, "DATA_HOME", "kvchat", "chats", "chats.db")
+        speed = wait_for(lambda: finished_tps(database), 0.5, 600.0)
         terminal.close()
-    if painted is None:
-        sys.exit("the first character was not painted")
-    return painted - begun
+    return start_s, speed / (first or command_tps(model, n_tokens)), share
 
 
-def version_s(compiled: Path) -> float:
-    environment = compiling(os.environ, compiled)
-    begun = time.perf_counter()
-    subprocess.run([KVCHAT, "--version"], capture_output=True, check=True, env=environment)
-    return time.perf_counter() - begun
+def finished_tps(database: Path) -> float | None:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+        row = connection.execute(STATS).fetchone()
+        return json.loads(row[0])["decode_tps"] if row and row[0] else None
+
+
+def command_tps(model: str, n_tokens: int) -> float:
+    command = [KVCHAT, "run", PROMPT, "--model", model, "--json", "--temperature", "0"]
+    command += ["--predictor", "off", "--max-tokens", str(n_tokens)]
+    return float(json.loads(subprocess.check_output(command))["decode_tps"])
 
 
 if __name__ == "__main__":

@@ -1,35 +1,50 @@
-"""Whether restored states give the very same logits, and what saving and restoring takes.
+"""Whether restored states give the same logits, what restoring takes, and how soon a chat resumes.
 
-    python benchmarks/restore.py MODEL... [--tokens 2000] [--rows 64] [--threads 2]
+    python benchmarks/restore.py MODEL... [--tokens 2000] [--rows 64] [--threads 2] [--pairs 5]
 
 For each model three tables:
 
-1. Equality. A line of `--tokens` tokens is decoded and saved, `--rows` more tokens are decoded one
-   by one; then the state is restored, and the logits of the same tokens are compared bit by bit:
-   `whole` in one piece, `slices` in four, `branch` at two thirds with other tokens behind (where
-   states cannot be cut: other tokens behind the whole), `restart` in a new process. Once for one
-   sequence alone and once for the third of four, each in cells of its own.
-2. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
-   restoring it from eight stretches (parts) and in one piece (set), for 600 tokens and `--tokens`.
-3. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence
-   and as one of four with cells of their own.
+1. Equality. `--tokens` tokens are decoded and saved, `--rows` more are decoded one by one; then the
+   state is restored, and the logits of the same tokens are compared bit by bit: `whole` in one
+   state, `slices` in four, `branch` at two thirds with other tokens after it, `restart` in a new
+   process. Once for one sequence alone and once for the third of four.
+2. Times, medians of nine: saving a state (get) and its last 100 tokens (end), restoring it from
+   eight slices (parts) and in one (set), for 600 tokens and `--tokens`.
+3. Time to the first token of a chat, through the engine's process, medians of `--pairs` chats:
+   from `nothing`; from the context itself (`hot`); from RAM after another chat took the context
+   (`warm`); in a new process from the disk, the files' pages dropped (`cold`); and as cold, but the
+   chat was opened a second before it was asked (`prefetched`).
 """
 
 import argparse
 import multiprocessing
+import os
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from common import load
 from numpy.typing import NDArray
 
 from engine.backends.base import Sequence, rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import Configuration, FlashAttention, KVTypeName
+from engine.cache.report import CacheSettings
+from engine.configuration import (
+    Configuration,
+    FlashAttention,
+    KVTypeName,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.events import Finished, PromptReady, TiersChanged, TokensCommitted
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
 
 Rows = NDArray[np.float32]
 KINDS: tuple[tuple[KVTypeName, FlashAttention], ...] = (
@@ -38,10 +53,20 @@ KINDS: tuple[tuple[KVTypeName, FlashAttention], ...] = (
     ("q8_0", "on"),
     ("q4_0", "on"),
 )
-FLASH: tuple[FlashAttention, ...] = ("on", "off")
 N_SLOTS = 4
 N_BATCH = 512
 N_NEIGHBOUR = 200
+N_REPEATS = 9
+OPEN_S = 60.0
+"""How long the cache may take to open."""
+PLACES = ("nothing", "hot", "warm", "cold", "prefetched")
+SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
+TOKENS_OF_SENTENCE = 17
+QUESTIONS = tuple(
+    f"{season} came: what did the keeper write down?"
+    for season in ("Winter", "Spring", "Summer", "Autumn")
+)
+"""Different from their first word on, so that a tier holds nothing of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +98,20 @@ class Case:
 
 
 def main() -> None:
-    options = parsed()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", type=Path, nargs="+")
+    for name, number in {"tokens": 2000, "rows": 64, "threads": 2, "pairs": 5}.items():
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
+    tables = {"equality": tell_equality, "times": tell_times, "resume": tell_resume}
+    parser.add_argument("--only", nargs="+", choices=tables, default=list(tables))
+    options = parser.parse_args()
     for model in options.models:
         print(f"\n{model.name}, {options.tokens} tokens, {options.threads} threads")
-        if not options.only or "equality" in options.only:
-            tell_equality(model, options)
-        if not options.only or "times" in options.only:
-            tell_times(model, options)
-        if not options.only or "decoding" in options.only:
-            tell_decoding(model, options)
-
-
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--only", nargs="+", choices=["equality", "times", "decoding"])
-    return parser.parse_args()
+        for name in options.only:
+            tables[name](model, options)
 
 
 def line(n: int, seed: int = 0) -> list[int]:
@@ -200,56 +219,128 @@ def tell_times(model: Path, options: argparse.Namespace) -> None:
         sequence = backend.open()
         for n_tokens in sorted({min(600, case.n_tokens), case.n_tokens}):
             read(sequence, line(case.n_tokens)[:n_tokens])
-            told = times(backend, sequence, options.repeats)
+            told = times(backend, sequence)
             print(f"  {n_tokens:6}  {kind:5} {flash_attention:5}  {told}", flush=True)
         backend.close()
 
 
-def times(backend: LlamaCppBackend, sequence: Sequence, repeats: int) -> str:
+def times(backend: LlamaCppBackend, sequence: Sequence) -> str:
     tokens = list(sequence.tokens)
     state = bytes(sequence.save())
-    get_s = median(sequence.save, repeats)
-    set_s = median(lambda: sequence.load(tokens, [state]), repeats)
+    get_s = median(sequence.save)
+    set_s = median(lambda: sequence.load(tokens, [state]))
     size = f"{len(state):10,}"
     if not backend.can_slice:
         return f"{size}  {1e3 * get_s:8.1f}       -         -  {1e3 * set_s:6.1f}"
     parts = stretches(backend, state, len(tokens), 8)
-    end_s = median(lambda: sequence.save(len(tokens) - 100), repeats)
-    parts_s = median(lambda: sequence.load(tokens, parts), repeats)
+    end_s = median(lambda: sequence.save(len(tokens) - 100))
+    parts_s = median(lambda: sequence.load(tokens, parts))
     return (
         f"{size}  {1e3 * get_s:8.1f}  {1e3 * end_s:6.1f}  {1e3 * parts_s:8.1f}  {1e3 * set_s:6.1f}"
     )
 
 
-def tell_decoding(model: Path, options: argparse.Namespace) -> None:
-    print("\n  flash   alone ms  1 of 4 ms")
-    depth = min(600, options.tokens)
-    for flash_attention in FLASH:
-        backends = [
-            Case(model, "f16", flash_attention, depth, options.threads, n).open()
-            for n in (1, N_SLOTS)
-        ]
-        sequences = [backend.open() for backend in backends]
-        samples: list[list[float]] = [[], []]
-        for sequence in sequences:
-            read(sequence, line(depth))
-        for token in line(options.rows, 1):
-            for sequence, times_s in zip(sequences, samples, strict=True):
-                times_s.append(median(lambda: sequence.decode(token), 1))  # noqa: B023 - called here
-        for backend in backends:
-            backend.close()
-        alone, separate = (1e3 * statistics.median(times_s) for times_s in samples)
-        print(f"  {flash_attention:5}  {alone:9.2f}  {separate:9.2f}", flush=True)
-
-
-def median(work: Callable[[], object], repeats: int) -> float:
+def median(work: Callable[[], object]) -> float:
     """The median of the seconds that something takes."""
     samples = []
-    for _ in range(repeats):
+    for _ in range(N_REPEATS):
         started = time.perf_counter()
         work()
         samples.append(time.perf_counter() - started)
     return statistics.median(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A reply, its time to the first token, and where the prompt's tokens came from."""
+
+    first_token_s: float
+    reuse: PromptReady
+    finished: Finished
+
+
+def tell_resume(model: Path, options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="kvchat-resume-") as folder:
+        bench = Bench(model, options, Path(folder))
+        pairs = [bench.pair(number) for number in range(options.pairs)]
+        bench.engine.client.close()
+    print("\n              first token  of prefill   restoring    hot  warm  cold  new tokens")
+    for place in PLACES:
+        runs = [pair[place] for pair in pairs]
+        first_ms = 1e3 * statistics.median(run.first_token_s for run in runs)
+        restore_ms = 1e3 * statistics.median(run.reuse.restore_s for run in runs)
+        gain = statistics.median(
+            pair["nothing"].first_token_s / pair[place].first_token_s for pair in pairs
+        )
+        reuse = runs[-1].reuse
+        print(
+            f"  {place:12}{first_ms:9.1f} ms     1/{gain:<5.1f}{restore_ms:9.1f} ms  "
+            f"{reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5} {reuse.n_read:11}"
+        )
+
+
+class Bench:
+    """An engine with one slot, whose cold tier lies in a folder of its own."""
+
+    def __init__(self, model: Path, options: argparse.Namespace, folder: Path) -> None:
+        self._model, self._options, self._folder = model, options, folder
+        self.engine = self._start()
+
+    def _start(self) -> BlockingClient:
+        engine = load(
+            self._model,
+            cache=CacheSettings(folder=self._folder / "states"),
+            n_ctx=max(4096, 2 * self._options.tokens),
+            n_threads=self._options.threads,
+            flash_attention=self._options.flash_attention,
+            speculation=SpeculationSettings(predictor=PredictorName.OFF),
+        )
+        for event in engine.events(OPEN_S):
+            if isinstance(event, TiersChanged) and len(event.report.tiers) > 1:
+                break
+        return engine
+
+    def pair(self, number: int) -> dict[str, Timed]:
+        """The replies of one new chat from each place."""
+        chat = f"chat:{number}"
+        n_sentences = self._options.tokens // TOKENS_OF_SENTENCE
+        told = Message("user", f"Log number {number}. " + SENTENCE * n_sentences)
+        timed = {"nothing": self._ask(chat, told)}
+        first = timed["nothing"].finished
+        answer = Message("assistant", first.text, first.token_ids, first.vocabulary_id)
+        turns = [(told, answer, Message("user", question)) for question in QUESTIONS]
+        timed["hot"] = self._ask(chat, *turns[0])
+        self._ask(f"other:{number}", Message("user", f"Number {number}: name three colours."))
+        timed["warm"] = self._ask(chat, *turns[1])
+        self._restart()
+        timed["cold"] = self._ask(chat, *turns[2])
+        self._restart()
+        self.engine.client.prefetch(turns[3][:2])
+        time.sleep(1.0)
+        timed["prefetched"] = self._ask(chat, *turns[3])
+        return timed
+
+    def _ask(self, owner: str, *messages: Message) -> Timed:
+        started, first_token_s, reuse = time.perf_counter(), None, None
+        request = GenerationRequest(messages=messages, max_tokens=16, owner=owner)
+        for event in self.engine.reply(request):
+            match event:
+                case TokensCommitted() if first_token_s is None:
+                    first_token_s = time.perf_counter() - started
+                case PromptReady():
+                    reuse = event
+                case Finished() if first_token_s is not None and reuse is not None:
+                    return Timed(first_token_s, reuse, event)
+        sys.exit("a reply ended before its first token: ask something else")
+
+    def _restart(self) -> None:
+        """End the engine, drop its files from the page cache, and start it again."""
+        self.engine.client.close()
+        os.sync()
+        for path in filter(Path.is_file, self._folder.rglob("*")):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self.engine = self._start()
 
 
 if __name__ == "__main__":

@@ -1,28 +1,22 @@
-"""The torch backend beside llama.cpp and transformers, on the same file.
+"""The torch backend beside llama.cpp, on the same file.
 
-    python benchmarks/torch_backend.py logits MODEL [--positions 2000] [--transformers PYTHON]
-    python benchmarks/torch_backend.py speed MODEL --transformers PYTHON [--rounds 5]
+    python benchmarks/torch_backend.py logits MODEL [--positions 2000]
     python benchmarks/torch_backend.py compiled MODEL [--dtype f32] [--ctx 1024]
     python benchmarks/torch_backend.py bandwidth MODEL [--dtype bf16] [--ctx 1024]
 
 `logits` compares distributions at every position of the texts that the laboratory has. MODEL, whose
 weights torch dequantises, is held against llama.cpp on MODEL itself, where it rounds activations to
-8 bits, and on a float32 file that its own quantiser makes of MODEL: the very same weights. `speed`
-lets kvchat and transformers' `generate` answer by turns, greedily and without drafts, with the same
-weights in the same type. `compiled` decodes by turns with the compiled step and without, and says
-how long compiling took. `bandwidth` says which share of the memory's bandwidth, as a copy of a
-gigabyte measures it, a decode step reaches; on a GPU where torch finds one. PYTHON is one that has
-transformers and torch.
+8 bits, and on a float32 file that its own quantiser makes of MODEL: the very same weights.
+`compiled` decodes by turns with the compiled step and without, and says how long compiling took.
+`bandwidth` says which share of the memory's bandwidth, as a copy of a gigabyte measures it, a
+decode step reaches; on a GPU where torch finds one.
 """
 
 import ctypes
-import json
 import math
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -39,21 +33,16 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.fixed_steps import Way
 from engine.clock import Stopwatch
-from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
-from engine.events import Finished
-from engine.load import load_session
+from engine.configuration import Configuration
 from engine.quality.metrics import compared_rows, reference_rows
 from engine.quality.texts import own_texts
-from engine.requests import Cancellation, GenerationRequest
 
-CHILD = Path(__file__).with_name("torch_transformers.py")
 WINDOW = 512
 """Tokens of a text that are scored together."""
 N_BEHIND = 100
 """Tokens behind which single ones are decoded."""
 ALL_F32 = 0
 """llama.cpp's `LLAMA_FTYPE_ALL_F32`."""
-PROMPT = "The history of the bridge began long before the first stone was laid. In those years"
 Rows = NDArray[np.float32]
 
 
@@ -81,11 +70,10 @@ def command() -> None:
 @command.command()
 @click.argument("model", type=click.Path(path_type=Path, exists=True))
 @click.option("--positions", default=2000, show_default=True)
-@click.option("--transformers", "python", help="A Python that has transformers and torch.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--dtype", default="f32", show_default=True, help="Of torch's weights.")
-def logits(model: Path, positions: int, python: str | None, threads: int, dtype: str) -> None:
-    """Distributions on the same file, beside llama.cpp's and transformers'."""
+def logits(model: Path, positions: int, threads: int, dtype: str) -> None:
+    """Distributions on the same file, beside llama.cpp's."""
     log = NativeLog()
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / f"{model.stem}-f32.gguf"
@@ -99,47 +87,6 @@ def logits(model: Path, positions: int, python: str | None, threads: int, dtype:
         print(
             f"llama.cpp in float32 beside itself on the file: {agreement(theirs, exact, windows)}"
         )
-        sys.stdout.flush()
-        if python is not None:
-            with transformers_child(python, whole, threads, "f32") as ask:
-                theirs = [ask_rows(ask, window) for window in windows]
-            print(f"torch beside transformers in float32: {agreement(theirs, ours, windows)}")
-
-
-@command.command()
-@click.argument("model", type=click.Path(path_type=Path, exists=True))
-@click.option("--transformers", "python", required=True)
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--tokens", default=128, show_default=True)
-@click.option("--threads", default=2, show_default=True)
-@click.option("--dtype", "dtypes", multiple=True, default=("f32", "bf16"), show_default=True)
-def speed(
-    model: Path, python: str, rounds: int, tokens: int, threads: int, dtypes: Sequence[str]
-) -> None:
-    """Plain greedy decoding, batch 1, by turns with transformers' `generate`."""
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / f"{model.stem}-f32.gguf"
-        write_f32(model, whole)
-        for dtype in dtypes:
-            own, theirs, texts = [], [], set()
-            with (
-                kvchat(model, dtype, threads) as answer,
-                transformers_child(python, whole, threads, dtype) as ask,
-            ):
-                for number in range(rounds + 1):
-                    tps, ids = answer(tokens)
-                    said = ask({"do": "generate", "tokens": ids[0], "n_new": tokens})
-                    texts.add(tuple(ids[1]) == tuple(said["tokens"]))
-                    if number:  # the first answers warm both up
-                        own.append(tps)
-                        theirs.append(said["tps"])
-            pairs = [a / b for a, b in zip(own, theirs, strict=True)]
-            print(
-                f"{dtype}, {threads} threads: kvchat {median(own):.1f}, transformers "
-                f"{median(theirs):.1f} tokens/s, ratio {median(pairs):.2f} "
-                f"({min(pairs):.2f} to {max(pairs):.2f}), same tokens: {texts == {True}}",
-                flush=True,
-            )
 
 
 @command.command()
@@ -339,61 +286,6 @@ def _rows(backend: Backend, tokens: Sequence[int]) -> Rows:
     ]
     sequence.close()
     return np.concatenate(parts)
-
-
-@contextmanager
-def kvchat(model: Path, dtype: str, n_threads: int) -> Iterator[object]:
-    """A function that answers the prompt: tokens per second, and the ids of prompt and reply."""
-    off = SpeculationSettings(predictor=PredictorName.OFF)
-    configuration = Configuration(
-        model, n_ctx=1024, n_threads=n_threads, backend="torch", dtype=dtype, speculation=off,
-        type_k=dtype, type_v=dtype, n_gpu_layers=0,
-    )  # type: ignore[arg-type]  # fmt: skip  # the names are those of the options
-    loaded = load_session(configuration)
-    vocabulary = loaded.target.vocabulary
-    prompt = vocabulary.tokenize(PROMPT, add_special=True, parse_special=True)
-
-    def answer(n_tokens: int) -> tuple[float, tuple[list[int], list[int]]]:
-        request = GenerationRequest(
-            messages=(), raw_prompt=PROMPT, sampling=SamplingSettings(), max_tokens=n_tokens
-        )
-        *_, finished = loaded.session.generate(request, Cancellation())
-        assert isinstance(finished, Finished)
-        stats = finished.stats
-        return (stats.n_emitted - 1) / stats.decode_s, (prompt, list(finished.token_ids))
-
-    yield answer
-    loaded.session.close()
-
-
-@contextmanager
-def transformers_child(python: str, model: Path, n_threads: int, dtype: str) -> Iterator[object]:
-    """A function that asks transformers in a process of its own."""
-    process = subprocess.Popen(
-        [python, str(CHILD), str(model), str(n_threads), dtype],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-
-    def ask(question: dict[str, object]) -> dict[str, object]:
-        print(json.dumps(question), file=stdin, flush=True)
-        line = stdout.readline()
-        if not line:
-            sys.exit(f"transformers ended with {process.wait()}")
-        return json.loads(line)  # type: ignore[no-any-return]
-
-    yield ask
-    stdin.close()
-    process.wait()
-
-
-def ask_rows(ask: object, window: list[int]) -> Rows:
-    """transformers' logits behind every token of a window."""
-    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
-        ask({"do": "logits", "tokens": window, "path": file.name})  # type: ignore[operator]
-        return np.load(file.name)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence
 from engine.validation import faults_of
 
-VERSION = 1
 MOST_PROMPTS = 10_000
 SHOWN_DIGITS = 12
 """Of a digest in a message."""

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from engine.configuration import (
     Configuration,
@@ -38,7 +38,9 @@ from engine.presets.programs.base import ExportRequest
 from engine.presets.programs.formats import FORMATS
 
 START_LIMIT_S = 120.0
+HEALTH = "/health"
 NOWHERE = Path("/nonexistent")
+Tried = dict[str, Configuration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,23 @@ def main() -> None:
     asked = _arguments()
     model = read_model(asked.model.resolve())
     tried = configurations(model, asked.draft or asked.model)
-    outcomes = [
-        *_with_server(asked.llama_server, model, tried),
-        *_with_schema(asked.llama_swap_schema, model, tried),
-        *_with_python_server(asked.llama_cpp_server, model, tried),
-        *_with_systemd(model, tried),
-    ]
+    analyze = shutil.which("systemd-analyze")
+    outcomes: list[Outcome] = []
+    for title, tool, attempts in (
+        ("llama-server", asked.llama_server, _with_server),
+        ("llama-swap schema", asked.llama_swap_schema, _with_schema),
+        ("llama-cpp-python server", asked.llama_cpp_server, _with_python_server),
+        ("systemd-analyze verify", Path(analyze) if analyze else None, _with_systemd),
+    ):
+        left_out = [Outcome(title, answer="not there: left out")]
+        outcomes += left_out if tool is None else attempts(tool, model, tried)
     for outcome in outcomes:
         state = "FAILED" if outcome.problem else "ok"
         print(f"{outcome.name:44} {state:7} {outcome.problem or outcome.answer}")
     sys.exit(1 if any(outcome.problem for outcome in outcomes) else 0)
 
 
-def configurations(model: Model, draft: Path) -> dict[str, Configuration]:
+def configurations(model: Model, draft: Path) -> Tried:
     """Every built-in preset for the model, then what presets leave alone."""
     machine = devices()
     tried = {
@@ -83,70 +89,60 @@ def configurations(model: Model, draft: Path) -> dict[str, Configuration]:
         base, draft=DraftConfiguration(draft.resolve(), 2048), speculation=drafting
     )
     tried["rarer flags"] = replace(
-        base,
-        n_slots=2,
-        kv_unified=True,
-        swa_full=True,
-        offload_kqv=False,
-        use_extra_buffers=False,
-        n_threads=2,
-        n_cpu_moe=1,
-        split_mode="none",
-        tensor_split=(1.0, 0.5),
+        base, n_slots=2, kv_unified=True, swa_full=True, offload_kqv=False, n_threads=2,
+        use_extra_buffers=False, n_cpu_moe=1, split_mode="none", tensor_split=(1.0, 0.5),
         tensor_overrides=(TensorOverride(r"blk\.0\.ffn_.*"), TensorOverride("output")),
         speculation=replace(base.speculation, controller=ControllerName.FIXED, n_draft=2),
-    )
+    )  # fmt: skip
     tried["all experts on the CPU"] = replace(base, n_cpu_moe=-1)
     return tried
 
 
-def _with_server(
-    server: Path | None, model: Model, tried: dict[str, Configuration]
-) -> Iterator[Outcome]:
-    if server is None:
-        yield Outcome("llama-server", answer="not found: left out")
-        return
+def _with_server(server: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         odd = Path(folder) / "a model's $HOME ${x} 100%.gguf"
         odd.symlink_to(model.file.path)
-        paths = {name: replace(each, model_path=odd) for name, each in tried.items()}
-        for name, configuration in paths.items():
-            yield _try_script(name, server, Path(folder), configuration)
-        for name, configuration in paths.items():
-            yield _try_router(name, server, Path(folder), configuration)
+        script, ini = Path(folder) / "serve.sh", Path(folder) / "models.ini"
+        for name, each in tried.items():
+            configuration = replace(each, model_path=odd)
+            request = ExportRequest(configuration, program=str(server), port=free_port())
+            script.write_text(FORMATS["shell"].render(request).text, encoding="utf-8")
+            yield _answered(f"shell script: {name}", ["sh", str(script)], request)
+            request = ExportRequest(configuration, name=name, port=free_port())
+            text = FORMATS["models-preset"].render(request).text
+            ini.write_text(text, encoding="utf-8")
+            section = next(line for line in text.splitlines() if line.startswith("["))
+            command = [str(server), "--models-preset", str(ini), "--port", str(request.port)]
+            yield _answered(f"models preset: {name}", command, request, section.strip("[]"))
 
 
-def _try_script(name: str, server: Path, folder: Path, configuration: Configuration) -> Outcome:
-    request = ExportRequest(configuration, program=str(server), port=free_port())
-    script = folder / "serve.sh"
-    script.write_text(FORMATS["shell"].render(request).text, encoding="utf-8")
-    title = f"shell script: {name}"
-    return _answered(title, ["sh", str(script)], request.port, {"prompt": PROMPT, "n_predict": 8})
+def _with_python_server(python: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "server.json"
+        for name, configuration in tried.items():
+            request = ExportRequest(configuration, model, name=name, port=free_port())
+            file.write_text(FORMATS["llama-cpp-python"].render(request).text, encoding="utf-8")
+            command = [str(python), "-m", "llama_cpp.server", "--config_file", str(file)]
+            title = f"llama-cpp-python server: {name}"
+            yield _answered(title, command, request, ready="/v1/models")
 
 
-def _try_router(name: str, server: Path, folder: Path, configuration: Configuration) -> Outcome:
-    request = ExportRequest(configuration, name=name, port=free_port())
-    exported = FORMATS["models-preset"].render(request)
-    ini = folder / "models.ini"
-    ini.write_text(exported.text, encoding="utf-8")
-    section = next(line for line in exported.text.splitlines() if line.startswith("["))
-    body = {"prompt": PROMPT, "n_predict": 8, "model": section.strip("[]")}
-    command = [str(server), "--models-preset", str(ini), "--port", str(request.port)]
-    return _answered(f"models preset: {name}", command, request.port, body)
-
-
-PROMPT = "The sea was calm and"
-
-
-def _answered(title: str, command: Sequence[str], port: int, body: dict[str, object]) -> Outcome:
-    """Start a server, wait until it is healthy, and ask it for a few tokens."""
+def _answered(
+    title: str, command: Sequence[str], request: ExportRequest, model: str = "", ready: str = HEALTH
+) -> Outcome:
+    """Start a server, wait until it is ready, and ask it for a few tokens."""
+    body = {"prompt": "The sea was calm and", "max_tokens": 8} | ({"model": model} if model else {})
+    url = f"http://127.0.0.1:{request.port}"
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
-            if not _is_healthy(process, port):
+            if not _is_listening(process, url + ready):
                 return Outcome(title, f"did not start: {_tail(log)}")
-            return Outcome(title, answer=repr(_ask(port, body)))
-        except (urllib.error.URLError, OSError, KeyError) as error:
+            data, header = json.dumps(body).encode(), {"Content-Type": "application/json"}
+            asked = urllib.request.Request(f"{url}/v1/completions", data, header)
+            with urllib.request.urlopen(asked, timeout=START_LIMIT_S) as response:
+                return Outcome(title, answer=repr(json.load(response)["choices"][0]["text"]))
+        except (OSError, LookupError, ValueError) as error:
             return Outcome(title, f"did not answer: {error}: {_tail(log)}")
         finally:
             process.terminate()
@@ -157,98 +153,9 @@ def _answered(title: str, command: Sequence[str], port: int, body: dict[str, obj
                 process.wait()
 
 
-def _tail(log: object) -> str:
-    assert hasattr(log, "seek")
-    assert hasattr(log, "read")
+def _tail(log: IO[str]) -> str:
     log.seek(0)
-    return " | ".join(str(log.read()).splitlines()[-6:])
-
-
-def _is_healthy(process: "subprocess.Popen[bytes]", port: int) -> bool:
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                return True
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    return False
-
-
-def _ask(port: int, body: dict[str, object]) -> str:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/completion",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=START_LIMIT_S) as response:
-        return str(json.load(response)["content"])
-
-
-def _with_schema(
-    schema: Path | None, model: Model, tried: dict[str, Configuration]
-) -> Iterator[Outcome]:
-    if schema is None:
-        yield Outcome("llama-swap schema", answer="not given: left out")
-        return
-    import jsonschema
-    import yaml
-
-    validator = jsonschema.Draft7Validator(json.loads(schema.read_text(encoding="utf-8")))
-    for name, configuration in tried.items():
-        yield _valid(name, model, configuration, validator, yaml)
-
-
-def _valid(
-    name: str,
-    model: Model,
-    configuration: Configuration,
-    validator: object,
-    yaml: object,
-) -> Outcome:
-    request = ExportRequest(configuration, model, name=name)
-    text = FORMATS["llama-swap"].render(request).text
-    data = yaml.safe_load(text)  # type: ignore[attr-defined]  # untyped, not installed here
-    problems = [
-        each.message
-        for each in validator.iter_errors(data)  # type: ignore[attr-defined]  # as above
-    ]
-    return Outcome(f"llama-swap schema: {name}", "; ".join(problems) or None)
-
-
-def _with_python_server(
-    python: Path | None, model: Model, tried: dict[str, Configuration]
-) -> Iterator[Outcome]:
-    if python is None:
-        yield Outcome("llama-cpp-python server", answer="not given: left out")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for name, configuration in tried.items():
-            request = ExportRequest(configuration, model, name=name, port=free_port())
-            file = Path(folder) / "server.json"
-            file.write_text(FORMATS["llama-cpp-python"].render(request).text, encoding="utf-8")
-            command = [str(python), "-m", "llama_cpp.server", "--config_file", str(file)]
-            yield _python_answered(f"llama-cpp-python server: {name}", command, request)
-
-
-def _python_answered(title: str, command: Sequence[str], request: ExportRequest) -> Outcome:
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        url = f"http://127.0.0.1:{request.port}/v1"
-        body = json.dumps({"prompt": PROMPT, "max_tokens": 4}).encode()
-        asked = urllib.request.Request(
-            f"{url}/completions", body, {"Content-Type": "application/json"}
-        )
-        try:
-            if not _is_listening(process, f"{url}/models"):
-                return Outcome(title, f"did not start: {_tail(log)}")
-            with urllib.request.urlopen(asked, timeout=START_LIMIT_S) as response:
-                return Outcome(title, answer=repr(json.load(response)["choices"][0]["text"]))
-        except (urllib.error.URLError, OSError) as error:
-            return Outcome(title, f"did not answer: {error}: {_tail(log)}")
-        finally:
-            process.kill()
-            process.wait()
+    return " | ".join(log.read().splitlines()[-6:])
 
 
 def _is_listening(process: "subprocess.Popen[bytes]", url: str) -> bool:
@@ -257,29 +164,32 @@ def _is_listening(process: "subprocess.Popen[bytes]", url: str) -> bool:
         try:
             with urllib.request.urlopen(url, timeout=1):
                 return True
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.3)
+        except OSError:
+            time.sleep(0.2)
     return False
 
 
-def _with_systemd(model: Model, tried: dict[str, Configuration]) -> Iterator[Outcome]:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        yield Outcome("systemd-analyze verify", answer="not found: left out")
-        return
+def _with_schema(schema: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
+    import jsonschema  # type: ignore[import-untyped]  # not installed here
+    import yaml
+
+    validator = jsonschema.Draft7Validator(json.loads(schema.read_text(encoding="utf-8")))
+    for name, configuration in tried.items():
+        text = FORMATS["llama-swap"].render(ExportRequest(configuration, model, name=name)).text
+        problems = [each.message for each in validator.iter_errors(yaml.safe_load(text))]
+        yield Outcome(f"llama-swap schema: {name}", "; ".join(problems) or None)
+
+
+def _with_systemd(analyze: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         for name, configuration in tried.items():
             request = ExportRequest(configuration, model, name=name, program="/bin/true")
-            exported = FORMATS["systemd"].render(request)
             unit = Path(folder) / FORMATS["systemd"].file_name(request)
-            unit.write_text(exported.text, encoding="utf-8")
+            unit.write_text(FORMATS["systemd"].render(request).text, encoding="utf-8")
             done = subprocess.run(
-                [analyze, "--user", "verify", str(unit)],
-                capture_output=True,
-                text=True,
-                check=False,
-                env={**os.environ, "XDG_RUNTIME_DIR": folder},
-            )
+                [analyze, "--user", "verify", str(unit)], capture_output=True, text=True,
+                check=False, env={**os.environ, "XDG_RUNTIME_DIR": folder},
+            )  # fmt: skip
             problem = done.stderr.strip() or (done.returncode and f"exit code {done.returncode}")
             yield Outcome(f"systemd-analyze verify: {name}", problem or None)
 

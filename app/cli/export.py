@@ -138,7 +138,7 @@ def _show_json(
     }
     found = {
         "format": format_.name,
-        **(server if format_.flag_sets else {}),
+        **(server if format_.starts_server else {}),
         "file_name": format_.file_name(request),
         "text": exported.text,
         "companions": {each.file_name: each.text for each in exported.companions},

@@ -24,9 +24,7 @@ from engine.errors import EngineError
 from engine.files import is_file
 from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
-from engine.planning.values import step_round
 from engine.presets.programs.base import Exported, ExportError, ExportRequest, Format
-from engine.presets.programs.flags import FLAG_SETS, FlagSetName
 from engine.presets.programs.formats import FORMATS, install, write
 
 HEIGHTS = [(0, "-low"), (36, "-tall")]
@@ -44,8 +42,6 @@ class ExportScreen(ModalScreen[None]):
         Binding("s", "save", "Save", id="export-save", tooltip="Write it to a file"),
         Binding("i", "install", "Install", id="export-install",
                 tooltip="Put it where the program looks for it"),
-        Binding("f", "flags", "Flags", id="export-flags",
-                tooltip="Flags of llama.cpp's llama-server, or of ik_llama.cpp's"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
                 tooltip="Next format"),
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
@@ -61,7 +57,6 @@ class ExportScreen(ModalScreen[None]):
         self._plan = plan
         self._preset = preset
         self._format: Format = next(iter(FORMATS.values()))
-        self._flags: FlagSetName = "current"
         self._request: ExportRequest = export_request(plan, preset=preset)
         self._exported: Exported | ExportError = self._rendered()
 
@@ -90,21 +85,13 @@ class ExportScreen(ModalScreen[None]):
         parameters: tuple[object, ...],  # noqa: ARG002  Textual's signature
     ) -> bool:
         """Offer what the format can do."""
-        match action:
-            case "flags":
-                return len(self._format.flag_sets) > 1
-            case "install":
-                found = self._exported
-                return isinstance(found, Exported) and found.install_path is not None
-            case _:
-                return True
+        found = self._exported
+        return action != "install" or (
+            isinstance(found, Exported) and found.install_path is not None
+        )
 
     def action_scroll_report(self, pages: int) -> None:
         self.query_one(LinesView).page(pages)
-
-    def action_flags(self) -> None:
-        self._flags = step_round(list(FLAG_SETS), self._flags, 1)
-        self._show()
 
     def action_copy(self) -> None:
         if (found := self._given()) is not None:
@@ -128,9 +115,6 @@ class ExportScreen(ModalScreen[None]):
     # --- the text ---
 
     def _rendered(self) -> Exported | ExportError:
-        is_known = self._flags in self._format.flag_sets
-        flags = self._flags if is_known else "current"
-        self._request = export_request(self._plan, preset=self._preset, flags=flags)
         try:
             return self._format.render(self._request)
         except ExportError as error:
@@ -143,10 +127,7 @@ class ExportScreen(ModalScreen[None]):
         text.scroll_home(animate=False)
         text.present(self._lines)
         self.query_one(TitleBar).present(partial(clipped, self._target()))
-        title = f"export to {self._format.title}"
-        if len(self._format.flag_sets) > 1:
-            title += f" · {self._request.flag_set.title} flags"
-        self.query_one(".title", Static).update(title)
+        self.query_one(".title", Static).update(f"export to {self._format.title}")
 
     def _lines(self, width: int) -> list[Line]:
         found = self._exported

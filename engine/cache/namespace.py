@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from engine.configuration import Configuration, KVTypes
-from engine.errors import ModelFileError, PresetError
+from engine.configuration import Configuration
+from engine.errors import ModelFileError
 from engine.files import NewestEntries, open_file
-from engine.model.ggml_types import TYPES_BY_NAME
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import adapters_in_words
 
@@ -118,52 +117,6 @@ class Namespace:
         except OSError:
             return False
         return False
-
-
-def kv_types(namespace: Namespace) -> KVTypes | None:
-    """The cache types of a namespace; None where it has none of llama.cpp's."""
-    fields = dict(namespace.fields)
-    return parse_kv_types(f"{fields.get(K_TYPE)}/{fields.get(V_TYPE)}")
-
-
-def parse_kv_types(text: str) -> KVTypes | None:
-    """The cache types that a text names; None of anything else."""
-    try:
-        return KVTypes.parse(text)
-    except PresetError:
-        return None
-
-
-def coarsest(first: KVTypes, second: KVTypes) -> KVTypes:
-    """What remains of states that went through both: the shorter of each two types."""
-    return KVTypes(min(first.k, second.k, key=_bits), min(first.v, second.v, key=_bits))
-
-
-def bits_of(types: KVTypes) -> float:
-    """Bits of a key's and a value's element together."""
-    return _bits(types.k) + _bits(types.v)
-
-
-def _bits(name: str) -> float:
-    return TYPES_BY_NAME[name].bits
-
-
-def differ_in_types_only(first: Namespace, second: Namespace) -> bool:
-    """Whether two namespaces are of one model, build and settings, and other cache types.
-
-    Flash attention that llama.cpp chose itself is like one that was asked for: a packed type asks
-    for it. Where it chose otherwise, values lie transposed, and converting them is refused.
-    """
-    if first.key == second.key:
-        return False
-    return _common(first) == _common(second)
-
-
-def _common(namespace: Namespace) -> dict[str, str]:
-    fields = {name: value for name, value in namespace.fields if name not in (K_TYPE, V_TYPE)}
-    if fields.get(FLASH) == "auto":
-        fields[FLASH] = "on"
-    return fields
 
 
 def namespace_of(

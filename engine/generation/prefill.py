@@ -100,21 +100,19 @@ class Prefill:
         return n_last
 
     def restore(
-        self, reply: Reply, cancellation: Cancellation, accepted: Tokens[int] = ()
+        self, reply: Reply, cancellation: Cancellation
     ) -> Generator[Step, Computed | None, None]:
         """Compute again what a reply has lost to others, up to its last token.
 
         Args:
             reply: Whose sequence it is.
             cancellation: Ends it between two batches.
-            accepted: Tokens behind those that are committed.
         """
-        n_known = len(reply.tokens) + len(accepted) - 1
+        n_known = len(reply.tokens) - 1
         while (n_held := len(reply.sequence.tokens)) < n_known:
             cancellation.check()
-            tokens = [*reply.tokens, *accepted]
-            end = _whole(tokens, n_held, min(n_held + self._scheduler.chunk, n_known))
-            yield from compute_step(Step(reply.sequence, unread=tokens[n_held:end]))
+            end = _whole(reply.tokens, n_held, min(n_held + self._scheduler.chunk, n_known))
+            yield from compute_step(Step(reply.sequence, unread=reply.tokens[n_held:end]))
 
     def _ready(self, reply: Reply) -> PromptReady:
         """What was found of a prompt, with what that and the rest took and would have taken."""

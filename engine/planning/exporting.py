@@ -4,7 +4,6 @@ from engine.configuration import Configuration
 from engine.planning.planner import Plan, warnings_of
 from engine.planning.verdict import FitVerdict
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
-from engine.presets.programs.flags import FLAG_SETS, FlagSetName
 from engine.presets.programs.formats import FORMATS
 from engine.validation import nearest
 
@@ -30,7 +29,6 @@ def export_request(
     host: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
     server: str = "llama-server",
-    flags: FlagSetName = "current",
 ) -> ExportRequest:
     """The export of a plan, named by the model's file and the preset."""
     stem = plan.model.file.path.stem
@@ -42,7 +40,6 @@ def export_request(
         uses_gpu=any(device.device.kind == "gpu" for device in plan.used_devices),
         host=host,
         port=port,
-        flag_set=FLAG_SETS[flags],
         margin_bytes=plan.setup.margin_bytes,
         warnings=_warnings(plan),
     )

@@ -223,10 +223,6 @@ class Planner:
         found = self._known[model_path]
         return replace(found, has_rates=found.has_rates and machine.is_here)
 
-    def forget_known(self) -> None:
-        """Ask again what was measured, after a measurement."""
-        self._known.clear()
-
     def estimator(self, setup: Setup) -> Estimator:
         """The cost of other configurations for the same program and machine.
 

@@ -243,13 +243,12 @@ def _is_dense(model: Model) -> bool:
     return is_plain and len(layers) == architecture.n_layers and all(keeps_all)
 
 
-def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configuration:
+def as_written(rules: Preset, path: Path) -> Configuration:
     """The configuration of a preset that leaves nothing to the machine, such as `preset_of` gives.
 
     Args:
         rules: The preset.
         path: The model.
-        draft: The draft model.
 
     Raises:
         PresetError: a value is left open, each is named, or they contradict each other.
@@ -264,7 +263,7 @@ def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configur
     }
     if found := [name for name, is_left in is_open.items() if is_left]:
         raise PresetError(f"{', '.join(found)}: left to the machine; say each as it was used")
-    start = _starting_point(rules, path, draft)
+    start = _starting_point(rules, path, None)
     layers = -1 if rules.n_gpu_layers == "all" else int(rules.n_gpu_layers)
     return with_n_ctx(replace(start, n_gpu_layers=layers), int(rules.n_ctx))
 

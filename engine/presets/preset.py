@@ -108,15 +108,6 @@ class Preset(Strict, EngineSettings, frozen=True):
         except ServerError as error:
             raise ValueError(str(error)) from error
 
-    @field_validator("speculation", mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, value: object) -> object:
-        """Earlier versions had predictors of packages, and a rule `band`, which is `auto` now."""
-        if not isinstance(value, dict):
-            return value
-        kept = {name: each for name, each in value.items() if name != "custom_predictor"}
-        return {**kept, "controller": "auto"} if kept.get("controller") == "band" else kept
-
     @field_validator("n_threads", "n_threads_batch", mode="before")
     @classmethod
     def _left_open(cls, value: object) -> object:

@@ -256,9 +256,9 @@ class States:
         self._remove(SCRATCH)
         return is_taken
 
-    def _remove(self, sequence_id: int, start: int = -1, end: int = -1) -> None:
-        """Drop the cells of positions `start` to `end`; all of them by default."""
-        llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, start, end)
+    def _remove(self, sequence_id: int) -> None:
+        """Drop all cells of a sequence."""
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
 
 
 def _pointer(address: int) -> object:

@@ -143,22 +143,18 @@ class Http:
         """
         return self._masked(self._object(self.get(path), path))
 
-    def post_json(
-        self, path: str, body: Mapping[str, object], *, is_computed: bool = False
-    ) -> Mapping[str, object]:
+    def post_json(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
         """The JSON object that a question is answered with.
 
         Args:
             path: What is asked.
             body: The question.
-            is_computed: Whether the model reads a text for it, which may take as long as a prompt.
 
         Raises:
             ServerError: there is no such answer.
             ContextFullError: the prompt is longer than the context.
         """
-        answer_s = self.limits.first_s if is_computed else self.limits.answer_s
-        with self._asked("POST", self.url + path, body, answer_s) as (response, _):
+        with self._asked("POST", self.url + path, body, self.limits.answer_s) as (response, _):
             return self._object(self._body(response), path)
 
     def stream(

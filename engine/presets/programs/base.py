@@ -11,7 +11,6 @@ from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.units import MIB
 from engine.model.architecture import Model
-from engine.presets.programs.flags import CURRENT, FlagSet, FlagSetName
 from engine.validation import nearest
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ class ExportRequest:
     """Whether the plan lays anything on a GPU."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    flag_set: FlagSet = CURRENT
-    """Which llama-server is addressed, where it is one."""
     margin_bytes: int = DEFAULT_MARGIN_BYTES
     """Memory that the plan keeps free on every device."""
     warnings: tuple[str, ...] = ()
@@ -130,8 +127,8 @@ class Format:
     render: Callable[[ExportRequest], Exported]
     has_comments: bool = True
     """Whether the text itself carries remarks and warnings; else they are shown beside it."""
-    flag_sets: tuple[FlagSetName, ...] = ()
-    """The families of llama-server that it can address; empty where it starts none."""
+    starts_server: bool = False
+    """Whether the text starts a llama-server."""
     merge: Callable[[str, str], str] | None = None
     """Joins a text that is there already with the exported one, which wins."""
     recognises: Callable[[ImportRequest], bool] = lambda _: False

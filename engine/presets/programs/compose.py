@@ -165,7 +165,7 @@ FORMAT = Format(
     "docker compose with llama.cpp's image",
     lambda _: "compose.yaml",  # the name that docker compose looks for
     render,
-    flag_sets=("current",),
+    starts_server=True,
     recognises=is_compose,
     read=read,
 )

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-FlagSetName = Literal["current"]
 Takes = Literal["value", "switch", "maybe"]
 """Whether a flag takes a value, is a switch, or takes a value in newer builds only."""
 
@@ -53,22 +52,8 @@ class Flag:
         return self.names[0] if is_on(value) else self.off_names[0]
 
 
-@dataclass(frozen=True, slots=True)
-class FlagSet:
-    """The builds of llama-server that an export is for."""
-
-    name: FlagSetName
-    title: str
-    builds: str
-    """Which builds take the flags, for a person."""
-
-
-CURRENT = FlagSet(
-    name="current",
-    title="current",
-    builds="llama.cpp from May 2026 on (checked with b11434 and commit 0c1e57098)",
-)
-FLAG_SETS: dict[FlagSetName, FlagSet] = {CURRENT.name: CURRENT}
+BUILDS = "llama.cpp from May 2026 on (checked with b11434 and commit 0c1e57098)"
+"""Builds of llama-server that take the flags, for a person."""
 ALL_LAYERS = "all"
 """Value of `--n-gpu-layers` that is all of them."""
 

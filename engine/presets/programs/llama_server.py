@@ -27,7 +27,7 @@ from engine.presets.programs.base import (
     writable,
 )
 from engine.presets.programs.flags import (
-    FLAG_SETS,
+    BUILDS,
     FLAGS,
     Given,
     Option,
@@ -137,7 +137,7 @@ def heading(
 ) -> tuple[str, ...]:
     """The lines that a commented format starts with; `start` is how the file is used."""
     return (
-        f"{request.name}, planned by kvchat for {request.flag_set.builds}",
+        f"{request.name}, planned by kvchat for {BUILDS}",
         *(() if start is None else (f"start: {start}",)),
         *remarks,
         *request.warnings,
@@ -513,5 +513,5 @@ FORMAT = Format(
     named_file(".txt"),
     render,
     has_comments=False,
-    flag_sets=tuple(FLAG_SETS),
+    starts_server=True,
 )

@@ -20,7 +20,6 @@ from engine.presets.programs.base import (
     with_absolute_paths,
     yaml_text,
 )
-from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.llama_server import heading, read_words, request_remarks, serving
 from engine.presets.programs.shell import MAX_EXPANDED, commands, lines_of
 
@@ -126,7 +125,7 @@ FORMAT = Format(
     "llama-swap YAML",
     file_name,
     render,
-    flag_sets=tuple(FLAG_SETS),
+    starts_server=True,
     recognises=is_llama_swap,
     read=read,
 )

@@ -120,7 +120,7 @@ FORMAT = Format(
     "llama-server router, --models-preset INI",
     file_name,
     render,
-    flag_sets=("current",),
+    starts_server=True,
     recognises=is_models_preset,
     read=read,
 )

@@ -21,7 +21,6 @@ from engine.presets.programs.base import (
     named_file,
     with_absolute_paths,
 )
-from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.llama_server import (
     PROGRAM,
     heading,
@@ -286,6 +285,6 @@ FORMAT = Format(
     "shell script that starts llama-server",
     named_file(".sh"),
     render,
-    flag_sets=tuple(FLAG_SETS),
+    starts_server=True,
     read=read,
 )

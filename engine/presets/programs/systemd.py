@@ -19,7 +19,6 @@ from engine.presets.programs.base import (
     with_absolute_paths,
     writable,
 )
-from engine.presets.programs.flags import FLAG_SETS
 from engine.presets.programs.llama_server import heading, read_words, request_remarks, serving
 from engine.presets.programs.shell import Reader, lines_of
 
@@ -144,7 +143,7 @@ FORMAT = Format(
     "systemd service with llama-server",
     file_name,
     render,
-    flag_sets=tuple(FLAG_SETS),
+    starts_server=True,
     recognises=is_unit,
     read=read,
 )

@@ -8,7 +8,6 @@ import pytest
 from engine.configuration import (
     Adapter,
     Configuration,
-    ControllerName,
     DraftConfiguration,
     PredictorName,
     TensorOverride,
@@ -56,12 +55,6 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
     assert "speculation.n_draft is 99" in message
     assert "n_ctx is 'big': input should be a valid integer" in message
     assert "or input should be 'auto' or 'max'" in message
-
-
-def test_the_rule_band_of_earlier_versions_is_read_as_auto() -> None:
-    preset = parse_preset('name="x"\n[speculation]\ncontroller="band"\nn_draft=5', "mine.toml")
-    assert preset.speculation.controller is ControllerName.AUTO
-    assert preset.speculation.n_draft == 5
 
 
 def test_negative_layers_and_empty_contexts_are_refused() -> None:

@@ -24,7 +24,7 @@ from engine.presets.programs.base import ExportError, ExportRequest, Format
 from engine.presets.programs.formats import FORMATS, read_text
 from tests.engine.presets.strategies import CONFIGURATIONS
 
-WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
+WITH_FLAGS = [each for each in FORMATS.values() if each.starts_server]
 NOBODY = Path("/nonexistent")
 
 
