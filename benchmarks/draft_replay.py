@@ -24,7 +24,7 @@ from statistics import mean, median
 from zlib import crc32
 
 from common import ask, load
-from speed_peers.asked import Question
+from speed_peers.catalogue import Question
 from speed_peers.own import make_questions
 
 from app.bench.policies import Policy, parse_policy

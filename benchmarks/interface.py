@@ -34,14 +34,12 @@ import psutil
 
 from app.store.chats import ChatStore
 from app.store.records import NewChat, dump_tokens
-from engine.configuration import SamplingSettings
 
 KVCHAT = Path(sys.executable).with_name("kvchat")
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
 PLACEHOLDER = "sk something"  # its first letter is under the cursor and painted apart
 MARKS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖØÙÚÛÜÝÞ"
 CONFIG = "[chat]\ntemperature = 0.0\nmax_tokens = {}\n[speculation]\npredictor = 'off'\n"
-REPLY = "word " * 40_000
 BEAT_S, LIMIT_S = 0.002, 60.0
 STATS = "SELECT stats FROM messages WHERE role = 'assistant' AND finish_reason IS NOT NULL"
 ADD = """INSERT INTO messages (chat_id, parent_id, role, content, token_ids, finish_reason,
@@ -125,9 +123,6 @@ class Terminal:
         time.sleep(0.5)
         self.type("\r")
 
-    def cpu_s(self) -> float:
-        return sum(self.process.cpu_times()[:2])
-
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(10)
@@ -137,8 +132,8 @@ def measure_keys(n_messages: int, options: argparse.Namespace) -> tuple[list[flo
     keys = []
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "told.json")
-        numbers = ["--messages", str(n_messages), "--tps", str(options.tps)]
-        terminal = Terminal([sys.executable, __file__, str(told), "--play", *numbers], folder)
+        command = f"{told} --play --messages {n_messages} --tps {options.tps}".split()
+        terminal = Terminal([sys.executable, __file__, *command], folder)
         terminal.ask("go")
         time.sleep(2.0)
         for i in range(options.keys):
@@ -157,13 +152,12 @@ async def play(told: Path, n_messages: int, tps: float) -> None:
     from tests.support.fakes_app import make_app
     from tests.support.fakes_client import Script
 
-    app, _ = make_app(told.parent, Script(replies=(REPLY,), tps=tps))
+    app, _ = make_app(told.parent, Script(replies=("word " * 40_000,), tps=tps))
     chat = app.controller
     chat.open_chat(fill(chat.history.store, n_messages))
 
     async def watch() -> None:
-        while not chat.is_replying:
-            await asyncio.sleep(BEAT_S)
+        await longest_stop(LIMIT_S, lambda: not chat.is_replying)
         stops = {
             "sending": await longest_stop(1.0, lambda: True),
             "streaming": await longest_stop(LIMIT_S, lambda: chat.is_replying),
@@ -191,8 +185,7 @@ async def longest_stop(limit_s: float, goes_on: Callable[[], bool]) -> tuple[flo
 
 def fill(store: ChatStore, n_messages: int) -> int:
     """A chat of N messages, question and reply by turns; gives its id."""
-    sampling = SamplingSettings()
-    chat = store.create_chat(NewChat("long", None, system_prompt="", sampling=sampling))
+    chat = store.create_chat(NewChat("long"))
     text, ids, parent = " ".join(f"w{i}" for i in range(150)), dump_tokens(range(200)), None
     with store._writer._connection as db:
         for i in range(n_messages):
@@ -212,9 +205,9 @@ def measure_pair(model: str, n_tokens: int, *, is_odd: int) -> tuple[float, floa
         start_s = terminal.painted_at(MARKS[0], terminal.type(MARKS[0])) - begun
         terminal.ask("\x7f" + PROMPT)
         time.sleep(0.6)  # the prefill
-        cpu_s, begun = terminal.cpu_s(), time.perf_counter()
+        cpu_s, begun = sum(terminal.process.cpu_times()[:2]), time.perf_counter()
         time.sleep(1.2)
-        share = (terminal.cpu_s() - cpu_s) / (time.perf_counter() - begun)
+        share = (sum(terminal.process.cpu_times()[:2]) - cpu_s) / (time.perf_counter() - begun)
         database = Path(folder, "DATA_HOME", "kvchat", "chats", "chats.db")
         speed = wait_for(lambda: finished_tps(database), 0.5, 600.0)
         terminal.close()
@@ -228,9 +221,9 @@ def finished_tps(database: Path) -> float | None:
 
 
 def command_tps(model: str, n_tokens: int) -> float:
-    command = [KVCHAT, "run", PROMPT, "--model", model, "--json", "--temperature", "0"]
-    command += ["--predictor", "off", "--max-tokens", str(n_tokens)]
-    return float(json.loads(subprocess.check_output(command))["decode_tps"])
+    words = f"--json --temperature 0 --predictor off --max-tokens {n_tokens}".split()
+    output = subprocess.check_output([KVCHAT, "run", PROMPT, "--model", model, *words])
+    return float(json.loads(output)["decode_tps"])
 
 
 if __name__ == "__main__":

@@ -30,13 +30,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 import llama_cpp
-from speed_peers.asked import Question, Sampling, Setup, Side
-from speed_peers.catalogue import BINDING, KVCHAT, NODE, SERVER, TRANSFORMERS, Mode, chosen_modes
+from speed_peers.catalogue import (
+    BINDING,
+    KVCHAT,
+    NODE,
+    SERVER,
+    TRANSFORMERS,
+    Mode,
+    Question,
+    Sampling,
+    Setup,
+    Side,
+    chosen_modes,
+    planned,
+)
 from speed_peers.child import binding_child, node_child, transformers_child
-from speed_peers.machine import describe_kvchat, describe_machine
-from speed_peers.own import Kvchat, make_questions
+from speed_peers.own import Kvchat, describe_kvchat, describe_machine, make_questions
 from speed_peers.records import Head, PeerError, Run, append, open_results
-from speed_peers.schedule import planned
 from speed_peers.server import LlamaServer
 
 from app.bench.prompt_sets import BenchPrompt, choose, read_set

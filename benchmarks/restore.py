@@ -35,38 +35,26 @@ from engine.backends.base import Sequence, rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.cache.report import CacheSettings
-from engine.configuration import (
-    Configuration,
-    FlashAttention,
-    KVTypeName,
-    PredictorName,
-    SpeculationSettings,
-)
+from engine.configuration import Configuration, FlashAttention, KVTypeName, PredictorName
+from engine.configuration import SpeculationSettings as Speculation
 from engine.events import Finished, PromptReady, TiersChanged, TokensCommitted
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 
 Rows = NDArray[np.float32]
 KINDS: tuple[tuple[KVTypeName, FlashAttention], ...] = (
-    ("f16", "on"),
-    ("f16", "off"),
-    ("q8_0", "on"),
-    ("q4_0", "on"),
-)
+    ("f16", "on"), ("f16", "off"), ("q8_0", "on"), ("q4_0", "on"),
+)  # fmt: skip
 N_SLOTS = 4
 N_BATCH = 512
 N_NEIGHBOUR = 200
 N_REPEATS = 9
-OPEN_S = 60.0
-"""How long the cache may take to open."""
+OFF = Speculation(predictor=PredictorName.OFF)
 PLACES = ("nothing", "hot", "warm", "cold", "prefetched")
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
 TOKENS_OF_SENTENCE = 17
-QUESTIONS = tuple(
-    f"{season} came: what did the keeper write down?"
-    for season in ("Winter", "Spring", "Summer", "Autumn")
-)
-"""Different from their first word on, so that a tier holds nothing of the next one."""
+SEASONS = ("Winter", "Spring", "Summer", "Autumn")
+"""First words of the questions, so that a tier holds nothing of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +71,16 @@ class Case:
     def open(self) -> LlamaCppBackend:
         n_cells = -(-(self.n_tokens + 512) // 256) * 256
         settings = Configuration(
-            self.model.resolve(),
-            n_ctx=n_cells * self.n_sequences,
-            n_gpu_layers=0,
-            n_batch=N_BATCH,
-            n_ubatch=N_BATCH,
-            type_k=self.kind,
-            type_v=self.kind,
-            flash_attention=self.flash_attention,
-            n_threads=self.n_threads,
+            self.model.resolve(), n_ctx=n_cells * self.n_sequences, n_gpu_layers=0,
+            n_batch=N_BATCH, n_ubatch=N_BATCH, type_k=self.kind, type_v=self.kind,
+            flash_attention=self.flash_attention, n_threads=self.n_threads,
             n_slots=self.n_sequences,
-        )
+        )  # fmt: skip
         return LlamaCppBackend(settings, NativeLog())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", type=Path, nargs="+")
     for name, number in {"tokens": 2000, "rows": 64, "threads": 2, "pairs": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=number)
@@ -250,13 +230,8 @@ def median(work: Callable[[], object]) -> float:
     return statistics.median(samples)
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A reply, its time to the first token, and where the prompt's tokens came from."""
-
-    first_token_s: float
-    reuse: PromptReady
-    finished: Finished
+Timed = tuple[float, PromptReady, Finished]
+"""Time to the first token, where the prompt's tokens came from, and the reply."""
 
 
 def tell_resume(model: Path, options: argparse.Namespace) -> None:
@@ -267,12 +242,10 @@ def tell_resume(model: Path, options: argparse.Namespace) -> None:
     print("\n              first token  of prefill   restoring    hot  warm  cold  new tokens")
     for place in PLACES:
         runs = [pair[place] for pair in pairs]
-        first_ms = 1e3 * statistics.median(run.first_token_s for run in runs)
-        restore_ms = 1e3 * statistics.median(run.reuse.restore_s for run in runs)
-        gain = statistics.median(
-            pair["nothing"].first_token_s / pair[place].first_token_s for pair in pairs
-        )
-        reuse = runs[-1].reuse
+        first_ms = 1e3 * statistics.median(first_s for first_s, _, _ in runs)
+        restore_ms = 1e3 * statistics.median(reuse.restore_s for _, reuse, _ in runs)
+        gain = statistics.median(pair["nothing"][0] / pair[place][0] for pair in pairs)
+        reuse = runs[-1][1]
         print(
             f"  {place:12}{first_ms:9.1f} ms     1/{gain:<5.1f}{restore_ms:9.1f} ms  "
             f"{reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5} {reuse.n_read:11}"
@@ -288,14 +261,11 @@ class Bench:
 
     def _start(self) -> BlockingClient:
         engine = load(
-            self._model,
-            cache=CacheSettings(folder=self._folder / "states"),
-            n_ctx=max(4096, 2 * self._options.tokens),
-            n_threads=self._options.threads,
-            flash_attention=self._options.flash_attention,
-            speculation=SpeculationSettings(predictor=PredictorName.OFF),
-        )
-        for event in engine.events(OPEN_S):
+            self._model, cache=CacheSettings(folder=self._folder / "states"),
+            n_ctx=max(4096, 2 * self._options.tokens), n_threads=self._options.threads,
+            flash_attention=self._options.flash_attention, speculation=OFF,
+        )  # fmt: skip
+        for event in engine.events(60.0):
             if isinstance(event, TiersChanged) and len(event.report.tiers) > 1:
                 break
         return engine
@@ -306,9 +276,9 @@ class Bench:
         n_sentences = self._options.tokens // TOKENS_OF_SENTENCE
         told = Message("user", f"Log number {number}. " + SENTENCE * n_sentences)
         timed = {"nothing": self._ask(chat, told)}
-        first = timed["nothing"].finished
+        first = timed["nothing"][2]
         answer = Message("assistant", first.text, first.token_ids, first.vocabulary_id)
-        turns = [(told, answer, Message("user", question)) for question in QUESTIONS]
+        turns = [(told, answer, Message("user", f"{season} came: what now?")) for season in SEASONS]
         timed["hot"] = self._ask(chat, *turns[0])
         self._ask(f"other:{number}", Message("user", f"Number {number}: name three colours."))
         timed["warm"] = self._ask(chat, *turns[1])
@@ -330,7 +300,7 @@ class Bench:
                 case PromptReady():
                     reuse = event
                 case Finished() if first_token_s is not None and reuse is not None:
-                    return Timed(first_token_s, reuse, event)
+                    return first_token_s, reuse, event
         sys.exit("a reply ended before its first token: ask something else")
 
     def _restart(self) -> None:

@@ -4,9 +4,14 @@ Lengths beside the peers' defaults are short ones: on processors long drafts cos
 bring, and the comparison is with the best that a user of the peer could choose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from math import gcd
+from pathlib import Path
+from typing import Protocol
+
+from speed_peers.records import Reply
 
 PLAIN = "plain"
 KVCHAT = "kvchat"
@@ -14,7 +19,8 @@ SERVER = "llama-server"
 BINDING = "llama-cpp-python"
 NODE = "node-llama-cpp"
 TRANSFORMERS = "transformers"
-PEERS = (SERVER, BINDING, NODE, TRANSFORMERS)
+BASE = f"{KVCHAT} {PLAIN}"
+"""Key of the mode that everything is compared with."""
 SLOW = (TRANSFORMERS,)
 """Peers that get fewer prompts: they compute in 32 bits and take seconds for a reply."""
 
@@ -113,3 +119,90 @@ def chosen_modes(
         return wanted and not any(fnmatch(mode.key, pattern) for pattern in skip)
 
     return tuple(filter(is_chosen, (*kvchat_modes(policies), *PEER_MODES)))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all sides have in common."""
+
+    model: Path
+    draft: Path | None
+    n_ctx: int
+    n_threads: int | None
+    """None leaves it to each library."""
+    end_tokens: tuple[int, ...]
+    """Ids that end a turn, for peers that read no such thing from the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One prompt, as a user's message and as the ids that kvchat makes of it."""
+
+    set_name: str
+    name: str
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen; temperature 0 is greedy, nothing else cuts the distribution."""
+
+    temperature: float
+    max_tokens: int
+    seed: int
+    max_s: float | None = None
+    """When libraries leave a reply, in seconds from its first token; other sides do not look."""
+
+
+class Side(Protocol):
+    """A program that answers; it stays up between questions."""
+
+    versions: dict[str, str]
+
+    def ask(self, mode: Mode, question: Question, sampling: Sampling) -> Reply:
+        """A reply of one mode.
+
+        Raises:
+            PeerError: the program failed, with what it said.
+        """
+
+    def close(self) -> None:
+        """End its processes."""
+
+
+def planned(
+    modes: Sequence[Mode], questions: Sequence[Question], *, pair: int, slow_prompts: int
+) -> Iterator[tuple[Mode, Question]]:
+    """Every question to every mode, one question after the other.
+
+    The modes begin at another place for each question and run backwards in every second pair, so
+    that a machine that grows slower favours nobody. Slow peers get the first prompts of each set.
+    """
+    seen: dict[str, int] = {}
+    for number, question in enumerate(questions):
+        place = seen.get(question.set_name, 0)
+        seen[question.set_name] = place + 1
+        asked = [mode for mode in modes if place < slow_prompts or mode.peer not in SLOW]
+        for mode in turned(asked, number + pair, backwards=bool(pair % 2)):
+            yield mode, question
+
+
+def turned(modes: Sequence[Mode], by: int, *, backwards: bool) -> list[Mode]:
+    """The modes from another one on, in either direction.
+
+    Steps of about the golden section of their number (coprime to it) spread the first places.
+    """
+    if not modes:
+        return []
+    start = by * stride(len(modes)) % len(modes)
+    order = [*modes[start:], *modes[:start]]
+    return order[::-1] if backwards else order
+
+
+def stride(n: int) -> int:
+    """A step that visits all of `n` places before it comes back to the first."""
+    step = max(1, round(0.618 * n))
+    while gcd(step, n) != 1:
+        step += 1
+    return step

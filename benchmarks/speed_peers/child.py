@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from speed_peers.asked import Question, Sampling, Setup
-from speed_peers.catalogue import Mode
+from speed_peers.catalogue import Mode, Question, Sampling, Setup
 from speed_peers.records import PeerError, Reply, reply_of
 from speed_peers.server import last_line
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from app.bench.summary import bootstrap_interval, ends_in_loop, geometric_mean
 from engine.speculation.stats import first_divergence
-from speed_peers.catalogue import KVCHAT, PLAIN
+from speed_peers.catalogue import BASE, KVCHAT, PLAIN
 from speed_peers.records import Reply, Run
-from speed_peers.schedule import BASE
 
 LEAST_STEPS = 8
 """Decoded tokens under which a reply is too short for a speed."""

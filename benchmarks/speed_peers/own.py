@@ -1,8 +1,14 @@
 """kvchat itself, through the client that its screen uses; and the token ids for everyone."""
 
+import os
+import platform
+import subprocess
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import llama_cpp
+import psutil
 from common import ask, load
 
 from app.bench.policies import parse_policy
@@ -17,10 +23,10 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.generation.prompt import chat_prompt
+from engine.memory.hardware import this_processor
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from speed_peers.asked import Question, Sampling, Setup
-from speed_peers.catalogue import Mode
+from speed_peers.catalogue import Mode, Question, Sampling, Setup
 from speed_peers.records import PeerError, Reply
 
 
@@ -102,3 +108,27 @@ def make_questions(
     finally:
         backend.close()
     return questions, ends
+
+
+def describe_machine() -> dict[str, str]:
+    """Processor, cores, memory, system and date; nothing that names its owner."""
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return {
+        "processor": this_processor().name,
+        "cores": f"{psutil.cpu_count(logical=False) or '?'} physical, {os.cpu_count()} in all",
+        "memory": f"{memory_gib:.0f} GiB",
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def describe_kvchat() -> dict[str, str]:
+    """kvchat's commit and the binding that it decodes with."""
+    done = subprocess.run(
+        ("git", "describe", "--always", "--dirty"),
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return {
+        "kvchat": done.stdout.strip() or "unknown",
+        "llama-cpp-python": llama_cpp.__version__,
+    }

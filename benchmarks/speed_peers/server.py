@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from speed_peers.asked import Question, Sampling, Setup
-from speed_peers.catalogue import Mode
+from speed_peers.catalogue import Mode, Question, Sampling, Setup
 from speed_peers.records import PeerError, Reply
 
 START_S = 120.0
