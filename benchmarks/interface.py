@@ -40,6 +40,7 @@ PROMPT = "Write a long story about a lighthouse keeper and the sea."
 PLACEHOLDER = "sk something"  # its first letter is under the cursor and painted apart
 MARKS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖØÙÚÛÜÝÞ"
 CONFIG = "[chat]\ntemperature = 0.0\nmax_tokens = {}\n[speculation]\npredictor = 'off'\n"
+COLOURS = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 BEAT_S, LIMIT_S = 0.002, 60.0
 STATS = "SELECT stats FROM messages WHERE role = 'assistant' AND finish_reason IS NOT NULL"
 ADD = """INSERT INTO messages (chat_id, parent_id, role, content, token_ids, finish_reason,
@@ -59,10 +60,7 @@ def main() -> None:
         return
     model = str(options.model.resolve())
     for n_messages in options.messages:
-        keys, stops = measure_keys(n_messages, options)
-        report(f"key to paint, {n_messages} messages", keys)
-        for what, (stop_s, work_s) in stops.items():
-            print(f"  {what}: longest stop {1e3 * stop_s:.1f} ms, own work {1e3 * work_s:.1f} ms")
+        measure_keys(n_messages, options)
     pairs = [measure_pair(model, options.tokens, is_odd=n % 2) for n in range(options.pairs)]
     starts, ratios, shares = zip(*pairs, strict=True)
     report("start to typed character", starts)
@@ -88,15 +86,14 @@ class Terminal:
     """A program in a pseudo-terminal with a home of its own, and what it painted when."""
 
     def __init__(self, command: list[str], folder: str, n_tokens: int = 64) -> None:
-        names = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME")
-        home = {"HOME": folder} | {f"XDG_{name}": f"{folder}/{name}" for name in names}
-        config = Path(home["XDG_CONFIG_HOME"], "kvchat", "config.toml")
+        config = Path(folder, "CONFIG", "kvchat", "config.toml")
         config.parent.mkdir(parents=True)
         config.write_text(CONFIG.format(n_tokens))
         pid, self._fd = pty.fork()
         if pid == 0:
-            environment = os.environ | home | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-            os.execvpe(command[0], command, environment)
+            names = ("CONFIG", "DATA", "STATE", "CACHE")
+            home = {f"XDG_{name}_HOME": f"{folder}/{name}" for name in names} | {"HOME": folder}
+            os.execvpe(command[0], command, os.environ | home | COLOURS)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
         self.process = psutil.Process(pid)
         self._seen: list[tuple[float, str]] = []
@@ -112,9 +109,8 @@ class Terminal:
         return time.perf_counter()
 
     def painted_at(self, text: str, since: float = 0.0) -> float:
-        return wait_for(
-            lambda: next((at for at, seen in self._seen if at >= since and text in seen), None)
-        )
+        seen = self._seen
+        return wait_for(lambda: next((t for t, each in seen if t >= since and text in each), None))
 
     def ask(self, text: str) -> None:
         self.painted_at("measured")
@@ -128,7 +124,7 @@ class Terminal:
         self.process.wait(10)
 
 
-def measure_keys(n_messages: int, options: argparse.Namespace) -> tuple[list[float], dict]:
+def measure_keys(n_messages: int, options: argparse.Namespace) -> None:
     keys = []
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "told.json")
@@ -144,7 +140,9 @@ def measure_keys(n_messages: int, options: argparse.Namespace) -> tuple[list[flo
         terminal.type("\x1b")
         wait_for(told.exists)
         terminal.close()
-        return keys, json.loads(told.read_text())
+        report(f"key to paint, {n_messages} messages", keys)
+        for what, (stop_s, work_s) in json.loads(told.read_text()).items():
+            print(f"  {what}: longest stop {1e3 * stop_s:.1f} ms, own work {1e3 * work_s:.1f} ms")
 
 
 async def play(told: Path, n_messages: int, tps: float) -> None:
@@ -208,7 +206,7 @@ def measure_pair(model: str, n_tokens: int, *, is_odd: int) -> tuple[float, floa
         cpu_s, begun = sum(terminal.process.cpu_times()[:2]), time.perf_counter()
         time.sleep(1.2)
         share = (sum(terminal.process.cpu_times()[:2]) - cpu_s) / (time.perf_counter() - begun)
-        database = Path(folder, "DATA_HOME", "kvchat", "chats", "chats.db")
+        database = Path(folder, "DATA", "kvchat", "chats", "chats.db")
         speed = wait_for(lambda: finished_tps(database), 0.5, 600.0)
         terminal.close()
     return start_s, speed / (first or command_tps(model, n_tokens)), share

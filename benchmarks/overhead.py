@@ -22,13 +22,8 @@ import numpy as np
 
 from app.bench.prompt_sets import read_set
 from engine.backends.base import Forward
-from engine.configuration import (
-    Configuration,
-    ControllerName,
-    PredictorName,
-    SamplingSettings,
-    SpeculationSettings,
-)
+from engine.configuration import Configuration, ControllerName, PredictorName, SamplingSettings
+from engine.configuration import SpeculationSettings as Speculation
 from engine.events import CacheChanged, RoundFinished
 from engine.generation.session import Session
 from engine.load import load_session
@@ -100,7 +95,7 @@ def main() -> None:
     print(f"{'model':15} {titles:>75}")
     for n_vocab in [] if options.model else options.vocabulary:
         letters = np.random.default_rng(3).integers(97, 123, size=PERIOD)
-        session = Session(Repeating(n_vocab), ChatTemplate(None), SpeculationSettings())
+        session = Session(Repeating(n_vocab), ChatTemplate(None), Speculation())
         request = GenerationRequest((), raw_prompt=4 * "".join(map(chr, letters)))
         measure(f"stand-in {n_vocab:14d}", session, request, options.tokens)
     if options.model:
@@ -129,12 +124,12 @@ def measure(title: str, session: Session, asked: GenerationRequest, n_tokens: in
                 )
 
 
-def ways(session: Session) -> Iterator[SpeculationSettings]:
-    yield SpeculationSettings(predictor=PredictorName.OFF)
+def ways(session: Session) -> Iterator[Speculation]:
+    yield Speculation(predictor=PredictorName.OFF)
     for name in map(PredictorName, session.predictors):
         if name is not PredictorName.OFF:
-            yield SpeculationSettings(name, controller=ControllerName.FIXED, n_draft=3)
-            yield SpeculationSettings(name, controller=ControllerName.AUTO)
+            yield Speculation(name, controller=ControllerName.FIXED, n_draft=3)
+            yield Speculation(name, controller=ControllerName.AUTO)
 
 
 def answer(session: Session, request: GenerationRequest) -> dict[int, list[Any]]:

@@ -15,13 +15,8 @@ from app.bench.policies import parse_policy
 from app.bench.prompt_sets import BenchPrompt
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import (
-    Configuration,
-    DraftConfiguration,
-    PredictorName,
-    SamplingSettings,
-    SpeculationSettings,
-)
+from engine.configuration import Configuration, DraftConfiguration, PredictorName, SamplingSettings
+from engine.configuration import SpeculationSettings as Speculation
 from engine.generation.prompt import chat_prompt
 from engine.memory.hardware import this_processor
 from engine.model.chat_template import ChatTemplate
@@ -42,7 +37,7 @@ class Kvchat:
             n_ctx=setup.n_ctx,
             n_threads=setup.n_threads,
             draft=draft,
-            speculation=SpeculationSettings(predictor=PredictorName.OFF),
+            speculation=Speculation(predictor=PredictorName.OFF),
         )
         self.versions: dict[str, str] = {}
 
@@ -74,11 +69,11 @@ class Kvchat:
         self._engine.client.close()
 
 
-def settings_of(mode: Mode) -> SpeculationSettings:
+def settings_of(mode: Mode) -> Speculation:
     """The speculation of a mode; everything that a policy does not name is the default."""
     if mode.is_plain:
-        return SpeculationSettings(predictor=PredictorName.OFF)
-    return parse_policy(str(mode.settings["policy"])).settings(SpeculationSettings())
+        return Speculation(predictor=PredictorName.OFF)
+    return parse_policy(str(mode.settings["policy"])).settings(Speculation())
 
 
 def make_questions(
@@ -128,7 +123,5 @@ def describe_kvchat() -> dict[str, str]:
         ("git", "describe", "--always", "--dirty"),
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return {
-        "kvchat": done.stdout.strip() or "unknown",
-        "llama-cpp-python": llama_cpp.__version__,
-    }
+    versions = {"kvchat": done.stdout.strip() or "unknown"}
+    return versions | {"llama-cpp-python": llama_cpp.__version__}
