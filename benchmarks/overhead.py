@@ -36,8 +36,6 @@ WARM = SamplingSettings(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05)
 N_RANDOM_ROWS, PERIOD = 64, 250
 STEP_S, EXTRA_ROW = 2e-3, 0.1
 """What a step of the stand-in takes, and what each further row adds: drafting pays."""
-
-
 CLOCK = np.zeros(2)
 """Milliseconds inside the model so far, by the clock and of this thread's processor."""
 

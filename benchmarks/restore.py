@@ -23,6 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,7 @@ def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
 
 
 def restored_rows(case: Case, state: bytes, n_rows: int) -> Rows:
-    """The rows behind a state, in a process that has never decoded its tokens."""
+    """The rows after a state, in a process that has never decoded its tokens."""
     backend = case.open()
     backend.warm_up()
     sequence = backend.open()
@@ -222,12 +223,7 @@ def times(backend: LlamaCppBackend, sequence: Sequence) -> str:
 
 def median(work: Callable[[], object]) -> float:
     """The median of the seconds that something takes."""
-    samples = []
-    for _ in range(N_REPEATS):
-        started = time.perf_counter()
-        work()
-        samples.append(time.perf_counter() - started)
-    return statistics.median(samples)
+    return statistics.median(timeit.repeat(work, number=1, repeat=N_REPEATS))
 
 
 Timed = tuple[float, PromptReady, Finished]
