@@ -16,7 +16,6 @@ from pathlib import Path
 
 from accuracy_cases import Case, cpu_cases, gpu_cases
 from accuracy_formula import command_of, formula_of, kind_of
-from accuracy_llama_cpp import Answer, Truth, key_of, known_answers
 from accuracy_models import write_header
 from accuracy_report import write_report, write_worst
 
@@ -24,6 +23,7 @@ from engine.errors import EngineError
 from engine.memory.dry_run import request_of
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import entries
+from tests.support.dry_run_answers import Answer, Truth, key_of, known_answers
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
 QUANTIZATION = "Q4_K_M"

@@ -31,9 +31,10 @@ from accuracy_comparison import (
     refusal,
     refusals,
 )
-from accuracy_llama_cpp import Truth, known_answers
 from accuracy_report import Goal, goal_table
 from published_models import published_models
+
+from tests.support.dry_run_answers import Truth, known_answers
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy" / "shapes"
 N_CPU, N_GPU = 4, 2

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accuracy import STATE_LIMIT_BYTES, built_stand_in
-from accuracy_llama_cpp import Answer, Truth, key_of
 from accuracy_models import write_header
 
 from engine.configuration import Configuration, KVTypes
@@ -31,6 +30,7 @@ from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries
 from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.search import search
+from tests.support.dry_run_answers import Answer, Truth, key_of
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
 MARGIN_BYTES = 512 * MIB

@@ -1,6 +1,5 @@
-"""What llama.cpp itself says of weights, to the byte: benchmarks ask it, found by name."""
+"""What llama.cpp itself says of weights, to the byte."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,10 +7,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.memory.dry_run import request_of
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
-from accuracy_llama_cpp import Truth
+from tests.support.dry_run_answers import Truth
 
 WeightsOf = Callable[[Path], dict[str, int]]
 

@@ -260,7 +260,7 @@ def test_attention_before_the_first_states_on_a_gpu_ends_automatic_flash_attenti
 def test_buffers_are_as_large_as_llama_cpp_s_dry_run_says(
     name: str, changes: dict[str, object], expected: list[int]
 ) -> None:
-    """Headers and GPUs: `benchmarks/accuracy_truth.py`, `benchmarks/stand_in_gpu.cpp`."""
+    """Headers and GPUs: `tests/support/dry_run_process.py`, `benchmarks/stand_in_gpu.cpp`."""
     gpus = (FIRST_STAND_IN, SECOND_STAND_IN)[: len(expected) - 1]
     found = planned(name, *gpus, **changes)
     for device, laid_out in zip(found.devices, expected, strict=True):

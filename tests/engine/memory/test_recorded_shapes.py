@@ -3,7 +3,7 @@
 What lay in its range when it was recorded stays there; `docs/accuracy.md` has the share.
 
 Each is a model of the catalogue with other keys, written by `benchmarks/accuracy_models.py` and
-asked through `benchmarks/accuracy_truth.py`; GPUs are `benchmarks/stand_in_gpu.cpp`.
+asked through `tests/support/dry_run_process.py`; GPUs are `benchmarks/stand_in_gpu.cpp`.
 """
 
 import json

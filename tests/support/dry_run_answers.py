@@ -13,7 +13,7 @@ from zlib import crc32
 from engine.configuration import Configuration
 from engine.memory.dry_run import Request, request_of
 
-SCRIPT = Path(__file__).with_name("accuracy_truth.py")
+SCRIPT = Path(__file__).with_name("dry_run_process.py")
 VERSION = crc32(SCRIPT.read_bytes())
 HEADER_BYTES = 16 * 1024**2
 USUAL: dict[str, Any] = {
