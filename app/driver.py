@@ -6,6 +6,7 @@ and leaves the terminal as it is where a signal ends the process.
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import termios
@@ -52,6 +53,17 @@ class TerminalDriver(LinuxDriver):
         self._handlers = {number: signal.signal(number, self._end) for number in ENDING}
         super().start_application_mode()  # type: ignore[no-untyped-call]  # of Textual
 
+    def run_input_thread(self) -> None:
+        threading.Thread(target=self._end_with_the_terminal, daemon=True).start()
+        super().run_input_thread()
+
+    def _end_with_the_terminal(self) -> None:
+        """Wait until the terminal is gone; no signal says so where it does not control kvchat."""
+        waiting = select.poll()
+        waiting.register(self.fileno, 0)
+        if any(happened & (select.POLLHUP | select.POLLERR) for _, happened in waiting.poll()):
+            self._end(signal.SIGHUP, None)
+
     def stop_application_mode(self) -> None:
         super().stop_application_mode()
         for number, handler in self._handlers.items():
@@ -85,7 +97,9 @@ class TerminalDriver(LinuxDriver):
 
     def _end(self, number: int, _: FrameType | None) -> None:
         if self._is_told_to_end:
-            self._die(number)
+            if number != signal.SIGHUP:  # a terminal that closes says so in two ways
+                self._die(number)
+            return
         self._is_told_to_end = True
         self._call(cast(Endable, self._app).leave, SIGNALLED + number)
         after_a_while(self._die, number)

@@ -161,3 +161,21 @@ def test_a_text_from_a_terminal_without_paste_marks_is_taken_at_once(
     with ChatStore(tmp_path / "chats.db") as store:
         written = store.drafts()[None].text
     assert without_marks(written) == f"{text}the end"
+
+
+def test_it_ends_with_a_terminal_that_does_not_control_it(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", APP, tmp_path],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "HOME": str(tmp_path)},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    while ENTERED not in shown:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGHUP
