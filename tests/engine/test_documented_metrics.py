@@ -13,5 +13,5 @@ def test_the_example_counts_and_prints(capsys: pytest.CaptureFixture[str]) -> No
     assert source is not None
     exec(compile(source[1], "figures.py", "exec"), {})
     shown = capsys.readouterr().out
-    assert shown.startswith("40.0 1.0\n")
+    assert shown.startswith("40 1.0\n")
     assert 'kvchat_accepted_tokens_total{source="callback"}' in shown

@@ -14,7 +14,6 @@ from app.screens.dialogs import AskLine, AskYes, HelpScreen
 from app.screens.downloads import FirstRunScreen
 from app.screens.models import ModelsScreen
 from app.screens.presets import PresetsScreen
-from app.widgets.bars import TabStrip
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from engine.configuration import SpeculationSettings
@@ -200,8 +199,6 @@ async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(
         assert chat.composer.text == "hm"
         await pilot.press("ctrl+o")
         await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
-        tabs = app.screen.query_one(TabStrip)
-        await wait_until(pilot, lambda: tabs.active == 1)
         await pilot.press("ctrl+n")
         await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
         await pilot.press("i")
