@@ -146,11 +146,12 @@ def keep_speed(configuration: Configuration, results: Results, preset: str) -> N
 
 def show(results: Results, html_path: Path | None) -> None:
     """Print the report, and write it as HTML where a path is given."""
+    parts = tuple(report(results))
     screen = console()
-    for part in report(results):
+    for part in parts:
         screen.print(part)
     if html_path is not None:
-        write_text(html_path, html_page(report(results)))
+        write_text(html_path, html_page(parts))
 
 
 class Benchmark:
