@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 class TorchSequence(BaseSequence):
     """Invariant: every cache holds exactly `tokens`, as far as its kind keeps them."""
 
-    no_shift = "keys are kept turned by their positions; start again from 0"
     _backend: "TorchBackend"
 
     def __init__(
