@@ -4,6 +4,7 @@ import io
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from typing import IO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -20,7 +21,23 @@ PAGE_WIDTH = 140
 
 
 class HarmlessConsole(Console):
-    """A console on which no text can move the cursor; control characters are shown as signs."""
+    """A console on which no text can move the cursor; control characters are shown as signs.
+
+    Brackets and colons are letters like others.
+    """
+
+    def __init__(
+        self, file: IO[str] | None, width: int | None, *, stderr: bool = False, record: bool = False
+    ) -> None:
+        super().__init__(
+            file=file,
+            width=width,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            stderr=stderr,
+            record=record,
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -42,28 +59,15 @@ def _without_padding(segments: Iterable[Segment]) -> Iterable[Segment]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for what a command prints; brackets and colons are letters like others."""
+    """A console for what a command prints."""
     stream = sys.stderr if stderr else sys.stdout
-    return HarmlessConsole(
-        file=behind_door(err=stderr),
-        width=None if stream.isatty() else PLAIN_WIDTH,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        stderr=stderr,
-    )
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return HarmlessConsole(behind_door(err=stderr), width, stderr=stderr)
 
 
 def html_page(parts: Iterable[RenderableType]) -> str:
     """What a command prints, as the text of one HTML file without links or scripts."""
-    page = HarmlessConsole(
-        file=io.StringIO(),
-        record=True,
-        width=PAGE_WIDTH,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    page = HarmlessConsole(io.StringIO(), PAGE_WIDTH, record=True)
     for part in parts:
         page.print(part)
     return page.export_html(inline_styles=True)
