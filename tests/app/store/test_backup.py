@@ -168,7 +168,8 @@ with ChatStore(Path(sys.argv[1])):
 def test_a_damaged_database_stays_while_any_other_kvchat_has_it_open(
     path: Path, n_others: int
 ) -> None:
-    ChatStore(path).close()
+    fill(path, n_chats=1, n_turns=1)
+    back_up(path)  # else the others would still be copying a file that is being overwritten
     others = [
         subprocess.Popen(
             [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
