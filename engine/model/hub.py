@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from engine.clock import in_time
 from engine.errors import EngineError
@@ -268,9 +268,8 @@ def _tell_more(progress: Progress, n_before: int, n_all: int, n_more: int) -> No
 
 def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], None]) -> None:
     """One file, from where an earlier try ended."""
+    from httpx2 import ReadError
     from huggingface_hub import constants, hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented
 
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
     watch_answers()
@@ -283,22 +282,11 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
     url = hf_hub_url(model.repo, part.path, revision=model.revision, endpoint=endpoint())
     draft.touch(mode=0o600)
     with draft.open("r+b") as file:
-        n_there = file.seek(0, 2)
-        if n_there > part.nbytes:
-            n_there = file.truncate(0)
-            file.seek(0)
         try:
-            http_get(
-                url,
-                file,
-                resume_size=n_there,
-                headers=build_hf_headers(token=hub_token() or False),
-                expected_size=part.nbytes,
-                tqdm_class=_bar(part, tell),
-            )
-        except _TooLongError:
-            file.truncate(0)  # none of it can be trusted
-            raise
+            _receive(url, file, part, tell)
+        except ReadError:
+            # The library closes the client that all threads share when one of them cannot connect.
+            _receive(url, file, part, tell)
     if part.sha256 is not None and _sha256(draft) != part.sha256:
         draft.unlink()
         raise DownloadError(
@@ -306,6 +294,29 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
             "and what came is removed; try again"
         )
     draft.replace(target)
+
+
+def _receive(url: str, file: BinaryIO, part: HubPart, tell: Callable[[int], None]) -> None:
+    """Append the missing bytes of a part to its file."""
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented
+
+    n_there = file.seek(0, 2)
+    if n_there > part.nbytes:
+        n_there = file.truncate(0)
+        file.seek(0)
+    try:
+        http_get(
+            url,
+            file,
+            resume_size=n_there,
+            headers=build_hf_headers(token=hub_token() or False),
+            expected_size=part.nbytes,
+            tqdm_class=_bar(part, tell),
+        )
+    except _TooLongError:
+        file.truncate(0)  # none of it can be trusted
+        raise
 
 
 class _TooLongError(DownloadError):

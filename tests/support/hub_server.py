@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -32,6 +32,8 @@ class Hub:
     """After how many bytes the next answers end, each once."""
     redirection_bytes: int | None = None
     """How long the body of the redirection is by which files are given; None redirects nobody."""
+    before_files: list[Callable[[], None]] = field(default_factory=list)
+    """What is called before the next files are sent, each once."""
     ranges: list[str | None] = field(default_factory=list)
     """What was asked for of files."""
 
@@ -93,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _give(self, data: bytes) -> None:
         wanted = self.headers.get("Range")
         self.hub.ranges.append(wanted)
+        if self.hub.before_files:
+            self.hub.before_files.pop(0)()
         match = re.match(r"bytes=(\d+)-(\d*)$", wanted or "") if self.hub.has_ranges else None
         start = int(match[1]) if match else 0
         stop = min(int(match[2]) + 1, len(data)) if match and match[2] else len(data)

@@ -318,3 +318,14 @@ def test_files_of_one_name_in_two_folders_are_two_models(hub: Hub, tmp_path: Pat
     paths = [download(model, tmp_path, nothing) for model in models]
     assert [path.stat().st_size for path in paths] == [9, 99]
     assert [model.address for model in models] == [f"hf:{REPO}/Q{n}/model.gguf" for n in (4, 8)]
+
+
+def test_a_download_goes_on_when_another_thread_closes_the_shared_client(
+    hub: Hub, tmp_path: Path
+) -> None:
+    from huggingface_hub.utils import close_session  # as the library does when a host is refused
+
+    hub.files[REPO] = {"model.gguf": DATA}
+    hub.before_files = [close_session]
+    [model] = repository_models(REPO)
+    assert download(model, tmp_path, nothing).read_bytes() == DATA
