@@ -20,7 +20,7 @@ from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.dom import NoScreen
 from textual.events import Resize
-from textual.geometry import Region
+from textual.geometry import Offset, Region
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
@@ -263,6 +263,25 @@ def close_screens_once() -> None:
         return dismiss(self, result)
 
     Screen.dismiss = dismissed  # type: ignore[method-assign]  # see above
+
+
+def ignore_removed_widgets() -> None:
+    """Let the mouse select no text of a widget that has left the screen, from now on.
+
+    Until the screen is laid out again, Textual 8.2.8 still finds such a widget under the mouse, for
+    example a notice that has expired, and fails since it has no parent.
+    """
+    if getattr(Screen.get_widget_and_offset_at, "__wrapped__", None) is not None:
+        return
+    find = Screen.get_widget_and_offset_at
+
+    @wraps(find)
+    def found(self: Screen[Any], x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        widget, offset = find(self, x, y)
+        is_there = widget is not None and (widget is self or widget.parent is not None)
+        return (widget, offset) if is_there else (None, None)
+
+    Screen.get_widget_and_offset_at = found  # type: ignore[method-assign]  # see above
 
 
 def _faults_of(pump: MessagePump) -> Faults | None:

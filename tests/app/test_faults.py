@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 from textual.app import ComposeResult
+from textual.events import MouseDown
 from textual.pilot import Pilot
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app import fault_reports, faults
@@ -344,3 +346,23 @@ async def test_a_screen_that_is_answered_twice_or_under_another_is_the_one_that_
         await pilot.pause()
         assert told == ["yes", "yes"]
         assert app.screen is app.chat
+
+
+async def test_the_mouse_may_press_where_a_notice_has_just_gone(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await ready(pilot)
+        app.notify("a notice")
+        await wait_until(pilot, lambda: notice_at(app.screen) is not None)
+        notice = notice_at(app.screen)
+        assert notice is not None
+        x, y = notice.region.offset
+        await notice.remove()
+        app.screen._forward_event(MouseDown(None, x, y, 0, 0, 1, False, False, False, x, y))
+        assert reports() == []
+
+
+def notice_at(screen: Screen[object]) -> Widget | None:
+    """The last notice that a screen shows."""
+    rack = screen.get_child_by_id("textual-toastrack")
+    return next(iter(rack.walk_children(Widget, reverse=True)), None)
