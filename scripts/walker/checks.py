@@ -27,8 +27,9 @@ REPORTED = -1
 FAULTS = "faults"
 """The folder of kvchat's own reports of what it did not expect."""
 COUNTED = ("n_drafted", "n_verified", "n_examined", "n_accepted")
-ACCEPT, VALIDATED, REFUTED = (
-    re.compile(rf"\b{name} +(\S+)") for name in ("accept", "validated", "refuted")
+ACCEPT, VALIDATED, REFUTED = (  # the acceptance rate also stands below each reply, without a border
+    re.compile(rf"{start}{name} +(\S+)")
+    for start, name in (("│ ", "accept"), (r"\b", "validated"), (r"\b", "refuted"))
 )
 """A row of the speculation panel; the reply's figure comes first."""
 

@@ -154,12 +154,13 @@ def test_a_screen_holds_what_it_was_sent_and_names_what_no_drawing_needs() -> No
 @pytest.mark.parametrize(
     ("lines", "is_wrong"),
     [
-        (["accept      71%  70%", "validated   5   9", "refuted     2   4"], False),
-        (["accept      2/3  70%", "validated   2   9", "refuted     1   4"], False),
-        (["accept      71%  70%", "validated   5   9", "refuted     5   4"], True),
-        (["accept      2/3  70%", "validated   1   9", "refuted     2   4"], True),
-        (["accept      -", "validated   -", "refuted     -"], False),
-        (["validated   5   9"], False),
+        (["│ accept      71%  70%", "│ validated   5   9", "│ refuted     2   4"], False),
+        (["│ accept      2/3  70%", "│ validated   2   9", "│ refuted     1   4"], False),
+        (["│ accept      71%  70%", "│ validated   5   9", "│ refuted     5   4"], True),
+        (["│ accept      2/3  70%", "│ validated   1   9", "│ refuted     2   4"], True),
+        (["│ accept      -", "│ validated   -", "│ refuted     -"], False),
+        (["│ validated   5   9"], False),
+        (["│ · accept 2/3 ││ accept  -  0%", "│ validated   0  refuted 0"], False),
     ],
 )
 def test_figures_that_contradict_each_other_are_named(lines: list[str], is_wrong: bool) -> None:

@@ -1,7 +1,9 @@
 """The planner by keyboard and mouse, on real headers."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from textual.widgets import Input
 
@@ -15,7 +17,7 @@ from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize
-from engine.memory.units import MIB
+from engine.memory.units import GIB, MIB
 from engine.model.library import ModelEntry
 from engine.presets.library import find_preset
 from tests.app.screens.plan_host import (
@@ -144,12 +146,13 @@ async def test_enter_gives_the_configuration_and_escape_gives_none(
 async def test_what_does_not_fit_is_loaded_after_a_question_only(
     starter_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    memory = SimpleNamespace(total=8 * GIB, available=6 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     screen = planner(starter_path, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
-        go_to(screen, "margin")  # more than any machine has
-        await pilot.press("space", *"99TiB", "enter")
+        await pilot.press("1", "6", "m", "enter")
         await shows(pilot, screen, "✗ does not fit")
         go_to(screen, "vram")
         await pilot.press("space", *"1MiB", "enter")
