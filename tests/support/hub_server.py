@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from socket import SO_LINGER, SOL_SOCKET
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.gguf_server import running
@@ -30,6 +32,8 @@ class Hub:
     """Status and `X-Error-Code` by repository."""
     cuts: list[int] = field(default_factory=list)
     """After how many bytes the next answers end, each once."""
+    is_reset: bool = False
+    """Whether they end by a reset."""
     redirection_bytes: int | None = None
     """How long the body of the redirection is by which files are given; None redirects nobody."""
     before_files: list[Callable[[], None]] = field(default_factory=list)
@@ -112,6 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        is_file = "/resolve/" in self.path
-        self.wfile.write(body[: self.hub.cuts.pop(0)] if is_file and self.hub.cuts else body)
+        is_cut = "/resolve/" in self.path and bool(self.hub.cuts)
+        self.wfile.write(body[: self.hub.cuts.pop(0)] if is_cut else body)
+        if is_cut and self.hub.is_reset:
+            self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
         self.close_connection = True

@@ -1,7 +1,6 @@
 """Header-only models of shapes that nobody published, which llama.cpp's dry run takes."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -11,41 +10,12 @@ from engine.model.catalog import CatalogEntry, find_entry
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
 from engine.model.gguf_header import Value
 from engine.model.snapshots import Snapshot, unpack
-from tests.layouts import LAYOUTS
-from tests.layouts.tables import Keys
 from tests.support.gguf_files import header, write
 
 F32 = 0
 ALIGNMENT = 32
 HEADERS_PATH = Path(__file__).parents[1] / "made_headers.json.gz"
 UNPREFIXED = ("xielu.", "tokenizer.")
-TRAITS = {
-    "rope_freqs": "rope_freqs.weight", "rope_long_short": "rope_factors_long.weight",
-    "expert_bias": "exp_probs_b.bias", "qkv_bias": "attn_q.bias",
-    "next_token_vocabulary": "nextn.embed_tokens.weight",
-}  # fmt: skip
-"""Traits of `tests/layouts` by the tensors that tell them."""
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogKeys:
-    """What the tensors of a catalogue's model follow from; keys without the architecture."""
-
-    architecture: str
-    values: Mapping[str, Value]
-    n_vocab: int
-    traits: frozenset[str]
-
-
-def catalog_keys(name: str) -> CatalogKeys:
-    snapshot = shape_named(name).snapshot
-    prefix = f"{snapshot.architecture}."
-    values = {key.removeprefix(prefix): value for key, value in snapshot.values.items()}
-    values.pop("vocab_size", None)
-    stems = {_stem(tensor.name) for tensor in snapshot.tensors()}
-    traits = {trait for trait, stem in TRAITS.items() if stem in stems}
-    traits |= {"tied"} if "output.weight" not in stems else set()
-    return CatalogKeys(snapshot.architecture, values, snapshot.n_vocab, frozenset(traits))
 
 
 @cache
@@ -53,7 +23,8 @@ def made_headers() -> Mapping[str, Snapshot]:
     """Headers of models that nobody published, packed as the catalogue's are.
 
     Their tensors are those that the loader of llama.cpp 0c1e57098 asks for; `benchmarks/shapes.py`
-    finds them out for any keys.
+    finds them out for any keys. `small …` are the shapes of `filled_models.py`, `short …` the first
+    two layers of a catalogue's model with 512 tokens; the state of `wide mamba` is large.
     """
     return unpack(HEADERS_PATH.read_bytes())
 
@@ -64,18 +35,13 @@ def shape_named(name: str) -> CatalogEntry:
     return find_entry(name) if snapshot is None else CatalogEntry(name, (), "", "", snapshot)
 
 
-def written_model(path: Path, snapshot: Snapshot) -> Model:
-    """Write a header with the tensors of a snapshot, and read it."""
-    shapes = [(each.name, each.shape, TYPE_NUMBERS[each.type.name]) for each in snapshot.tensors()]
+def written_model(path: Path, snapshot: Snapshot, types: Mapping[str, int] | None = None) -> Model:
+    """Write a header with the tensors of a snapshot, and read it; `types` are by tensor name."""
+    shapes = [
+        (each.name, each.shape, (types or {}).get(each.name, TYPE_NUMBERS[each.type.name]))
+        for each in snapshot.tensors()
+    ]
     return _written(path, snapshot.architecture, snapshot.values, snapshot.n_vocab, shapes)
-
-
-def _stem(name: str) -> str:
-    return name.split(".", 2)[2] if name.startswith("blk.") else name
-
-
-def _full(architecture: str, key: str) -> str:
-    return key if key.startswith(UNPREFIXED) else f"{architecture}.{key}"
 
 
 def made_model(
@@ -83,21 +49,49 @@ def made_model(
     architecture: str,
     values: Mapping[str, Value],
     *,
-    traits: frozenset[str] = frozenset(),
     n_vocab: int = 512,
-    types: Mapping[str, int] | None = None,
+    kind: int = F32,
 ) -> Model:
-    """Write a header with these keys and the tensors of its layout, and read it.
+    """Write a header with these keys, and read it: a Llama of any size with matrices of a type, or
+    the small model of another architecture, of f32.
 
-    It has no vocabulary but its length. `types` is for tensors by name that are not f32.
+    It has no vocabulary but its length.
     """
-    keys = Keys(architecture, values, n_vocab, traits)
-    shapes = [
-        (name, shape, (types or {}).get(name, F32))
-        for name, shape in LAYOUTS[architecture].tensors(keys)
-    ]
-    full = {_full(architecture, key): value for key, value in values.items()}
+    if architecture == "llama":
+        shapes = list(_llama_tensors(values, n_vocab, kind))
+    else:
+        small = made_headers()[f"small {architecture}"]
+        shapes = [(each.name, each.shape, F32) for each in small.tensors()]
+    full = {
+        key if key.startswith(UNPREFIXED) else f"{architecture}.{key}": value
+        for key, value in values.items()
+    }
     return _written(path, architecture, full, n_vocab, shapes)
+
+
+def _llama_tensors(
+    values: Mapping[str, Value], n_vocab: int, kind: int
+) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    n_layers, d, ff, n_heads = (
+        int(values[key])  # type: ignore[arg-type]  # numbers
+        for key in (
+            "block_count",
+            "embedding_length",
+            "feed_forward_length",
+            "attention.head_count",
+        )
+    )
+    kv = d // n_heads * int(values.get("attention.head_count_kv", n_heads))  # type: ignore[arg-type]
+    layer = {
+        "attn_norm": (d,), "attn_q": (d, d), "attn_k": (d, kv), "attn_v": (d, kv),
+        "attn_output": (d, d), "ffn_norm": (d,), "ffn_gate": (d, ff), "ffn_up": (d, ff),
+        "ffn_down": (ff, d),
+    }  # fmt: skip
+    named = {"token_embd": (d, n_vocab), "output_norm": (d,), "output": (d, n_vocab)}
+    for index in range(n_layers):
+        named |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
+    for name, shape in named.items():
+        yield f"{name}.weight", shape, kind if len(shape) > 1 else F32
 
 
 def _written(

@@ -9,11 +9,11 @@ import pytest
 from engine.configuration import Configuration
 from engine.errors import PresetError, WorkerError
 from engine.memory.compute import compute_bytes
-from engine.memory.dry_run import DryRun, with_measured
-from engine.memory.estimate import cache_shape, estimate, n_outputs
+from engine.memory.dry_run import DryRun
+from engine.memory.estimate import cache_shape, n_outputs
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes
-from engine.memory.terms import TARGETS, Source, TermKind
+from engine.memory.terms import TARGETS
 from engine.model.architecture import Model, read_model
 
 pytestmark = pytest.mark.model
@@ -76,16 +76,6 @@ def test_compute_buffers_are_as_large_as_llama_cpp_s(model: Model, dry_run: DryR
         buffers = dry_run.measure(configuration, target)
         measured = sum(buffer.nbytes for buffer in buffers if buffer.kind == "compute")
         assert abs(formula - measured) <= 0.09 * measured + ROUNDING_BYTES, (target, configuration)
-
-
-def test_measured_numbers_take_the_place_of_formulas(model: Model, dry_run: DryRun) -> None:
-    configuration = Configuration(model_path=model.file.path, n_ctx=4096)
-    formula = estimate(model, configuration, (CPU,))
-    measured = with_measured(formula, dry_run.measure(configuration))
-    (device,) = measured.devices
-    assert device.term(TermKind.COMPUTE).source is Source.MEASURED
-    assert device.term(TermKind.KV) == formula.devices[0].term(TermKind.KV)
-    assert device.term(TermKind.KV).source is Source.EXACT
 
 
 def test_a_refusal_is_told_and_the_process_goes_on(starter_path: Path, dry_run: DryRun) -> None:

@@ -60,14 +60,6 @@ def test_the_table_holds_common_cards_of_every_maker_with_plausible_figures() ->
             assert card.memory_bytes <= card.ram_bytes
 
 
-def test_cards_and_sizes_make_one_machine() -> None:
-    found = planned_devices(vram_bytes=(8 * GIB,), cards=("3090", "3090"), ram_bytes=64 * GIB)
-    assert [d.name for d in found] == [
-        "GPU 0", "GPU 1 · GeForce RTX 3090", "GPU 2 · GeForce RTX 3090", "CPU",
-    ]  # fmt: skip
-    assert found[-1].free_bytes == 64 * GIB
-
-
 def test_a_machine_with_one_memory_brings_its_main_memory() -> None:
     gpu, cpu = planned_devices(cards=("M4 Pro 48GB",))
     assert gpu.is_unified
@@ -87,9 +79,3 @@ def test_the_processor_of_another_machine_is_that_of_the_machine_or_what_is_said
     assert cpu(cards=("3090",), instructions="arm").instructions == "arm"
     assert cpu(ram_bytes=GIB, has_gpu=False, instructions="none").instructions == "none"
     assert cpu(cards=("3090",)).instructions == devices()[-1].instructions
-
-
-def test_a_plan_without_gpu_has_main_memory_alone() -> None:
-    assert [d.kind for d in planned_devices(ram_bytes=GIB, has_gpu=False)] == ["cpu"]
-    with pytest.raises(HardwareError, match="without GPU"):
-        planned_devices(vram_bytes=(GIB,), has_gpu=False)

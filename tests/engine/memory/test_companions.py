@@ -73,12 +73,6 @@ def test_a_projector_lies_on_the_first_gpu_with_the_graph_of_an_image(projector:
     assert term.range[0] == 8000 * 4 + round(0.4 * graph)
 
 
-def test_small_images_have_fewer_patches(projector: GgufFile) -> None:
-    values = {**projector.values, "clip.vision.image_size": 224}
-    graph = 16 * 16 * (4304 + 2 * 1152) * 4
-    assert projector_graph_bytes(replace(projector, values=values)) == graph
-
-
 @pytest.mark.parametrize(
     ("values", "measured_mib"),
     [

@@ -12,33 +12,15 @@ import pytest
 from engine.configuration import Configuration, DraftConfiguration, TensorOverride
 from engine.errors import WorkerError
 from engine.events import BufferSize
-from engine.memory.dry_run import MAX_TOKENS, DryRun, request_of, with_measured
+from engine.memory.dry_run import MAX_TOKENS, DryRun, with_measured
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import Source, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from tests.support import gguf_files
+from tests.support.made_models import made_headers, written_model
 from tests.support.waiting import wait_until
 
-F32 = 0
-COUNT_OPENED = """
-import sys
-from pathlib import Path
-import llama_cpp
-from engine.backends.llama_cpp.dry_run import DryRunner
-from engine.configuration import Configuration
-from engine.memory.dry_run import request_of
-opened, load = [], llama_cpp.llama_model_load_from_file
-llama_cpp.llama_supports_gpu_offload = lambda: False
-llama_cpp.llama_model_load_from_file = lambda *given: (opened.append(given), load(*given))[1]
-runner = DryRunner()
-for n_gpu_layers in (-1, 0, 7):
-    for path in sys.argv[1:]:
-        configuration = Configuration(Path(path), n_ctx=512, n_gpu_layers=n_gpu_layers)
-        runner.buffers(request_of(configuration, "kvchat"))
-    print(len(opened))
-"""
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 CARDS = tuple(Device(f"Card {name}", "gpu", 24 * GIB, 24 * GIB) for name in "AB")
 
@@ -47,54 +29,6 @@ CARDS = tuple(Device(f"Card {name}", "gpu", 24 * GIB, 24 * GIB) for name in "AB"
 def dry_run() -> Iterator[DryRun]:
     with DryRun() as runner:
         yield runner
-
-
-def recurrent_model(path: Path, *, d_inner: int, n_state: int) -> Path:
-    """A mamba of one layer, header only: its state is `d_inner * n_state` floats a slot."""
-    d_hidden, n_dt = d_inner // 2, 8
-    values = {
-        "general.architecture": "mamba",
-        "mamba.block_count": 1,
-        "mamba.context_length": 4096,
-        "mamba.embedding_length": d_hidden,
-        "mamba.feed_forward_length": 0,
-        "mamba.attention.head_count": 0,
-        "mamba.attention.layer_norm_rms_epsilon": 1e-5,
-        "mamba.ssm.conv_kernel": 4,
-        "mamba.ssm.inner_size": d_inner,
-        "mamba.ssm.state_size": n_state,
-        "mamba.ssm.time_step_rank": n_dt,
-        "mamba.vocab_size": 32,
-        "tokenizer.ggml.model": "no_vocab",
-    }
-    shapes: list[tuple[str, tuple[int, ...]]] = [
-        ("token_embd.weight", (d_hidden, 32)),
-        ("output_norm.weight", (d_hidden,)),
-        ("blk.0.attn_norm.weight", (d_hidden,)),
-        ("blk.0.ssm_in.weight", (d_hidden, 2 * d_inner)),
-        ("blk.0.ssm_conv1d.weight", (4, d_inner)),
-        ("blk.0.ssm_conv1d.bias", (d_inner,)),
-        ("blk.0.ssm_x.weight", (d_inner, n_dt + 2 * n_state)),
-        ("blk.0.ssm_dt.weight", (n_dt, d_inner)),
-        ("blk.0.ssm_dt.bias", (d_inner,)),
-        ("blk.0.ssm_a", (n_state, d_inner)),
-        ("blk.0.ssm_d", (d_inner,)),
-        ("blk.0.ssm_out.weight", (d_inner, d_hidden)),
-    ]
-    return with_tensors(path, values, shapes)
-
-
-def with_tensors(
-    path: Path, values: dict[str, object], shapes: list[tuple[str, tuple[int, ...]]]
-) -> Path:
-    tensors, offset = [], 0
-    for name, shape in shapes:
-        tensors.append((name, shape, F32, offset))
-        n_elements = 1
-        for dim in shape:
-            n_elements *= dim
-        offset += -(-n_elements * 4 // 32) * 32
-    return gguf_files.write(path, gguf_files.header(values, tensors), data_bytes=offset)
 
 
 def kinds_of(buffers: tuple[BufferSize, ...], owner: str) -> dict[str, int]:
@@ -108,41 +42,6 @@ def test_more_tokens_than_any_model_knows_are_refused_before_anything_is_started
             runner.measure(now)
         with pytest.raises((WorkerError, OSError), match="no such program"):
             runner.measure(replace(now, n_ctx=MAX_TOKENS))
-
-
-def test_a_request_names_what_llama_cpp_is_given() -> None:
-    configuration = Configuration(
-        model_path=Path("m.gguf"),
-        n_ctx=512,
-        n_slots=2,
-        tensor_split=(3.0, 1.0),
-        n_cpu_moe=4,
-        tensor_overrides=(TensorOverride("ffn", "GPU 1"),),
-    )
-    request = request_of(configuration, "llama-server")
-    told = request["configuration"]
-    assert (told["model_path"], told["tensor_split"], told["n_cpu_moe"]) == (
-        "m.gguf",
-        [3.0, 1.0],
-        4,
-    )
-    assert told["tensor_overrides"] == [{"pattern": "ffn", "device": "GPU 1"}]
-    assert told["n_slots"] == 2
-    assert request_of(configuration, "kvchat")["configuration"]["n_slots"] == 2
-
-
-@pytest.mark.parametrize(("n_slots", "n_rows"), [(1, 17), (16, 17), (20, 20)])
-def test_kvchat_has_rows_for_the_longest_draft_and_no_fewer_than_slots(
-    n_slots: int, n_rows: int
-) -> None:
-    configuration = Configuration(Path("m.gguf"), n_ctx=512, n_slots=n_slots)
-    assert request_of(configuration, "kvchat")["n_rows"] == n_rows
-
-
-def test_rows_to_take_tokens_back_are_the_servers() -> None:
-    configuration = Configuration(Path("m.gguf"), n_ctx=512, n_mtp_draft=3)
-    assert request_of(configuration, "llama-server")["n_rollback"] == 3
-    assert request_of(configuration, "kvchat")["n_rollback"] == 0
 
 
 def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
@@ -189,28 +88,6 @@ def test_patterns_and_experts_on_the_cpu_are_understood(
     assert kinds_of(dry_run.measure(moved), "target") == kinds_of(dry_run.measure(plain), "target")
 
 
-def opened_files(*paths: Path) -> list[int]:
-    """Files that were opened so far, behind each of three rounds over the paths."""
-    command = [sys.executable, "-c", COUNT_OPENED, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [int(line) for line in done.stdout.splitlines()]
-
-
-@pytest.mark.model
-def test_without_a_gpu_another_number_of_layers_opens_no_file_again(starter_path: Path) -> None:
-    assert opened_files(starter_path) == [1, 1, 1]
-
-
-@pytest.mark.model
-@pytest.mark.slow
-def test_a_target_and_its_draft_stay_open_and_a_third_model_does_not(
-    starter_path: Path, gemma_path: Path, tmp_path: Path
-) -> None:
-    assert opened_files(starter_path, gemma_path) == [2, 2, 2]
-    third = recurrent_model(tmp_path / "third.gguf", d_inner=256, n_state=16)
-    assert opened_files(starter_path, gemma_path, third) == [3, 6, 9]
-
-
 @pytest.mark.model
 def test_a_pattern_that_is_none_is_refused_with_its_reason(
     dry_run: DryRun, starter_path: Path
@@ -227,7 +104,7 @@ def test_a_pattern_that_is_none_is_refused_with_its_reason(
 def test_state_beyond_the_memory_limit_is_refused_and_the_process_goes_on(
     dry_run: DryRun, tmp_path: Path
 ) -> None:
-    path = recurrent_model(tmp_path / "wide.gguf", d_inner=128 * 1024, n_state=128)
+    path = written_model(tmp_path / "wide.gguf", made_headers()["wide mamba"]).file.path
     one = Configuration(path, n_ctx=512, n_slots=1)
     state = kinds_of(dry_run.measure(one, "llama-server"), "target")["RS"]
     assert state == pytest.approx(4 * 128 * 1024 * (128 + 3), abs=6000)
@@ -309,12 +186,6 @@ def test_a_cache_over_two_cards_is_shared_as_the_formula_says(starter_path: Path
     assert double.devices[0].term(TermKind.KV).source is Source.MEASURED
 
 
-def test_a_cache_on_one_device_is_what_was_measured(starter_path: Path) -> None:
-    found = with_measured(planned(starter_path, CARDS[0]), (BufferSize("", "KV", 99 * MIB),))
-    assert found.devices[0].term(TermKind.KV).nbytes == 99 * MIB
-    assert found.devices[0].term(TermKind.KV).source is Source.MEASURED
-
-
 def test_state_that_the_formula_does_not_know_of_is_not_lost(starter_path: Path) -> None:
     found = with_measured(planned(starter_path, *CARDS), (BufferSize("", "RS", 90 * MIB),))
     sizes = [device.term(TermKind.STATE).nbytes for device in found.devices]
@@ -340,14 +211,10 @@ def test_a_drafts_cache_and_graph_are_counted_with_its_weights(starter_path: Pat
     assert without.term(TermKind.DRAFT) == before.devices[0].term(TermKind.DRAFT)
 
 
-@pytest.mark.parametrize("name", ["CUDA7", "RPC9"])
-def test_a_device_that_was_not_planned_for_changes_nothing(starter_path: Path, name: str) -> None:
-    before = planned(starter_path, CARDS[0])
-    assert with_measured(before, (BufferSize(name, "compute", 5),)) == before
-
-
 def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_path: Path) -> None:
-    silent = DryRun((sys.executable, "-c", "import sys; sys.stdin.read()"))
+    flag = tmp_path / "asked"
+    script = "import sys; sys.stdin.readline(); open(sys.argv[1], 'w'); sys.stdin.read()"
+    silent = DryRun((sys.executable, "-c", script, str(flag)))
     said: list[str] = []
 
     def ask() -> None:
@@ -358,7 +225,7 @@ def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_pa
 
     asker = threading.Thread(target=ask)
     asker.start()
-    wait_until(lambda: silent._process is not None)
+    wait_until(flag.exists)
     silent.close()
     asker.join(10)
     assert said == ["llama.cpp's dry run was ended"]

@@ -16,38 +16,28 @@ from engine.memory.mapping import MappedWeights
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
-from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf_header import Value
+from engine.model.ggml_types import TYPE_NUMBERS
 from tests.engine.memory.conftest import WeightsOf
-from tests.layouts import LAYOUTS
-from tests.layouts.tables import Keys
-from tests.support.made_models import catalog_keys, made_model
+from tests.support.made_models import made_headers, written_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB, instructions="avx512")
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
-TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
 REPACKED, ROUNDING = "CPU_REPACK", MIB // 100
 
 
 def small_model(folder: Path, name: str, kind: str) -> Model:
     """A model of two layers whose matrices, and those of its experts, are of one type."""
-    entry = catalog_keys(name)
-    cut = {key: v[:2] if isinstance(v, tuple) else v for key, v in entry.values.items()}
-    values: dict[str, Value] = {**cut, "block_count": 2}
-    keys = Keys(entry.architecture, values, 512, entry.traits)
-    shapes = LAYOUTS[entry.architecture].tensors(keys)
+    snapshot = made_headers()[f"short {name}"]
     types = {
-        tensor: TYPE_IDS[kind]
-        for tensor, shape in shapes
-        if len(shape) > 1
-        and tensor.endswith(".weight")
-        and "norm" not in tensor
-        and "ffn_gate_inp" not in tensor
-        and shape[0] % 256 == 0
+        each.name: TYPE_NUMBERS[kind]
+        for each in snapshot.tensors()
+        if len(each.shape) > 1
+        and each.name.endswith(".weight")
+        and "norm" not in each.name
+        and "ffn_gate_inp" not in each.name
+        and each.shape[0] % 256 == 0
     }
-    return made_model(
-        folder / "m.gguf", entry.architecture, values, traits=entry.traits, types=types
-    )
+    return written_model(folder / "m.gguf", snapshot, types)
 
 
 def weights_in_ram(model: Model, *devices: Device, **settings: object) -> tuple[MappedWeights, int]:
@@ -58,18 +48,22 @@ def weights_in_ram(model: Model, *devices: Device, **settings: object) -> tuple[
 
 
 @pytest.mark.model
-def test_a_load_maps_and_repacks_what_was_planned(starter_path: Path, gemma_path: Path) -> None:
-    for path in (starter_path, gemma_path):
-        now = Configuration(path, 512)
-        backend = LlamaCppBackend(now, NativeLog())
-        loaded = [each for each in backend.buffers if each.kind == "model"]
-        backend.close()
-        lies, needed = weights_in_ram(read_model(path), find_cpu(), n_ctx=512)
-        mapped = sum(each.nbytes for each in loaded if each.is_mapped)
-        copied = sum(each.nbytes for each in loaded if not each.is_mapped)
-        assert abs(mapped - lies.mapped) <= ROUNDING
-        assert abs(copied - lies.repacked) <= ROUNDING
-        assert abs(mapped + copied - lies.reclaimable - needed) <= 2 * ROUNDING
+@pytest.mark.parametrize(
+    "which", ["starter_path", pytest.param("gemma_path", marks=pytest.mark.slow)]
+)
+def test_a_load_maps_and_repacks_what_was_planned(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    path: Path = request.getfixturevalue(which)
+    backend = LlamaCppBackend(Configuration(path, 512), NativeLog())
+    loaded = [each for each in backend.buffers if each.kind == "model"]
+    backend.close()
+    lies, needed = weights_in_ram(read_model(path), find_cpu(), n_ctx=512)
+    mapped = sum(each.nbytes for each in loaded if each.is_mapped)
+    copied = sum(each.nbytes for each in loaded if not each.is_mapped)
+    assert abs(mapped - lies.mapped) <= ROUNDING
+    assert abs(copied - lies.repacked) <= ROUNDING
+    assert abs(mapped + copied - lies.reclaimable - needed) <= 2 * ROUNDING
 
 
 @pytest.mark.model

@@ -13,33 +13,17 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.gguf_header import Value
-from tests.support.made_models import (
-    catalog_keys,
-    made_headers,
-    made_model,
-    shape_named,
-    written_model,
-)
+from tests.support.filled_models import SHAPES
+from tests.support.made_models import made_headers, made_model, shape_named, written_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
-SMALL: dict[str, Value] = {
-    "embedding_length": 512, "attention.head_count": 8, "attention.head_count_kv": 4,
-    "feed_forward_length": 256,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def dry_run() -> Iterator[DryRun]:
     with DryRun() as runner:
         yield runner
-
-
-def small(folder: Path, name: str, **changes: Value) -> Model:
-    entry = catalog_keys(name)
-    values = {**entry.values, **SMALL, **{key.replace("__", "."): n for key, n in changes.items()}}
-    return made_model(folder / "m.gguf", entry.architecture, values, traits=entry.traits)
 
 
 def t5(folder: Path) -> Model:
@@ -87,7 +71,8 @@ def test_position_biases_are_refused_for_slots_with_caches_of_their_own(
 
 @pytest.mark.model
 def test_heads_that_share_no_key_head_evenly_are_refused(tmp_path: Path, dry_run: DryRun) -> None:
-    model = small(tmp_path, "llama-3.2-1b", block_count=2, attention__head_count_kv=3)
+    values = {**SHAPES["llama"], "attention.head_count_kv": 3}
+    model = made_model(tmp_path / "m.gguf", "llama", values)
     now = Configuration(model.file.path, 4096)
     assert is_refused(model, now)
     assert stops(dry_run, now)
@@ -108,9 +93,8 @@ def test_heads_that_share_no_key_head_evenly_are_refused(tmp_path: Path, dry_run
 def test_heads_of_rwkv_are_whole_steps_of_the_kernel(
     n_head: int, instructions: Instructions, *, on_gpu: bool, is_right: bool, tmp_path: Path
 ) -> None:
-    entry = catalog_keys("rwkv-7-world-2.9b")
-    values = {**entry.values, "block_count": 2, "wkv.head_size": n_head}
-    model = made_model(tmp_path / "m.gguf", entry.architecture, values, traits=entry.traits)
+    values = {**SHAPES["rwkv7"], "wkv.head_size": n_head}
+    model = made_model(tmp_path / "m.gguf", "rwkv7", values)
     cpu = replace(CPU, instructions=instructions)
     devices = (GPU, cpu) if on_gpu else (cpu,)
     if is_right:

@@ -7,9 +7,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory import gpus, hardware
-from engine.memory.cards import all_cards, find_card
-from engine.memory.cuda_kernels import falls_off_flash_attention
+from engine.memory.cards import find_card
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -54,16 +52,6 @@ def test_a_plan_for_another_makers_card_says_nothing_of_cuda(
     assert "CUDA" not in words_of(planned(headed, card, **changes))
 
 
-@pytest.mark.parametrize("card", OTHERS)
-def test_heads_without_a_cuda_kernel_keep_flash_attention_elsewhere(
-    headed: Model, card: str
-) -> None:
-    now = Configuration(headed.file.path, 4096, n_gpu_layers=-1)
-    for name, falls_off in ((NVIDIA, True), (card, False)):
-        devices = (find_card(name).device(), CPU)
-        assert falls_off_flash_attention(headed.architecture, now, devices) is falls_off
-
-
 def test_the_cpu_attends_for_cuda_alone(model: Model) -> None:
     changes = {"type_k": "iq4_nl", "type_v": "iq4_nl", "flash_attention": "on"}
     on_cpu = {
@@ -84,26 +72,6 @@ def test_a_drivers_share_is_that_of_the_maker(model: Model) -> None:
     for card in ("RX 7900 XTX", "RX 9070 XT", "Arc A770"):
         nbytes, (least, most) = driver(card)
         assert least <= 254 * MIB <= nbytes * MIB <= 313 * MIB <= most
-
-
-def test_every_card_of_the_table_has_a_maker_that_is_planned_for() -> None:
-    makers = {card.device().vendor for card in all_cards()}
-    assert makers == {"NVIDIA", "AMD", "Intel", "Apple"}
-    assert {card.vendor for card in all_cards()} == makers
-
-
-def test_a_size_alone_is_planned_as_nvidias(model: Model) -> None:
-    [sized] = hardware.devices(vram_bytes=(24 * GIB,), ram_bytes=GIB)[:-1]
-    assert sized.vendor == "NVIDIA"
-
-
-def test_the_gpus_of_this_machine_have_their_makers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "nvidia_gpus", lambda: (gpus.Gpu("RTX 4090", GIB, GIB),))
-    monkeypatch.setattr(gpus, "amd_gpus", lambda: (gpus.Gpu("RX 7900", GIB, GIB),))
-    monkeypatch.setattr(gpus, "has_apple_gpu", lambda: True)
-    monkeypatch.setattr(gpus, "apple_chip", lambda: "Apple M4")
-    monkeypatch.setattr(gpus, "apple_wired_limit_mib", lambda: 0)
-    assert [gpu.vendor for gpu in hardware.find_gpus()] == ["NVIDIA", "AMD", "Apple"]
 
 
 @pytest.mark.parametrize("card", OTHERS)

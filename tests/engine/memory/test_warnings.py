@@ -8,10 +8,10 @@ import pytest
 from engine.configuration import Configuration, TensorOverride
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
-from engine.memory.terms import TARGETS, Target
+from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.memory.warnings import RopeScaling, rope_scaling, rope_warning
-from engine.model.architecture import Model, read_model
+from engine.model.architecture import Model
 from tests.support.made_models import shape_named
 
 GPU = Device("GPU", "gpu", 80 * GIB, 80 * GIB)
@@ -32,15 +32,15 @@ def test_a_plain_configuration_has_nothing_to_warn_of() -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "words"),
     [
-        ("qwen3-8b", {"type_k": "q8_0"}, "no kernel in a default CUDA build"),
-        ("qwen3-8b", {"type_k": "iq4_nl", "type_v": "iq4_nl"}, "runs on the CPU; use q4_0"),
+        ("qwen3-8b", {"type_k": "q8_0"}, "no kernel"),
+        ("qwen3-8b", {"type_k": "iq4_nl", "type_v": "iq4_nl"}, "use q4_0"),
         ("qwen3-8b", {"type_k": "q8_0", "flash_attention": "off"}, "cannot be quantised"),
-        ("qwen3-8b", {"offload_kqv": False}, "lies in main memory"),
-        ("gemma-3-12b", {"n_slots": 4, "kv_unified": True}, "window for each of the 4 slots"),
-        ("qwen3.6-27b", {"n_slots": 4}, "recurrent state of its own: 4 slots take"),
+        ("qwen3-8b", {"offload_kqv": False}, "main memory"),
+        ("gemma-3-12b", {"n_slots": 4, "kv_unified": True}, "of the 4 slots"),
+        ("qwen3.6-27b", {"n_slots": 4}, "4 slots take"),
         ("qwen3-30b-a3b", {"n_cpu_moe": 4}, "--load-mode none"),
-        ("qwen3-8b", {"n_cpu_moe": 4}, "has no experts"),
-        ("qwen3-8b", {"main_gpu": 7}, "main GPU 7 changes nothing"),
+        ("qwen3-8b", {"n_cpu_moe": 4}, "no experts"),
+        ("qwen3-8b", {"main_gpu": 7}, "main GPU 7"),
         ("qwen3-8b", {"tensor_overrides": (TensorOverride("ffn"),)}, "--load-mode none"),
     ],
 )
@@ -79,39 +79,3 @@ def test_a_model_that_is_scaled_already_counts_from_its_original_context(model: 
     key = "qwen2.rope.scaling.original_context_length"
     file = replace(model.file, values={**model.file.values, key: 8192})
     assert rope_scaling(replace(model, file=file), 131072) == RopeScaling(16.0, 8192)
-
-
-def test_each_program_is_told_what_it_would_do(starter_path: Path) -> None:
-    starter = read_model(starter_path)
-    server = rope_warning(starter, 16384, is_kvchat=False)
-    assert server is not None
-    assert "--rope-scaling yarn --rope-scale 2 --yarn-orig-ctx 8192" in server
-    assert "cuts each slot to 8,192" in server
-    here = rope_warning(starter, 16384, is_kvchat=True)
-    assert "llama-server can scale RoPE with --rope-scaling yarn" in str(here)
-
-
-def test_a_plan_warns_of_it(starter_path: Path) -> None:
-    starter = read_model(starter_path)
-    far = Configuration(starter_path, 16384)
-    devices = (Device("CPU", "cpu", GIB, GIB),)
-    for target, said in (("kvchat", "replies get worse"), ("llama-server", "cuts each slot")):
-        found = estimate(starter, far, devices, target=target)  # type: ignore[arg-type]
-        assert any(said in warning for warning in found.warnings)
-    near = replace(far, n_ctx=8192)
-    assert not any("trained" in w for w in estimate(starter, near, devices).warnings)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_program_is_faster_without_mmap_where_experts_stay_in_ram(target: Target) -> None:
-    model = shape_named("qwen3-30b-a3b").model()
-    now = Configuration(model.file.path, 4096, n_cpu_moe=20)
-
-    def said(now: Configuration) -> list[str]:
-        found = estimate(model, now, (GPU, CPU), target=target)
-        return [text for text in found.warnings if "mmap" in text]
-
-    [text] = said(now)
-    assert ("use_mmap = false" if target == "kvchat" else "--load-mode none") in text
-    assert "cannot take that memory back" in text
-    assert said(replace(now, use_mmap=False)) == []

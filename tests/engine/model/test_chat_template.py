@@ -95,6 +95,7 @@ DOUBLED = "{% set n = namespace(a='a' * 1000000) %}{% for i in range(20) %}{% se
 )
 def test_no_template_fills_the_memory(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 29))
+    monkeypatch.setattr(chat_template, "TIME_LIMIT_S", 60.0)
     before = resource.getrlimit(resource.RLIMIT_AS), peak()
     template = ChatTemplate(text)
     with pytest.raises(TemplateError, match=r"wants more than (256 MiB|a prompt of)|would make"):
@@ -108,6 +109,7 @@ def test_another_thread_may_allocate_while_a_template_is_rendered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8 << 30))
+    monkeypatch.setattr(chat_template, "TIME_LIMIT_S", 0.5)
     before = resource.getrlimit(resource.RLIMIT_AS)
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     with ThreadPoolExecutor() as pool:

@@ -2,10 +2,10 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from engine.model import hub as hub_module
@@ -86,16 +86,10 @@ def test_a_connection_that_ends_is_taken_up_where_it_ended(hub: Hub, tmp_path: P
     assert hub.ranges == [None, "bytes=1000-", "bytes=6000-"]
 
 
-def test_a_connection_that_is_reset_counts_as_one_that_ended() -> None:
-    class Reset(httpx2.SyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            yield b"begun"
-            raise httpx2.ReadError("reset by peer")
-
-    answer = httpx2.Response(200, stream=Reset())
-    hub_module._watched(answer)
-    with pytest.raises(httpx2.RemoteProtocolError, match="reset by peer"):
-        list(answer.iter_raw())
+def test_a_connection_that_is_reset_is_taken_up_as_one_that_ended(hub: Hub, tmp_path: Path) -> None:
+    hub.cuts, hub.is_reset = [300_000], True
+    assert download(repository_models(REPO)[0], tmp_path, nothing).read_bytes() == DATA
+    assert len(hub.ranges) == 2
 
 
 def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) -> None:
@@ -180,10 +174,14 @@ def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
 def test_a_dripping_hub_is_left(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
     monkeypatch.setattr(hub_module, "LISTING_S", 0.3)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     with dripping(start) as url:
         monkeypatch.setenv("HF_ENDPOINT", url)
         with pytest.raises(DownloadError, match="no whole answer"):
             repository_models(REPO)
+    for thread in threading.enumerate():
+        if thread.name == "asks in time":  # as it fails, the library closes every connection
+            thread.join(30)
 
 
 def test_a_hub_that_does_not_answer_is_told(
@@ -192,12 +190,6 @@ def test_a_hub_that_does_not_answer_is_told(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     with pytest.raises(DownloadError, match=r"a/b: .*[^.]: try again later"):
-        repository_models("a/b")
-
-
-def test_offline_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set: unset it$"):
         repository_models("a/b")
 
 
@@ -218,13 +210,6 @@ def test_repositories_are_named(
     assert (found.repo, found.revision, found.quantization) == (repo, revision, quantization)
 
 
-@pytest.mark.parametrize(
-    "name", ["hf:a/b/c.gguf", "hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c", "https://x/a/b"]
-)
-def test_what_is_no_repository_is_none(name: str) -> None:
-    assert parse_repository(name) is None
-
-
 def test_a_file_names_its_repository() -> None:
     found = file_repository("hf:a/b/q/T-00001-of-00003.gguf@v1")
     assert found is not None
@@ -240,17 +225,6 @@ def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) 
     ):
         download(model, tmp_path, nothing)
     assert sum(path.stat().st_size for path in (tmp_path / REPO).iterdir()) == 0
-
-
-def test_a_hub_without_ranges_tells_no_more_than_there_is(hub: Hub, tmp_path: Path) -> None:
-    model, told = repository_models(REPO)[0], []
-    part = model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part")
-    part.parent.mkdir(parents=True)
-    part.write_bytes(DATA[:300_000])
-    hub.has_ranges = False
-    path = download(model, tmp_path, lambda n_done, _: told.append(n_done))
-    assert path.read_bytes() == DATA
-    assert max(told) == len(DATA)
 
 
 def test_a_file_that_begins_again_each_time_is_given_up(hub: Hub, tmp_path: Path) -> None:
@@ -309,6 +283,30 @@ def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
     assert (odd.is_checked, without.is_checked) == (True, False)
     with pytest.raises(DownloadError, match="'5' as the checksum of Tiny"):
         download(odd, tmp_path, nothing)
+
+
+def test_offline_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set: unset it$"):
+        repository_models("a/b")
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:a/b/c.gguf", "hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c", "https://x/a/b"]
+)
+def test_what_is_no_repository_is_none(name: str) -> None:
+    assert parse_repository(name) is None
+
+
+def test_a_hub_without_ranges_tells_no_more_than_there_is(hub: Hub, tmp_path: Path) -> None:
+    model, told = repository_models(REPO)[0], []
+    part = model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part")
+    part.parent.mkdir(parents=True)
+    part.write_bytes(DATA[:300_000])
+    hub.has_ranges = False
+    path = download(model, tmp_path, lambda n_done, _: told.append(n_done))
+    assert path.read_bytes() == DATA
+    assert max(told) == len(DATA)
 
 
 def test_files_of_one_name_in_two_folders_are_two_models(hub: Hub, tmp_path: Path) -> None:

@@ -1,29 +1,21 @@
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from engine.errors import ModelFileError
 from engine.model import header_cache, library
-from engine.model.gguf import read_gguf
 from engine.model.identity import ModelKind
 from engine.model.library import (
     MAX_DEPTH,
     LibraryScan,
     ModelNotFoundError,
-    _gguf_files,
     find_files,
     find_model,
     projector_beside,
-    read_headers,
     scan,
 )
 from engine.model.starter import STARTER
-from engine.model.tensor_table import token_reads
-from engine.model.vocabulary import vocabulary_facts
 from tests.support.filled_projectors import filled_projector
 
 
@@ -57,14 +49,6 @@ def test_an_entry_says_what_the_header_says(tmp_path: Path) -> None:
     assert (entry.architecture, entry.file_type, entry.n_ctx_train) == ("llama", "Q4_K_M", 4096)
     assert entry.nbytes == path.stat().st_size
     assert entry.problem is None
-
-
-def test_real_models_are_listed(starter_path: Path, gemma_path: Path) -> None:
-    entries = {entry.path: entry for entry in scan([starter_path.parent])}
-    assert entries[starter_path].architecture == "llama"
-    assert entries[starter_path].file_type == "Q4_1"
-    assert entries[starter_path].n_ctx_train == 8192
-    assert entries[gemma_path].architecture == "gemma3"
 
 
 def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
@@ -139,33 +123,6 @@ def test_progress_counts_every_file(tmp_path: Path) -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_scan_that_runs_says_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(3):
-        tiny_gguf(tmp_path / f"{number}.gguf", f"llama{number}")
-    looking = LibraryScan([tmp_path], None)
-    seen: list[tuple[int, int]] = []
-    real = header_cache.read_facts
-
-    def spy(path: Path) -> header_cache.HeaderFacts:
-        seen.append((looking.n_done, looking.n_all))
-        return real(path)
-
-    monkeypatch.setattr(header_cache, "read_facts", spy)
-    assert len(looking()) == 3
-    assert seen == [(0, 0), (1, 3), (2, 3)]
-    assert (looking.n_done, looking.n_all) == (3, 3)
-
-
-def test_copies_have_the_same_identity(tmp_path: Path) -> None:
-    one = tiny_gguf(tmp_path / "one.gguf")
-    (tmp_path / "two.gguf").write_bytes(one.read_bytes())
-    tiny_gguf(tmp_path / "three.gguf", "qwen2")
-    identities = {entry.name: entry.identity for entry in read_headers([tmp_path])}
-    assert identities["one"] == identities["two"] != identities["three"]
-
-
 def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -> None:
     parts = [tiny_gguf(tmp_path / f"big-0000{n}-of-00003.gguf", n_parts=3) for n in (1, 2, 3)]
     (entry,) = scan([tmp_path])
@@ -228,92 +185,6 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert scan([tmp_path / "nowhere", Path("/a\0b")]) == []
 
 
-@pytest.fixture
-def read_paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """Give the files whose headers are read."""
-    seen: list[Path] = []
-    real = header_cache.read_facts
-
-    def spy(path: Path) -> header_cache.HeaderFacts:
-        seen.append(path)
-        return real(path)
-
-    monkeypatch.setattr(header_cache, "read_facts", spy)
-    return seen
-
-
-def test_a_header_is_read_again_only_when_its_file_changed(
-    tmp_path: Path, read_paths: list[Path]
-) -> None:
-    one, two = tiny_gguf(tmp_path / "m" / "1.gguf"), tiny_gguf(tmp_path / "m" / "2.gguf")
-    cache = tmp_path / "cache" / "models.json"
-    first = scan([tmp_path / "m"], cache_path=cache)
-    assert read_paths == [one, two]
-    assert scan([tmp_path / "m"], cache_path=cache) == first
-    assert read_paths == [one, two]
-    tiny_gguf(two, "qwen2")
-    os.utime(two, ns=(1, 1))
-    assert scan([tmp_path / "m"], cache_path=cache)[1].architecture == "qwen2"
-    assert read_paths == [one, two, two]
-
-
-def test_a_file_that_was_moved_is_not_read_again(tmp_path: Path, read_paths: list[Path]) -> None:
-    one = tiny_gguf(tmp_path / "m" / "1.gguf")
-    cache = tmp_path / "models.json"
-    (before,) = scan([tmp_path / "m"], cache_path=cache)
-    moved = one.rename(tmp_path / "m" / "renamed.gguf")
-    (after,) = scan([tmp_path / "m"], cache_path=cache)
-    assert (after.path, after.identity) == (moved, before.identity)
-    assert read_paths == [one]
-
-
-def test_a_scan_of_another_folder_leaves_what_is_remembered(
-    tmp_path: Path, read_paths: list[Path]
-) -> None:
-    one, two = tiny_gguf(tmp_path / "a" / "1.gguf"), tiny_gguf(tmp_path / "b" / "2.gguf")
-    cache = tmp_path / "models.json"
-    for _ in range(2):
-        for folder in ("a", "b"):
-            assert len(scan([tmp_path / folder], cache_path=cache)) == 1
-    assert read_paths == [one, two]
-    one.unlink()
-    tiny_gguf(tmp_path / "b" / "3.gguf")
-    scan([tmp_path / "b"], cache_path=cache)
-    assert str(one) not in cache.read_text(), "a file that is gone is forgotten"
-
-
-def test_a_name_that_is_no_text_leaves_the_others_remembered(
-    tmp_path: Path, read_paths: list[Path]
-) -> None:
-    one = tiny_gguf(tmp_path / "m" / "1.gguf")
-    odd = tiny_gguf(tmp_path / "m" / os.fsdecode(b"m\xff.gguf"))
-    cache = tmp_path / "models.json"
-    for _ in range(2):
-        assert len(scan([tmp_path / "m"], cache_path=cache)) == 1, "the copy counts once"
-    assert (read_paths.count(one), read_paths.count(odd)) == (1, 2)
-
-
-def test_a_changed_second_part_is_read_again(tmp_path: Path, read_paths: list[Path]) -> None:
-    parts = [tiny_gguf(tmp_path / "m" / f"big-0000{n}-of-00002.gguf") for n in (1, 2)]
-    cache = tmp_path / "models.json"
-    scan([tmp_path / "m"], cache_path=cache)
-    parts[1].write_bytes(parts[1].read_bytes() + bytes(32))
-    scan([tmp_path / "m"], cache_path=cache)
-    assert len(read_paths) == 2
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"version": 0}', '{"version": 4, "models": 3}'])
-def test_a_cache_that_says_nothing_is_made_again(
-    tmp_path: Path, content: str, read_paths: list[Path]
-) -> None:
-    tiny_gguf(tmp_path / "m" / "1.gguf")
-    cache = tmp_path / "models.json"
-    cache.write_text(content)
-    for _ in range(2):
-        assert len(scan([tmp_path / "m"], cache_path=cache)) == 1
-    assert len(read_paths) == 1
-
-
 ODD_KIND = (
     '{"stamp": [1, 2], "facts": {"architecture": "x", "file_type": null, "n_ctx_train": null, '
     '"kind": "teapot", "identity": null, "problem": null, "vocabulary": null, "reads": null}}'
@@ -323,9 +194,27 @@ ODD_VOCABULARY = ODD_KIND.replace("teapot", "model").replace(
 )
 
 
+def test_a_header_is_read_again_only_when_its_file_changed(tmp_path: Path) -> None:
+    path, cache = tiny_gguf(tmp_path / "m" / "1.gguf"), tmp_path / "cache" / "models.json"
+    first = scan([tmp_path / "m"], cache_path=cache)
+    old = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"nothing")
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+    assert scan([tmp_path / "m"], cache_path=cache) == first, "it is as it was, by its stamp"
+    moved = path.rename(tmp_path / "m" / "moved.gguf")
+    assert [entry.problem for entry in scan([tmp_path / "m"], cache_path=cache)] == [None]
+    os.utime(moved, ns=(1, 1))
+    (changed,) = scan([tmp_path / "m"], cache_path=cache)
+    assert changed.problem is not None
+
+
 def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "m" / "1.gguf")
     cache = tmp_path / "models.json"
+    for content in ("", "[]", '{"version": 0}', '{"version": 4, "models": 3}'):
+        cache.write_text(content)
+        assert len(scan([tmp_path / "m"], cache_path=cache)) == 1
     wrong = '{"stamp": [1, 2], "facts": {"wrong": 1}}'
     for odd in ("3", '{"stamp": null}', wrong, ODD_KIND, ODD_VOCABULARY):
         status = path.stat()
@@ -333,20 +222,6 @@ def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
         entry = odd.replace("[1, 2]", str(numbers))
         cache.write_text(f'{{"version": {header_cache.VERSION}, "models": {{"{path}": {entry}}}}}')
         assert scan([tmp_path / "m"], cache_path=cache)[0].architecture == "llama"
-
-
-def test_what_drafting_needs_to_know_is_remembered(
-    tmp_path: Path, starter_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "starter.gguf").symlink_to(starter_path)
-    cache = tmp_path / "models.json"
-    (first,) = read_headers([tmp_path / "m"], cache_path=cache)
-    monkeypatch.setattr(header_cache, "read_facts", None)
-    (second,) = read_headers([tmp_path / "m"], cache_path=cache)
-    assert second == first
-    assert second.vocabulary == vocabulary_facts(read_gguf(starter_path))
-    assert second.reads == token_reads(read_gguf(starter_path))
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
@@ -388,12 +263,11 @@ def test_a_path_is_taken_as_it_is_and_made_absolute(
         assert find_model(spelled, []) == path
 
 
-def test_a_whole_name_wins_over_longer_names_that_hold_it(folder: Path) -> None:
+def test_a_whole_name_wins_over_longer_ones_and_the_earlier_folder_over_later_ones(
+    folder: Path, tmp_path: Path
+) -> None:
     tiny_gguf(folder / "gemma-3-270m-it.gguf")
     assert find_model("gemma-3-270m", [folder]) == folder / "gemma-3-270m.gguf"
-
-
-def test_of_two_whole_names_the_earlier_folder_wins(folder: Path, tmp_path: Path) -> None:
     other = tiny_gguf(tmp_path / "other" / "gemma-3-270m.gguf")
     assert find_model("gemma-3-270m", [other.parent, folder]) == other
 
@@ -430,11 +304,6 @@ def test_the_word_starter_means_the_starter_model(folder: Path) -> None:
     assert find_model("Starter", [folder]) == path
 
 
-def test_what_the_kernel_shows_of_itself_is_not_looked_through() -> None:
-    assert find_files([Path("/proc"), Path("/sys")]) == []
-    assert all(not list(_gguf_files(Path(name), set())) for name in ("/proc", "/proc/self"))
-
-
 def test_copies_are_one_entry_that_names_them(tmp_path: Path) -> None:
     one = tiny_gguf(tmp_path / "one.gguf")
     (tmp_path / "two.gguf").write_bytes(one.read_bytes())
@@ -469,18 +338,6 @@ def test_the_projector_beside_a_model_is_the_only_one_that_fits(tmp_path: Path) 
     filled_projector(tmp_path / "mmproj-model-q8.gguf", n_embd=128)
     assert projector_beside(model, 128) is None
     assert projector_beside(tmp_path / "nowhere" / "model.gguf", 128) is None
-
-
-def test_a_file_that_could_not_be_opened_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tiny_gguf(tmp_path / "m" / "1.gguf")
-    cache = tmp_path / "cache" / "models.json"
-    with monkeypatch.context() as patched:
-        refusal = ModelFileError("it cannot be opened: Permission denied")
-        patched.setattr(header_cache, "read_gguf", Mock(side_effect=refusal))
-        assert scan([path.parent], cache_path=cache)[0].problem == str(refusal)
-    assert scan([path.parent], cache_path=cache)[0].problem is None
 
 
 def test_a_folder_of_that_name_hides_no_model(

@@ -45,18 +45,6 @@ def test_a_blob_has_the_name_of_its_manifest(store: Path) -> None:
     assert model_name(Path("/somewhere/model.Q4_K_M.gguf")) == "model.Q4_K_M"
 
 
-def test_a_projector_is_found_as_that(store: Path) -> None:
-    found = {entry.name: entry.kind for entry in read_headers([store])}
-    assert found == {"gemma3:4b": ModelKind.MODEL, "gemma3:4b mmproj": ModelKind.PROJECTOR}
-
-
-def test_another_host_and_owner_are_part_of_the_name(store: Path) -> None:
-    digest = "c" * 64
-    tiny_gguf(store / "blobs" / f"sha256-{digest}", "qwen2")
-    manifest(store, "hf.co/bartowski/Qwen-GGUF/Q4_K_M", [layer(f"sha256:{digest}")])
-    assert "hf.co/bartowski/Qwen-GGUF:Q4_K_M" in [entry.name for entry in scan([store])]
-
-
 def test_two_names_of_one_file_are_one_model(store: Path) -> None:
     manifest(store, f"{LIBRARY}/gemma3/latest", [layer(f"sha256:{MODEL}")])
     assert [name for _, name in stored_models(store)] == ["gemma3:4b", "gemma3:4b mmproj"]
@@ -94,13 +82,6 @@ def test_a_store_that_leads_back_to_itself_ends(store: Path) -> None:
     assert len(list(stored_models(store))) == 2
 
 
-def test_manifests_are_read_up_to_a_limit(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ollama, "MAX_MANIFESTS", 3)
-    for number in range(9):
-        manifest(store, f"{LIBRARY}/m{number}/latest", [layer(f"sha256:{MODEL}")])
-    assert len(list(stored_models(store))) <= 3
-
-
 def test_a_model_that_was_pulled_later_gets_its_name(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,3 +93,22 @@ def test_a_model_that_was_pulled_later_gets_its_name(
     manifest(store, f"{LIBRARY}/later/latest", [layer(f"sha256:{'d' * 64}")])
     now += ollama.NAMES_S
     assert model_name(path) == "later:latest"
+
+
+def test_a_projector_is_found_as_that(store: Path) -> None:
+    found = {entry.name: entry.kind for entry in read_headers([store])}
+    assert found == {"gemma3:4b": ModelKind.MODEL, "gemma3:4b mmproj": ModelKind.PROJECTOR}
+
+
+def test_another_host_and_owner_are_part_of_the_name(store: Path) -> None:
+    digest = "c" * 64
+    tiny_gguf(store / "blobs" / f"sha256-{digest}", "qwen2")
+    manifest(store, "hf.co/bartowski/Qwen-GGUF/Q4_K_M", [layer(f"sha256:{digest}")])
+    assert "hf.co/bartowski/Qwen-GGUF:Q4_K_M" in [entry.name for entry in scan([store])]
+
+
+def test_manifests_are_read_up_to_a_limit(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ollama, "MAX_MANIFESTS", 3)
+    for number in range(9):
+        manifest(store, f"{LIBRARY}/m{number}/latest", [layer(f"sha256:{MODEL}")])
+    assert len(list(stored_models(store))) <= 3

@@ -48,16 +48,6 @@ def test_what_is_no_machine_is_refused_in_words(text: str) -> None:
         typed("vram", plan.setup, text)
 
 
-def test_a_machine_with_one_memory_stands_alone_and_has_no_other() -> None:
-    plan, planner = planned(DENSE, 6)
-    setup = typed("vram", plan.setup, "M4 Max 64GB")
-    assert setup.machine.ram_bytes is None
-    reason = knob_named("ram").disabled_reason(setup, planner.facts_of(setup))
-    assert "one memory" in reason
-    with pytest.raises(KnobError, match="whole machine"):
-        typed("vram", plan.setup, "M4 Max 64GB + 8GiB")
-
-
 def test_a_split_that_suits_no_longer_goes_with_its_gpus() -> None:
     plan, _ = planned(DENSE, 8, 8)
     now = replace(plan.setup.configuration, tensor_split=(3.0, 1.0), main_gpu=1)
@@ -65,23 +55,3 @@ def test_a_split_that_suits_no_longer_goes_with_its_gpus() -> None:
     alone = typed("vram", setup, "24").configuration
     assert (alone.tensor_split, alone.main_gpu) == ((), 0)
     assert typed("vram", setup, "24, 8").configuration == now
-
-
-def test_main_memory_is_typed_and_found_again() -> None:
-    plan, planner = planned(DENSE)
-    setup = typed("ram", plan.setup, "16GiB")
-    assert planner.devices_of(setup)[-1].total_bytes == 16 * GIB
-    assert typed("ram", setup, "found").machine.ram_bytes is None
-    with pytest.raises(KnobError):
-        typed("ram", setup, "8GiB, 8GiB")
-
-
-def test_a_turn_of_the_shares_moves_layers_and_keeps_their_sum() -> None:
-    plan, planner = planned(DENSE, 8, 8, 8)
-    facts = planner.facts_of(plan.setup)
-    knob = knob_named("tensor_split")
-    turned = knob.step(plan.setup, facts, 1)
-    assert sum(turned.configuration.tensor_split) == 100
-    assert turned.configuration.tensor_split[0] == 40
-    again = knob.step(turned, facts, -1)
-    assert again.configuration.tensor_split[0] == 35

@@ -3,10 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from engine.configuration import Configuration
-from engine.memory.units import GIB, MIB
+from engine.memory.units import GIB
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 
@@ -28,11 +26,3 @@ def test_another_machine_target_or_card_is_another_estimate(starter_path: Path) 
             assert ours.terms == theirs.terms
             assert ours.device.name == theirs.device.name
             assert ours.device.total_bytes == theirs.device.total_bytes
-
-
-def test_nothing_is_asked_twice(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = Planner(remembers=True)
-    setup = Setup(Configuration(starter_path, 4096), machine=PlannedMachine((900 * MIB,)))
-    before = planner.plan(setup)
-    monkeypatch.setattr("engine.planning.planner.estimate", None)
-    assert planner.plan(setup) == before

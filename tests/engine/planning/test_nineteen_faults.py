@@ -9,14 +9,11 @@ from statistics import mean
 
 import pytest
 
-from engine.errors import ModelFileError, PresetError
-from engine.events import GenerationStats, RoundFinished
-from engine.memory.estimate import DoesNotFitError
+from engine.errors import PresetError
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import recommended_drafts
-from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
@@ -48,62 +45,6 @@ def test_1_the_batch_does_not_multiply_the_cache() -> None:
         assert own.estimate().kv_bytes == 224 * MIB
 
 
-def test_2_whether_it_fits_depends_on_the_devices_and_on_everything_that_lies_there() -> None:
-    assert planner("llama-3.1-8b", gib=24).estimate().fits
-    tight = planner("llama-3.1-8b", gib=5, offload=Offload.NONE)
-    assert not tight.estimate().fits
-    assert tight.estimate().kv_bytes < 4 * GIB < tight.estimate().gpu_bytes
-
-
-def test_3_without_an_architecture_nothing_is_guessed() -> None:
-    with pytest.raises(PresetError, match="no model is set"):
-        KVCachePlanner(of_devices=(RAM,)).estimate()
-
-
-def test_4_all_layers_include_the_output() -> None:
-    own = planner("llama-3.1-8b")
-    assert options(own.llama_cpp_arguments())["--n-gpu-layers"] == "all"
-    own.update_config(n_gpu_layers=32)
-    on_cpu = own.estimate().cpu_bytes
-    own.update_config(n_gpu_layers=33)
-    assert own.estimate().cpu_bytes < on_cpu
-
-
-@pytest.mark.parametrize("flash_attention", ["on", "off", "auto"])
-def test_5_flash_attention_always_has_its_value(flash_attention: str) -> None:
-    own = planner("llama-3.1-8b", flash_attention=flash_attention)
-    assert options(own.llama_cpp_arguments())["--flash-attn"] == flash_attention
-
-
-def test_6_the_best_configuration_depends_on_the_model() -> None:
-    many_heads, few_heads = planner("codellama-7b"), planner("llama-3.1-8b")
-    limits = SearchLimits(max_n_ctx=16384)
-    for own in (many_heads, few_heads):
-        found = own.optimize_for_vram(9 * GIB, goal=Goal.QUALITY, limits=limits)
-        assert found.estimate.fits(512 * MIB)
-    assert few_heads.configuration.n_ctx == 16384
-    assert many_heads.configuration.n_ctx < 16384
-
-
-def test_6_what_fits_whole_is_not_quantised() -> None:
-    own = planner("llama-3.1-8b")
-    assert own.optimize_for_vram(8 * GIB, goal=Goal.QUALITY).configuration.type_k == "f16"
-
-
-def test_6_too_little_memory_is_an_error_and_no_configuration() -> None:
-    own = planner("llama-3.1-70b")
-    with pytest.raises(DoesNotFitError, match="GPU 0 needs"):
-        own.optimize_for_vram(GIB, limits=SearchLimits(offload=Offload.NONE))
-
-
-def test_6_nothing_of_an_earlier_offload_is_left() -> None:
-    own = planner("llama-3.1-8b")
-    own.optimize_for_vram(4 * GIB)
-    assert own.configuration.n_gpu_layers > 0
-    own.optimize_for_vram(24 * GIB)
-    assert (own.configuration.n_gpu_layers, own.configuration.n_cpu_moe) == (-1, 0)
-
-
 def test_7_the_offload_mode_moves_bytes_arguments_and_exports() -> None:
     own = planner("llama-3.1-8b")
     by_mode = {}
@@ -133,24 +74,9 @@ def test_9_keys_and_values_have_types_of_their_own_and_all_that_llama_cpp_has() 
         own.update_config(flash_attention="off")
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2.5", "my-own-7b", "devstral-7b", ""])
-def test_10_a_name_that_is_not_known_is_refused(name: str) -> None:
-    with pytest.raises(ModelFileError, match="the catalogue has no model"):
-        planner(name)
-
-
 def test_10_names_are_those_that_people_write() -> None:
     assert planner("Qwen2.5-Coder-7B").model.file.path.name.startswith("qwen2.5-7b")
     assert planner("Devstral-Small-2507").model.architecture.n_layers == 40
-
-
-@pytest.mark.parametrize(
-    ("name", "n_ctx", "mib"),
-    [("devstral-24b", 32768, 5120), ("codellama-34b", 16384, 3072),
-     ("starcoder2-3b", 16384, 480), ("qwen2.5-14b", 4096, 768)],
-)  # fmt: skip
-def test_11_head_sizes_and_layers_are_those_of_the_models(name: str, n_ctx: int, mib: int) -> None:
-    assert planner(name, n_ctx=n_ctx).estimate().kv_bytes == mib * MIB
 
 
 def test_12_windows_latent_attention_states_experts_and_drafts_are_counted() -> None:
@@ -182,28 +108,6 @@ def test_13_drafts_are_recommended_by_vocabulary_and_size_not_by_a_word_of_the_n
 
 def test_14_the_first_round_already_speculates() -> None:
     assert FixedController(3).length == 3
-
-
-def finished(n_drafted: int, n_accepted: int, n_emitted: int) -> RoundFinished:
-    n_examined = min(n_drafted, n_accepted + 1)
-    return RoundFinished(
-        source="draft", n_drafted=n_drafted, n_verified=n_drafted, n_examined=n_examined,
-        n_accepted=n_accepted, n_emitted=n_emitted, length=n_drafted, next_length=4, reason="",
-        draft_s=0.1, verify_s=0.4, elapsed_s=0.5, plain_step_s=None,
-    )  # fmt: skip
-
-
-def test_15_tokens_are_those_that_came_out() -> None:
-    # The first reply ended: no token behind the draft.
-    rounds = (finished(4, 4, n_emitted=4), finished(4, 2, n_emitted=3))
-    stats = GenerationStats().with_rounds(rounds)
-    assert (stats.n_emitted, stats.n_rounds) == (7, 2)
-    assert stats.decode_tps == 7.0
-
-
-def test_16_tokens_behind_the_first_wrong_one_count_for_no_rate() -> None:
-    stats = GenerationStats().with_rounds((finished(8, 1, n_emitted=2),))
-    assert (stats.n_accepted, stats.n_examined, stats.n_drafted) == (1, 2, 8)
 
 
 def test_17_the_length_follows_many_rounds_and_never_flips_with_one() -> None:

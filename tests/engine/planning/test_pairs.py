@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import ModelFileError
 from engine.model.architecture import read_model
 from engine.model.catalog import entries, find_entry
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
-from engine.model.tensor_table import token_reads
 from engine.planning.draft_advice import MachineKind, Worth
 from engine.planning.pairs import DraftOptions, entry_of, options_of, server_options
 from tests.support.drafting_models import TOKENS, drafting_model
@@ -60,11 +58,6 @@ def test_a_misfit_names_the_token_that_differs(folder: Path) -> None:
     assert found.best is None
 
 
-def test_padding_of_the_vocabulary_is_fine(folder: Path) -> None:
-    drafting_model(folder / "padded.gguf", 1, (*TOKENS, *(f"<pad {n}>" for n in range(100))))
-    assert [each.name for each in pairs(folder).drafts] == ["padded"]
-
-
 def test_a_draft_whose_file_is_gone_is_a_misfit_and_no_crash(folder: Path) -> None:
     gone = drafting_model(folder / "gone.gguf", 1)
     read = read_headers([folder])
@@ -74,13 +67,6 @@ def test_a_draft_whose_file_is_gone_is_a_misfit_and_no_crash(folder: Path) -> No
     assert "cannot be read" in misfit.advice.reason
 
 
-def test_what_is_no_language_model_is_left_out(folder: Path) -> None:
-    (folder / "broken.gguf").write_bytes(b"GGUF\x03\0\0\0")
-    (folder / "note.txt").write_text("no model")
-    found = pairs(folder)
-    assert found.drafts == found.misfits == ()
-
-
 def test_a_head_of_another_model_is_named_for_what_it_is(folder: Path) -> None:
     path = drafting_model(folder / "head.gguf", 1)
     path.write_bytes(
@@ -88,11 +74,6 @@ def test_a_head_of_another_model_is_named_for_what_it_is(folder: Path) -> None:
     )
     (misfit,) = pairs(folder).misfits
     assert "only as a part of its own model" in misfit.advice.reason
-
-
-def test_a_recurrent_target_says_that_nothing_drafts_for_it() -> None:
-    target = find_entry("falcon-mamba-7b").model()
-    assert "recurrent" in str(options_of(target, [], None, "cpu").problem)
 
 
 def test_drafts_of_the_catalogue_that_are_not_here_are_named_with_their_place(
@@ -109,16 +90,6 @@ def test_drafts_of_the_catalogue_that_are_not_here_are_named_with_their_place(
     assert "qwen2.5-0.5b" not in [each.name for each in there.missing]
 
 
-def test_shares_are_of_what_a_step_reads(folder: Path) -> None:
-    draft = drafting_model(folder / "small.gguf", 1)
-    (found,) = pairs(folder).drafts
-    of_draft, of_target = (
-        token_reads(read_model(path).file).nbytes() for path in (draft, folder / "target.gguf")
-    )
-    assert found.share == pytest.approx(of_draft / of_target)
-    assert found.nbytes == draft.stat().st_size
-
-
 def test_options_for_llama_server_name_type_model_and_length(folder: Path) -> None:
     draft = drafting_model(folder / "small.gguf", 1)
     best = pairs(folder).best
@@ -127,27 +98,6 @@ def test_options_for_llama_server_name_type_model_and_length(folder: Path) -> No
     assert words[words.index("--spec-type") + 1] == "draft-simple"
     assert words[words.index("--model-draft") + 1] == str(draft)
     assert words[words.index("--spec-draft-n-max") + 1] == str(best.advice.n_draft)
-
-
-def test_options_of_a_draft_that_is_not_here_are_refused() -> None:
-    missing = options_of(find_entry("qwen2.5-7b").model(), [], None, "gpu").missing
-    with pytest.raises(ModelFileError, match="not on this machine"):
-        server_options(missing[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "entry"),
-    [
-        ("Qwen2.5-0.5B-Instruct-Q4_K_M", "qwen2.5-0.5b"),
-        ("qwen2.5-0.5b.Q4_K_M", "qwen2.5-0.5b"),
-        ("SmolLM2-135M-Instruct.Q4_1", "smollm2-135m"),
-        ("Meta-Llama-3.1-8B-Instruct-Q6_K", "llama-3.1-8b"),
-        ("something-else", None),
-    ],
-)
-def test_a_file_name_leads_to_its_entry_of_the_catalogue(name: str, entry: str | None) -> None:
-    found = entry_of(name)
-    assert (None if found is None else found.name) == entry
 
 
 def test_every_entry_is_found_by_the_name_of_its_own_file() -> None:

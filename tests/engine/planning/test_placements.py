@@ -13,40 +13,20 @@ from engine.model.catalog import find_entry
 from engine.planning.goals import Offload
 from engine.planning.placements import (
     OffloadLevel,
-    expert_bytes,
     fastest_fitting,
     laid,
-    n_moe_layers_in_main_memory,
     placements,
 )
-from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
+from tests.engine.planning.shapes import RAM, dense_model, gpu, small_mixture
 
 CARD = (gpu(24), RAM)
 
 
 @pytest.fixture(params=["dense", "experts"])
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
-    small = {"n_layers": 5, "d_hidden": 512, "n_vocab": 4096}
-    return dense_model(tmp_path, **small) if request.param == "dense" else moe_model(
-        tmp_path, **small
-    )  # fmt: skip
-
-
-def test_each_placement_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
-    model: Model,
-) -> None:
-    base = Configuration(model.file.path, 4096)
-    found = placements(model, CARD, Offload.PARTIAL)
-    held = []
-    for placement in found:
-        laid = replace(base, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe)
-        on_gpu = estimate(model, laid, CARD).devices[0]
-        held.append(on_gpu.term(TermKind.WEIGHTS).nbytes + on_gpu.term(TermKind.KV).nbytes)
-    assert all(before > after for before, after in pairwise(held))
-    assert held[-1] == 0
-    slowness = [placement.slowness for placement in found]
-    assert slowness == sorted(slowness)
-    assert slowness[0] == 0
+    if request.param == "experts":
+        return small_mixture(tmp_path)
+    return dense_model(tmp_path, n_layers=5, d_hidden=512, n_vocab=4096)
 
 
 def test_offload_modes_are_ends_of_the_ladder(model: Model) -> None:
@@ -55,15 +35,6 @@ def test_offload_modes_are_ends_of_the_ladder(model: Model) -> None:
     assert placements(model, CARD, Offload.FULL) == ladder[-1:]
     assert ladder[-1].n_gpu_layers == 0
     assert placements(model, (RAM,), Offload.PARTIAL) == (OffloadLevel(-1),)
-
-
-def test_leading_dense_layers_hold_no_experts_to_move() -> None:
-    model = find_entry("deepseek-v2-lite").model()
-    assert 0 not in expert_bytes(model.file)
-    first = placements(model, CARD, Offload.PARTIAL)[1]
-    assert first.n_cpu_moe == 2
-    assert n_moe_layers_in_main_memory(first, model) == 1
-    assert n_moe_layers_in_main_memory(OffloadLevel(-1, -1), model) == 26
 
 
 @pytest.mark.parametrize("sizes", [(8,), (12,), (24,), (6, 16), (10, 10, 4)])
@@ -86,3 +57,20 @@ def test_the_first_placement_that_fits_is_found_with_few_estimates(
     in_turn = (laid(now, place) for place in ladder)
     assert best == next((each for each in in_turn if cost(each).fits(GIB)), None)
     assert len(sizes) > 1 or n_asked <= 16
+
+
+def test_each_placement_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
+    model: Model,
+) -> None:
+    base = Configuration(model.file.path, 4096)
+    found = placements(model, CARD, Offload.PARTIAL)
+    held = []
+    for placement in found:
+        laid = replace(base, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe)
+        on_gpu = estimate(model, laid, CARD).devices[0]
+        held.append(on_gpu.term(TermKind.WEIGHTS).nbytes + on_gpu.term(TermKind.KV).nbytes)
+    assert all(before > after for before, after in pairwise(held))
+    assert held[-1] == 0
+    slowness = [placement.slowness for placement in found]
+    assert slowness == sorted(slowness)
+    assert slowness[0] == 0

@@ -37,16 +37,6 @@ def replace_rules(**changes: object) -> Preset:
     return SPEED.model_copy(update=changes)
 
 
-@pytest.mark.parametrize("said", ["on", "off"])
-def test_what_a_preset_says_is_kept(said: str) -> None:
-    assert attention(replace_rules(flash_attention=said)) == said
-
-
-def test_a_quantised_cache_keeps_flash_attention() -> None:
-    assert attention(replace_rules(type_v="q8_0")) == "on"
-    assert attention(replace_rules(type_k="q8_0")) != "off"
-
-
 @pytest.mark.parametrize("name", ["gemma-3-4b", "deepseek-v3", "qwen3-next-80b-a3b"])
 def test_windows_latent_and_recurrent_layers_are_left_to_llama_cpp(name: str) -> None:
     large = Device("CPU", "cpu", 2048 * GIB, 2000 * GIB)
@@ -80,9 +70,3 @@ def test_only_speed_is_worth_texts_that_drafts_may_change_at_near_ties() -> None
     for goal in ("balanced", "quality", "context"):
         rules = Preset(name="mine", goal=goal, n_ctx=8192, n_gpu_layers=0)
         assert attention(rules) == "auto"
-
-
-def test_the_longest_context_has_too_large_a_table() -> None:
-    rules = Preset(name="mine", goal="speed", n_gpu_layers=0)
-    assert attention(rules, "qwen2.5-0.5b") == "off"
-    assert attention(rules, "llama-3.1-8b") == "auto"

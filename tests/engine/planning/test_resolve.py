@@ -65,13 +65,6 @@ def test_larger_cards_give_more_of_the_same_model() -> None:
     assert [c.n_ctx for c in contexts] == sorted(c.n_ctx for c in contexts)
 
 
-def test_a_small_card_keeps_experts_not_layers_in_main_memory() -> None:
-    for rules in (Preset(name="x", goal="balanced", vram_gib=8), built_in("balanced")):
-        found = resolved_rules(rules, "qwen3-30b-a3b")
-        assert found.n_gpu_layers == -1
-        assert found.n_cpu_moe > 0
-
-
 def test_rules_without_gpu_use_none_though_there_is_one() -> None:
     rules = Preset(name="x", goal="balanced", n_gpu_layers=0, ram_gib=32)
     small_card = Device("GPU 0", "gpu", 2 * GIB, 2 * GIB)
@@ -103,12 +96,6 @@ def test_what_a_goal_preset_fixes_stays() -> None:
     assert (found.type_k, found.type_v, found.n_ubatch) == ("q8_0", "q8_0", 64)
 
 
-def test_a_fixed_context_is_taken_also_where_it_does_not_fit() -> None:
-    rules = Preset(name="x", goal="context", n_ctx=131072)
-    tiny = (Device("CPU", "cpu", GIB, GIB),)
-    assert resolve(rules, model("llama-3.1-8b"), tiny).n_ctx == 131072
-
-
 def test_a_goal_beside_fixed_layers_is_refused() -> None:
     rules = Preset(name="x", goal="speed", n_gpu_layers=12, n_cpu_moe=3)
     with pytest.raises(PresetError, match="leave out n_gpu_layers and n_cpu_moe, or the goal"):
@@ -121,22 +108,3 @@ def test_a_draft_that_is_named_is_used_with_a_goal() -> None:
     found = resolve(rules, model("llama-3.1-8b"), machine(rules), draft=small)
     assert found.draft is not None
     assert found.draft.n_ctx == min(found.n_ctx, 4096)
-
-
-def test_layers_are_settled_beside_a_context_that_can_be_used() -> None:
-    rules = Preset(name="x")
-    found = resolve(rules, model("qwen3-32b"), machine(rules))
-    assert found.n_ctx == 8192
-    assert 0 < found.n_gpu_layers < 64
-
-
-def test_experts_that_a_preset_places_stay_there() -> None:
-    rules = Preset(name="x", n_cpu_moe="all")
-    found = resolve(rules, model("qwen3-30b-a3b"), machine(rules))
-    assert (found.n_cpu_moe, found.n_gpu_layers) == (-1, -1)
-
-
-def test_four_slots_have_the_least_context_each() -> None:
-    found = resolved("many-slots", "llama-3.1-8b")
-    assert found.n_slots == 4
-    assert found.n_ctx >= 4 * 8192

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, KVTypes, PredictorName
+from engine.configuration import KVTypes, PredictorName
 from engine.errors import HardwareError, IncompatiblePairError, PresetError
 from engine.memory.estimate import DoesNotFitError, cache_bytes
 from engine.memory.hardware import Device
@@ -15,7 +15,7 @@ from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.search import SearchResult, search
 from engine.policy.choice import Basis
 from engine.policy.known import Known
-from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
+from tests.engine.planning.shapes import RAM, dense_model, gpu
 from tests.engine.policy.reports import report
 
 MARGIN = 512 * MIB
@@ -24,11 +24,6 @@ MARGIN = 512 * MIB
 @pytest.fixture(scope="module")
 def model_8b(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return dense_model(tmp_path_factory.mktemp("8b"))
-
-
-@pytest.fixture(scope="module")
-def model_30b_a3b(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return moe_model(tmp_path_factory.mktemp("30b"))
 
 
 @pytest.fixture(scope="module")
@@ -73,53 +68,6 @@ def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None
         found(model_8b, 8, Goal.CONTEXT, limits=more)
 
 
-def test_quality_keeps_the_cache_whole_where_it_can(model_8b: Model) -> None:
-    result = found(model_8b, 8, Goal.QUALITY)
-    assert result.configuration.type_k == "f16"
-    assert result.configuration.n_ctx < found(model_8b, 8, Goal.CONTEXT).configuration.n_ctx
-
-
-def test_balanced_stops_where_more_context_helps_little(model_8b: Model) -> None:
-    result = found(model_8b, 24, Goal.BALANCED)
-    assert result.configuration.n_ctx == 32768
-    context = knob(result, "context")
-    assert context.taken == context.best == "32,768"
-
-
-def test_experts_leave_the_gpu_before_layers_do(model_30b_a3b: Model) -> None:
-    result = found(model_30b_a3b, 12, Goal.SPEED)
-    assert result.configuration.n_gpu_layers == -1
-    assert 0 < result.configuration.n_cpu_moe < 48
-    said = f"experts of {result.configuration.n_cpu_moe} of 48 layers in main memory"
-    assert knob(result, "layers").taken == said
-
-
-def test_a_little_speed_is_given_for_much_context_but_none_where_all_fits(
-    model_30b_a3b: Model, model_8b: Model
-) -> None:
-    least = SearchLimits(min_n_ctx=8192, max_n_ctx=8192, pairs=(KVTypes("q4_0", "q4_0"),))
-    fastest = found(model_30b_a3b, 12, Goal.CONTEXT, limits=least).configuration
-    farthest = found(model_30b_a3b, 12, Goal.CONTEXT).configuration
-    assert fastest.n_cpu_moe < farthest.n_cpu_moe
-    assert farthest.n_ctx == model_30b_a3b.architecture.n_ctx_train
-    whole = found(model_8b, 6, Goal.CONTEXT).configuration
-    assert whole.n_gpu_layers == -1
-    assert whole.n_ctx < model_8b.architecture.n_ctx_train
-
-
-def test_layers_leave_the_gpu_only_where_they_must(model_8b: Model) -> None:
-    assert found(model_8b, 8, Goal.CONTEXT).configuration.n_gpu_layers == -1
-    offloaded = found(model_8b, 4, Goal.CONTEXT)
-    assert 0 < offloaded.configuration.n_gpu_layers < 33
-    assert knob(offloaded, "layers").gained_tokens is None, "nothing fits with all on the GPU"
-
-
-def test_offload_any_trades_speed_for_the_longest_context(model_8b: Model) -> None:
-    farthest = found(model_8b, 6, Goal.CONTEXT, limits=SearchLimits(offload=Offload.ANY))
-    assert farthest.configuration.n_ctx == 131072
-    assert found(model_8b, 6, Goal.CONTEXT).configuration.n_ctx < 131072
-
-
 def test_a_draft_model_is_used_for_speed_and_left_out_for_context(
     model_8b: Model, small: Model
 ) -> None:
@@ -150,40 +98,6 @@ def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
         found(model_8b, 8, Goal.CONTEXT, limits=always)
 
 
-def test_contexts_beyond_training_come_only_on_request_and_with_the_flags(model_8b: Model) -> None:
-    far = found(model_8b, 48, Goal.CONTEXT, limits=SearchLimits(max_n_ctx=262144))
-    assert far.configuration.n_ctx == 262144
-    flags = "--rope-scaling yarn --rope-scale 2 --yarn-orig-ctx 131072"
-    assert any(flags in warning for warning in far.estimate.warnings)
-
-
-def test_every_slot_gets_the_least_context(model_8b: Model) -> None:
-    base = Configuration(model_8b.file.path, n_ctx=256, n_slots=4)
-    limits = SearchLimits(min_n_ctx=10000)
-    result = found(model_8b, 12, Goal.QUALITY, base=base, limits=limits)
-    assert result.configuration.n_ctx >= 40000
-    assert result.configuration.n_slots == 4
-
-
-def test_what_the_user_set_stays(model_8b: Model) -> None:
-    base = Configuration(model_8b.file.path, n_ctx=256, n_ubatch=64, n_threads=7)
-    result = found(model_8b, 8, Goal.CONTEXT, base=base)
-    assert result.configuration.n_ubatch == 64
-    assert result.configuration.n_threads == 7
-
-
-def test_slow_pairs_are_taken_only_when_named_and_then_warned_about(model_8b: Model) -> None:
-    named = SearchLimits(pairs=(KVTypes.parse("q8_0/q4_0"),))
-    result = found(model_8b, 8, Goal.CONTEXT, limits=named)
-    assert (result.configuration.type_k, result.configuration.type_v) == ("q8_0", "q4_0")
-    assert any("slow path" in warning for warning in result.estimate.warnings)
-
-
-def test_without_a_gpu_everything_lies_in_main_memory(model_8b: Model) -> None:
-    result = found(model_8b, None, Goal.BALANCED)
-    assert all(each.knob != "layers" for each in result.knobs)
-
-
 def test_what_does_not_fit_says_what_is_short(model_8b: Model) -> None:
     poor = Device("CPU", "cpu", 2 * GIB, 2 * GIB)
     with pytest.raises(DoesNotFitError, match=r"CPU needs .* and has 2 GiB free"):
@@ -196,12 +110,6 @@ def test_what_llama_cpp_refuses_is_never_found(tmp_path: Path) -> None:
     assert result.configuration.type_k == "f16"
     with pytest.raises(PresetError, match="packs blocks of 32"):
         found(odd, 4, Goal.CONTEXT, limits=SearchLimits(pairs=(KVTypes("q8_0", "q8_0"),)))
-
-
-def test_a_refused_cache_type_does_not_hide_that_memory_is_short(tmp_path: Path) -> None:
-    odd = dense_model(tmp_path, d_hidden=1280, n_heads=16, n_kv_heads=16)  # heads of 80
-    with pytest.raises(DoesNotFitError, match="of f16 cache"):
-        found(odd, 1, Goal.CONTEXT, limits=SearchLimits(offload=Offload.NONE))
 
 
 def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> None:
@@ -224,19 +132,6 @@ def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: 
     named = SearchLimits(pairs=(KVTypes("q8_0", "q8_0"),))
     warned = found(odd, 3, Goal.CONTEXT, limits=named).estimate.warnings
     assert any("CUDA has no flash attention for heads of 160" in warning for warning in warned)
-
-
-def test_a_flash_attention_that_is_off_keeps_the_values_whole(model_8b: Model) -> None:
-    base = replace(Configuration(model_8b.file.path, n_ctx=256), flash_attention="off")
-    assert found(model_8b, 8, Goal.CONTEXT, base=base).configuration.type_v == "f16"
-
-
-def test_a_shared_memory_that_is_too_small_is_named(model_8b: Model) -> None:
-    pool = Device("CPU", "cpu", 16 * GIB, round(4.5 * GIB))
-    unified = (replace(gpu(5), is_unified=True), pool)
-    none = SearchLimits(offload=Offload.NONE, min_n_ctx=256)
-    with pytest.raises(DoesNotFitError, match=r"CPU needs 4.*and has 4\.5 GiB free"):
-        search(model_8b, unified, Goal.SPEED, target="kvchat", margin_bytes=0, limits=none)
 
 
 def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
@@ -277,21 +172,6 @@ def test_a_kind_that_keeps_the_gates_buys_context_where_the_guess_would_not_take
     assert guessed.quality.basis is Basis.GUESSED
 
 
-def test_the_finest_by_measure_comes_first_for_quality(small: Model) -> None:
-    mixed = KVTypes.parse("q8_0/q5_1")
-    known = Known(report({mixed: 0.002, Q8: 0.001}))
-    with_budget = SearchLimits(cache_bytes=160 * MIB)
-    result = found(small, None, Goal.QUALITY, known=known, limits=with_budget)
-    assert types_of(result) == Q8
-
-
-def test_for_speed_the_measured_rates_order_the_kinds_of_this_machine(small: Model) -> None:
-    rates = report({Q8: 0.002}, {Q8: 90.0})
-    assert types_of(found(small, None, Goal.SPEED, known=Known(rates))) == KVTypes("f16", "f16")
-    here = found(small, None, Goal.SPEED, known=Known(rates, has_rates=True))
-    assert types_of(here) == Q8
-
-
 @pytest.mark.parametrize("goal", Goal)
 def test_the_cache_of_no_goal_is_over_its_budget(small: Model, goal: Goal) -> None:
     for budget in (64 * MIB, 256 * MIB, 1 * GIB):
@@ -302,8 +182,3 @@ def test_the_cache_of_no_goal_is_over_its_budget(small: Model, goal: Goal) -> No
         assert held <= budget
         devices = tuple(d.device for d in result.estimate.devices)
         assert held == cache_bytes(small, result.configuration, devices, "llama-server")
-
-
-def test_a_budget_that_nothing_keeps_is_told_with_the_smallest_cache(small: Model) -> None:
-    with pytest.raises(PresetError, match=r"its budget is 1 MiB"):
-        found(small, 8, Goal.CONTEXT, limits=SearchLimits(cache_bytes=MIB))

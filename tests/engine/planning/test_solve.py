@@ -17,7 +17,7 @@ from engine.planning.placements import placements
 from engine.planning.solve import best_choice
 from engine.planning.space import Knobs, Point, Space, last_as_fast, rank
 from engine.policy.pairs import FAST_PAIRS
-from tests.engine.planning.shapes import dense_model, gpu, moe_model
+from tests.engine.planning.shapes import dense_model, gpu, small_mixture
 
 SMALL = {"n_layers": 4, "d_hidden": 512, "d_feed_forward": 2048, "n_heads": 8, "n_kv_heads": 8,
          "n_vocab": 8192, "n_ctx_train": 16384}  # fmt: skip
@@ -27,11 +27,10 @@ OFFLOADS = (Offload.PARTIAL, Offload.ANY)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model, Model]:
     folder = tmp_path_factory.mktemp("models")
-    experts = {"n_experts": 8, "n_experts_used": 2, "d_expert": 1024}
     tiny = {**SMALL, "n_layers": 2, "d_hidden": 256}
     return (
         dense_model(folder, **SMALL),
-        moe_model(folder, **SMALL, **experts),
+        small_mixture(folder),
         dense_model(folder, name="draft", **tiny),
     )
 
@@ -99,7 +98,7 @@ def test_the_search_finds_what_trying_everything_finds(
     check(space_of(models[which], devices))
 
 
-@pytest.mark.parametrize("mib", [365, 400, 500])
+@pytest.mark.parametrize("mib", [365, 500])
 def test_a_draft_model_is_weighed_like_every_other_knob(
     models: tuple[Model, Model, Model], mib: int
 ) -> None:
@@ -107,7 +106,7 @@ def test_a_draft_model_is_weighed_like_every_other_knob(
     check(space_of(models[0], devices, models[2]))
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(which=st.integers(0, 1), vram=st.integers(20, 500), ram=st.integers(100, 300))
 @example(which=0, vram=363, ram=108)
 def test_any_memory_of_gpu_and_machine_is_used_best(
@@ -116,7 +115,7 @@ def test_any_memory_of_gpu_and_machine_is_used_best(
     check(space_of(models[which], (gpu(vram / 1024), Device("CPU", "cpu", GIB, ram * MIB))))
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(
     which=st.integers(0, 1), first=st.integers(20, 400), second=st.integers(20, 400),
     ram=st.integers(100, 300),

@@ -11,8 +11,6 @@ from engine.planning.values import (
     parse_count,
     parse_file,
     parse_layers,
-    step_among,
-    step_round,
 )
 
 
@@ -34,17 +32,6 @@ def test_all_layers_is_a_number_of_layers() -> None:
     assert (parse_layers("All"), parse_layers("0"), parse_layers("12")) == (-1, 0, 12)
     with pytest.raises(KnobError, match="or all"):
         parse_layers("-1")
-
-
-def test_steps_go_to_the_next_stop_and_stay_at_an_end() -> None:
-    assert step_among((512, 1024, 2048), 700, 1) == 1024
-    assert step_among((512, 1024, 2048), 700, -1) == 512
-    assert step_among((512, 1024, 2048), 2048, 1) == 2048
-
-
-def test_a_closed_set_goes_round() -> None:
-    assert step_round(("auto", "on", "off"), "off", 1) == "auto"
-    assert step_round(("auto", "on", "off"), "auto", -1) == "off"
 
 
 def test_a_pipe_is_no_model_file_and_is_not_waited_for(tmp_path: Path) -> None:

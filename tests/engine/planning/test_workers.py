@@ -17,7 +17,7 @@ from engine.planning.goals import Goal
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import PlanRequest, setup_of, usual_configuration
-from engine.planning.workers import RpcWorker, traffic, with_workers, workers_of
+from engine.planning.workers import RpcWorker, traffic, workers_of
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 
@@ -59,12 +59,6 @@ def test_parts_of_one_machine_are_put_together_and_come_back_as_they_are_typed()
 def machine(*workers: str, **own: object) -> PlannedMachine:
     parsed = workers_of(parse_devices(", ".join(workers)))
     return replace(PlannedMachine(ram_bytes=64 * GIB, workers=parsed), **own)  # type: ignore[arg-type]
-
-
-def test_devices_of_workers_come_before_those_of_this_machine() -> None:
-    found = machine("a:24GiB", "b:2x8GiB", vram_bytes=(4 * GIB,)).devices("llama-server")
-    assert [device.worker for device in found] == ["a:50052", "b:50052", "b:50052", "", ""]
-    assert found[-1].kind == "cpu"
 
 
 def test_a_plan_over_workers_names_them_and_their_layers_for_llama_server() -> None:
@@ -113,13 +107,6 @@ def test_what_crosses_the_net_grows_with_machines_and_not_with_gpus() -> None:
     assert two_gpus - one < model.architecture.d_hidden * 4 + 8192 * 2 + 10_000
     assert two - one >= 2 * model.architecture.d_hidden * 4, "hidden states pass twice"
     assert traffic(model, estimate(model, now, (CPU,), target="llama-server")) is None
-
-
-def test_workers_that_are_named_alone_are_said_to_be_unplanned() -> None:
-    model = find_entry("qwen3-8b").model("Q4_K_M")
-    gpu = Device("a", "gpu", 24 * GIB, 24 * GIB, worker="a:50052")
-    now = with_workers(Configuration(Path("m.gguf"), 8192), model, (gpu, CPU))
-    assert (now.rpc_workers, now.tensor_split) == (("a:50052",), ())
 
 
 def test_fit_uses_all_workers_that_are_named() -> None:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from engine.configuration import KVTypes
 from engine.errors import PresetError
 from engine.memory.kv_cache import bits_of
-from engine.policy.choice import BudgetError, Candidate, Wish, choose, is_coarser, token_seconds
+from engine.policy.choice import BudgetError, Candidate, Wish, choose, is_coarser
 from engine.policy.explain import explain
 from engine.policy.gates import Gates
 from engine.policy.known import Known
 from engine.quality.records import Figure, Measurement, Report
-from tests.engine.policy.reports import Q4, Q8, WHOLE, compared_with_f32, cost, measured, report
+from tests.engine.policy.reports import Q4, Q8, WHOLE, compared_with_f32, measured, report
 
 PAIRS = (
     Q8, Q4,
@@ -169,13 +169,6 @@ def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks(
     assert "q8_0, which is finer, fails" in Known(found).candidates[Q4].objections
 
 
-def test_an_unfinished_kind_is_not_chosen() -> None:
-    found = report({Q8: 0.0}, {Q8: 99.0})
-    *rest, last = found.measurements
-    cut = replace(found, measurements=(*rest, replace(last, is_complete=False)))
-    assert choose(cut, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
-
-
 def test_an_unfinished_kind_refuses_no_other() -> None:
     bf16 = KVTypes("bf16", "bf16")
     found = report({bf16: 0.5, Q8: 0.001}, {Q8: 90.0})
@@ -194,30 +187,14 @@ def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
     assert [each.pair for each in choice] == [WHOLE]
 
 
-def test_kinds_of_another_backend_are_left_out() -> None:
-    found = report({Q8: 0.4})
-    foreign = replace(measured(Q8, 0.0, 99.0), kind=KVTypes("kivi4", "kivi4"))
-    both = replace(found, measurements=(*found.measurements, foreign))
-    assert choose(both, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
-
-
-def test_a_given_type_of_the_keys_is_kept() -> None:
-    mixed = KVTypes("q8_0", "q5_1")
-    found = report({Q8: 0.001, mixed: 0.002}, {WHOLE: 90.0, mixed: 60.0})
-    assert choose(found, Wish(N_CTX, type_k="q8_0"), Gates(), size)[0].pair == mixed
-
-
 def test_a_budget_that_nothing_keeps_says_what_would() -> None:
     told = r"4,096 tokens: the smallest, q8_0, takes .* about 2,048 tokens"
     with pytest.raises(BudgetError, match=told):
         choose(report({Q8: 0.001, Q4: 0.3}), Wish(N_CTX, size(Q4)), Gates(), size)
 
 
-def test_seconds_of_a_token_grow_evenly_between_the_depths_and_beyond() -> None:
-    found = cost(Q8, 50.0)
-    assert token_seconds(found, 128) == pytest.approx(1 / 50)
-    assert token_seconds(found, 4096) == pytest.approx(1 / 40)
-    middle, far = token_seconds(found, 2112), token_seconds(found, 8064)
-    assert middle == pytest.approx((1 / 50 + 1 / 40) / 2)
-    assert far == pytest.approx(1 / 50 + 2 * (1 / 40 - 1 / 50))
-    assert token_seconds(replace(found, deep_tps=0.0), 4096) is None
+def test_kinds_of_another_backend_are_left_out() -> None:
+    found = report({Q8: 0.4})
+    foreign = replace(measured(Q8, 0.0, 99.0), kind=KVTypes("kivi4", "kivi4"))
+    both = replace(found, measurements=(*found.measurements, foreign))
+    assert choose(both, Wish(N_CTX), Gates(), size)[0].pair == WHOLE

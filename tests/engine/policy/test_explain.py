@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-
 from engine.configuration import KVTypes
 from engine.policy.explain import explain, sentence
 from engine.policy.known import Known
-from engine.quality.records import Answers, Breakdown, Figure, Report, Scores
+from engine.quality.records import Breakdown, Figure, Report, Scores
 from tests.engine.policy.reports import Q4, Q8, WHOLE, measured, report, scores
 
 MIXED = KVTypes("q8_0", "q5_1")
@@ -45,46 +43,6 @@ def test_a_loss_within_the_noise_of_the_control_is_nothing_measurable() -> None:
     assert "nothing measurable on chat, 0.050 nats on tool calls" in said(
         replace(found, measurements=rows)
     )
-
-
-def test_an_interval_that_reaches_zero_is_nothing_measurable() -> None:
-    found = mixed_report(chat=losing(0.004, 0.005), code=losing(0.0))
-    assert said(found).endswith("nothing measurable on chat and code")
-
-
-def test_a_share_is_never_called_whole_where_a_token_differs() -> None:
-    row = replace(measured(Q8), scores=scores(0.0, same_top=0.99999))
-    found = report()
-    assert "99.9 %" in said(replace(found, measurements=(*found.measurements, row)), Q8)
-
-
-def test_lost_needles_and_an_unfinished_run_are_said() -> None:
-    row = replace(measured(Q8), needle=(Answers("50 %", 7, 10),), is_complete=False)
-    found = report()
-    text = said(replace(found, measurements=(*found.measurements, row)), Q8)
-    assert text.endswith("3 of 10 needles lost, not measured to the end")
-
-
-def test_without_a_measured_cost_the_size_is_that_of_the_bits() -> None:
-    row = measured(Q8, tps=None)
-    found = report()
-    assert "1.9x smaller" in said(replace(found, measurements=(*found.measurements, row)), Q8)
-
-
-@pytest.mark.parametrize("empty", [WHOLE, Q8])
-def test_where_a_cost_has_no_bytes_the_size_is_that_of_the_bits(empty: KVTypes) -> None:
-    found = report({Q8: 0.001})
-    rows = []
-    for row in found.measurements:
-        assert row.cost is not None
-        is_empty = row.kind == empty
-        rows.append(replace(row, cost=replace(row.cost, kv_bytes=0)) if is_empty else row)
-    assert "1.9x smaller" in said(replace(found, measurements=tuple(rows)), Q8)
-
-
-def test_what_was_not_measured_and_the_reference_itself_have_no_figures() -> None:
-    assert said(report(), Q8) == "q8_0 was not measured"
-    assert said(report(), WHOLE) == "f16: what the others are compared with"
 
 
 def test_types_are_explained_by_figures_by_what_keeps_smaller_ones_out_or_as_a_guess() -> None:

@@ -51,10 +51,3 @@ def test_costs_are_measured_for_all_or_guessed_for_all() -> None:
     measured = known.costs((WHOLE, Q8))
     assert measured[0] == 0.0 < measured[1] != guessed_cost(Q8)
     assert known.costs((WHOLE, Q8, Q4)) == tuple(map(guessed_cost, (WHOLE, Q8, Q4)))
-
-
-def test_rates_of_another_machine_order_nothing() -> None:
-    rates = report({Q8: 0.002}, {Q8: 90.0})
-    assert Known(rates).quickest_first((WHOLE, Q8)) == (WHOLE, Q8)
-    assert Known(rates, has_rates=True).quickest_first((WHOLE, Q8)) == (Q8, WHOLE)
-    assert Known(rates, has_rates=True).quickest_first((WHOLE, Q8, Q4)) == (WHOLE, Q8, Q4)

@@ -43,12 +43,6 @@ def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_model_without_plans_has_none(store: PlanStore) -> None:
-    assert store.find(MODEL, BUILD).plans == store.find(MODEL, BUILD).problems == ()
-    kept(store)
-    assert store.find("f" * 32, BUILD).plans == ()
-
-
 def test_a_plan_is_due_after_the_interval_and_never_without_one(store: PlanStore) -> None:
     plan = read_plan(kept(store))
     assert not is_due(plan, NOW + timedelta(days=29), 30)
@@ -73,16 +67,6 @@ def test_a_run_that_was_stopped_takes_nothing_from_a_whole_one(store: PlanStore)
     assert store.find(MODEL, BUILD).plans[0].measurements == whole.measurements
 
 
-def test_a_kind_that_was_not_measured_to_the_end_is_no_part_of_a_plan(store: PlanStore) -> None:
-    whole = report({Q8: 0.001}, {Q8: 90.0})
-    kept(store, whole)
-    *rest, last = report({Q8: 0.001, KVTypes("bf16", "bf16"): 0.5}, {Q8: 90.0}).measurements
-    more = replace(whole, measurements=(*rest, replace(last, is_complete=False)))
-    kept(store, more)
-    [plan] = store.find(MODEL, BUILD).plans
-    assert plan.measurements == whole.measurements
-
-
 def test_every_fact_of_the_subject_but_the_file_s_name_makes_a_plan_of_its_own() -> None:
     changes: list[dict[str, object]] = [
         {"model_identity": "f" * 32}, {"texts_digest": "f" * 32}, {"build": "x"}, {"device": "x"},
@@ -92,14 +76,6 @@ def test_every_fact_of_the_subject_but_the_file_s_name_makes_a_plan_of_its_own()
     names = {plan_name(replace(SUBJECT, **each)) for each in changes}  # type: ignore[arg-type]  # by name
     assert len({*names, plan_name(SUBJECT)}) == len(changes) + 1
     assert plan_name(replace(SUBJECT, model="renamed.gguf")) == plan_name(SUBJECT)
-
-
-def test_the_newest_plan_comes_first(store: PlanStore) -> None:
-    other = replace(report({Q8: 0.4}), subject=replace(SUBJECT, texts_digest="f" * 32))
-    kept(store, now=NOW)
-    kept(store, other, NOW + timedelta(hours=1))
-    newest, _ = store.find(MODEL, BUILD).plans
-    assert newest.texts == other.texts
 
 
 def test_plans_of_another_build_are_not_used_and_named(store: PlanStore) -> None:

@@ -121,9 +121,3 @@ def _fitted(drawn: Configuration) -> Configuration:
 
 CONFIGURATIONS = st.one_of([_with_predictor(each) for each in PredictorName]).map(_fitted)
 """Configurations that every field of a preset can hold."""
-
-
-def without_speculation(configuration: Configuration) -> Configuration:
-    """The configuration with nobody drafting."""
-    off = replace(configuration.speculation, predictor=PredictorName.OFF)
-    return replace(configuration, draft=None, speculation=off)

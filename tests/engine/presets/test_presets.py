@@ -1,6 +1,5 @@
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from engine.configuration import (
     TensorOverride,
 )
 from engine.errors import PresetError
-from engine.memory.estimate import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
@@ -30,9 +28,8 @@ from engine.presets.library import (
     save_preset,
 )
 from engine.presets.preset import Preset, parse_preset, read_preset
-from engine.presets.programs.llama_server import arguments, command_line, remarks
+from engine.presets.programs.llama_server import arguments, remarks
 from tests.support.gguf_files import header, llama_values, write
-from tests.support.made_models import made_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 MACHINE = (CPU,)
@@ -57,27 +54,11 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
     assert "or input should be 'auto' or 'max'" in message
 
 
-def test_negative_layers_and_empty_contexts_are_refused() -> None:
-    with pytest.raises(PresetError) as caught:
-        parse_preset('name="x"\nn_ctx=0\nn_gpu_layers=-5', "x.toml")
-    assert "n_ctx is 0" in str(caught.value)
-    assert "n_gpu_layers is -5" in str(caught.value)
-
-
 def test_what_is_no_toml_and_a_missing_name_are_said() -> None:
     with pytest.raises(PresetError, match="not valid TOML"):
         parse_preset("name = ", "x.toml")
     with pytest.raises(PresetError, match="name is missing"):
         parse_preset("n_ctx = 512", "x.toml")
-
-
-def test_built_in_presets_are_valid_and_resolve(model: Model, tmp_path: Path) -> None:
-    entries = [entry for entry in list_presets(tmp_path / "none") if entry.is_builtin]
-    assert len(entries) >= 3
-    for entry in entries:
-        assert entry.problem is None
-        assert entry.description
-        assert resolve(find_preset(entry.name, tmp_path), model, MACHINE).n_ctx >= 512
 
 
 def test_the_default_context_is_the_least_of_training_8192_and_what_fits(
@@ -93,24 +74,6 @@ def test_the_default_context_is_the_least_of_training_8192_and_what_fits(
     assert 0 < resolve(None, long, small).n_ctx < 8192
 
 
-def test_what_cannot_fit_says_what_is_needed_and_what_is_there(model: Model) -> None:
-    with pytest.raises(PresetError, match=r"CPU needs .* and has 64 MiB free"):
-        resolve(None, model, (Device("CPU", "cpu", GIB, 64 * MIB),))
-
-
-def test_layers_go_to_a_card_as_far_as_they_fit(tmp_path: Path) -> None:
-    values = {
-        "block_count": 2, "context_length": 4096, "embedding_length": 128,
-        "feed_forward_length": 256, "attention.head_count": 4, "attention.head_count_kv": 2,
-    }  # fmt: skip
-    model = made_model(tmp_path / "made.gguf", "llama", values)
-    card = Device("GPU 0", "gpu", 8 * GIB, 8 * GIB)
-    assert resolve(None, model, (card, CPU)).n_gpu_layers == -1
-    full = replace(card, free_bytes=0)
-    with pytest.raises(DoesNotFitError, match="GPU 0 needs"):  # llama.cpp computes on it anyway
-        resolve(None, model, (full, CPU))
-
-
 def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
     rules = parse_preset('name="x"\n[speculation]\npredictor="draft"', "x")
     with pytest.raises(PresetError, match="no draft model is named"):
@@ -118,14 +81,6 @@ def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
     drafted = resolve(rules, model, MACHINE, draft=model)
     assert drafted.draft is not None
     assert drafted.draft.n_ctx == drafted.n_ctx
-
-
-def test_a_configuration_saved_as_a_preset_resolves_to_itself(model: Model, tmp_path: Path) -> None:
-    before = resolve(
-        Preset(name="x", type_k="q8_0", n_ctx=1024, offload_kqv=False), model, MACHINE, draft=model
-    )
-    path = save_preset(preset_of(before, "mine"), tmp_path / "presets")
-    assert resolve(find_preset("mine", path.parent), model, MACHINE, draft=model) == before
 
 
 def test_presets_are_renamed_and_deleted_but_not_built_in_ones(tmp_path: Path) -> None:
@@ -189,34 +144,6 @@ def test_a_broken_file_is_listed_with_its_fault(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("name = 3")
     entry = next(entry for entry in list_presets(tmp_path) if entry.name == "bad")
     assert "name is 3" in (entry.problem or "")
-
-
-def test_every_choice_is_an_argument() -> None:
-    configuration = Configuration(
-        model_path=Path("/models/my model.gguf"),
-        n_ctx=4096,
-        type_k="q8_0",
-        n_slots=2,
-        kv_unified=True,
-        swa_full=True,
-        offload_kqv=False,
-        use_extra_buffers=False,
-        use_mmap=False,
-        n_threads=4,
-        n_threads_batch=8,
-        flash_attention="on",
-        n_gpu_layers=12,
-    )
-    given = arguments(configuration)
-    pairs = dict(pairwise(given))
-    assert pairs["--ctx-size"] == "4096"
-    assert pairs["--cache-type-k"] == "q8_0"
-    assert pairs["--n-gpu-layers"] == "12"
-    assert pairs["--fit"] == "off"
-    assert (pairs["--threads-batch"], pairs["--load-mode"]) == ("8", "none")
-    assert pairs["--spec-type"] == "ngram-simple"
-    assert {"--kv-unified", "--swa-full", "--no-kv-offload", "--no-repack"} <= set(given)
-    assert "'/models/my model.gguf'" in command_line(configuration)
 
 
 def test_a_draft_model_always_comes_with_its_type() -> None:

@@ -11,7 +11,6 @@ from engine.quality.laboratory import (
     Note,
     ReportChanged,
 )
-from engine.quality.records import QualityError
 from engine.quality.texts import AnswerSpan, Document
 from tests.engine.quality.fake_opener import (
     BROKEN,
@@ -61,13 +60,6 @@ def test_the_report_has_reference_control_and_kinds_with_intervals() -> None:
     assert opener.n_open == 0
 
 
-def test_progress_reaches_its_end() -> None:
-    events = [event for event in laboratory(Q8).run() if isinstance(event, LaboratoryProgress)]
-    assert all(one.n_done <= one.n_total for one in events)
-    assert events[-1].n_done >= 0.97 * events[-1].n_total
-    assert [one.n_done for one in events] == sorted(one.n_done for one in events)
-
-
 def test_the_report_grows_with_each_group() -> None:
     kinds = [Q8, Q4, *(KVTypes("f16", name) for name in ("q5_0", "q5_1"))]
     changed = [
@@ -97,13 +89,6 @@ def test_a_kind_that_fails_takes_no_other_with_it(bad: KVTypes) -> None:
     assert any(isinstance(event, Note) and str(bad) in event.text for event in events)
     assert [row.kind for row in last.report.candidates] == [Q8]
     assert last.report.candidates[0].is_complete
-
-
-def test_a_reference_that_cannot_be_used_ends_it() -> None:
-    one = laboratory(Q8)
-    one.refusal = lambda kind: "no" if kind == F16 else None
-    with pytest.raises(QualityError, match="reference f16 cannot be used: no"):
-        list(one.run())
 
 
 def test_kinds_that_do_not_fit_side_by_side_follow_in_groups() -> None:
@@ -136,25 +121,6 @@ def test_a_stopped_measurement_reports_what_it_has_and_measures_its_group_again(
     assert last.report.measurements == whole.measurements
 
 
-def test_a_stop_leaves_the_groups_before_as_they_are() -> None:
-    kinds = [Q8, Q4, *(KVTypes("f16", name) for name in ("q5_0", "q5_1"))]
-    whole = finished(laboratory(*kinds)).report
-    one = laboratory(*kinds)
-    for event in one.run():
-        if isinstance(event, ReportChanged):
-            one.stop()
-    assert isinstance(event, LaboratoryFinished)
-    opener = FakeOpener()
-    last = finished(replace(laboratory(*kinds, opener=opener), report=event.report))
-    assert last.report.measurements == whole.measurements
-    assert [kind for kind, _, _ in opener.opened] == [F16, kinds[-1]]
-
-
-def test_the_time_left_is_told_by_the_pace_of_this_run() -> None:
-    assert LaboratoryProgress("t", n_done=60, n_total=100, n_before=50).left_s(5.0) == 20.0
-    assert LaboratoryProgress("t", 0, 100).left_s(5.0) is None
-
-
 def test_speeds_are_added_to_a_finished_report_without_scoring_again() -> None:
     first = finished(laboratory(Q8)).report
     opener = FakeOpener()
@@ -167,15 +133,6 @@ def test_speeds_are_added_to_a_finished_report_without_scoring_again() -> None:
     assert all(row.cost is not None for row in last.report.measurements)
     assert [replace(row, cost=None) for row in last.report.measurements] == list(first.measurements)
     assert {event.what for event in events if isinstance(event, LaboratoryProgress)} == {"speeds"}
-
-
-def test_complete_kinds_are_not_measured_again() -> None:
-    first = finished(laboratory(Q8)).report
-    opener = FakeOpener()
-    second = finished(replace(laboratory(Q8, Q4, opener=opener), report=first)).report
-    assert [kind for kind, _, _ in opener.opened] == [F16, Q4]
-    assert second.find(Q8) == first.find(Q8)
-    assert second.find(Q4) is not None
 
 
 @pytest.mark.parametrize("n_most", [None, 3])
@@ -191,10 +148,3 @@ def test_speeds_and_bytes_are_those_of_each_kind(n_most: int | None) -> None:
     assert all(
         cost is not None and 0 < cost.shallow_depth < cost.deep_depth < 600 for cost in costs
     )
-
-
-def test_only_the_control_is_opened_with_other_kernels_and_decodes_in_its_steps() -> None:
-    opener = FakeOpener()
-    assert finished(laboratory(Q8, opener=opener)).is_complete
-    kinds = [(kind, shape.is_control) for kind, shape, _ in opener.opened[:3]]
-    assert kinds == [(F16, False), (F16, True), (Q8, False)]

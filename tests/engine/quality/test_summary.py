@@ -3,7 +3,7 @@ import pytest
 
 from engine.quality.metrics import ROW, Rows
 from engine.quality.records import Answers
-from engine.quality.summary import answers_of, parts_by_position, parts_by_text, scores_of
+from engine.quality.summary import answers_of, parts_by_position, scores_of
 from engine.quality.texts import AnswerSpan, Document
 
 
@@ -49,11 +49,6 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 80 <= hits <= 99
 
 
-def test_the_same_rows_have_the_same_intervals() -> None:
-    rows = [rows_of(list(np.random.default_rng(n).exponential(size=99))) for n in range(5)]
-    assert scores_of(rows) == scores_of(rows)
-
-
 def test_one_document_or_no_draws_have_no_interval() -> None:
     assert scores_of([rows_of([1.0, 2.0])]).kl_mean.low is None
     assert scores_of([rows_of([1.0]), rows_of([2.0])], n_draws=0).kl_mean.low is None
@@ -79,14 +74,6 @@ def test_positions_count_from_the_start_of_the_document() -> None:
     assert found["0-2k"].kl_mean.value == 1.0
     assert found["2-8k"].kl_mean.value == pytest.approx((2 * 6144 + 5 * 500) / 6644)
     assert found["8-16k"].kl_mean.value == 3.0
-
-
-def test_kinds_of_text_are_kept_apart() -> None:
-    documents = [Document(str(n), kind, (0,) * 11) for n, kind in enumerate(("tools", "chat"))]
-    parts = parts_by_text(documents, [rows_of([1.0] * 10), rows_of([2.0] * 10)])
-    assert [(part.name, part.scores.kl_mean.value) for part in parts] == [
-        ("chat", 2.0), ("tools", 1.0),
-    ]  # fmt: skip
 
 
 def test_an_answer_is_right_where_all_of_its_tokens_are() -> None:

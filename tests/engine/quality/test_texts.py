@@ -4,24 +4,16 @@ import pytest
 
 from engine.quality import texts as texts_module
 from engine.quality.needles import needles
-from engine.quality.records import TEXT_KINDS, QualityError
+from engine.quality.records import QualityError
 from engine.quality.texts import (
     Text,
-    clean_name,
     digest_of,
     documents_of,
-    own_texts,
     read_text_file,
 )
 from engine.testing import FakeVocabulary
 
 VOCABULARY = FakeVocabulary()
-
-
-def test_own_texts_are_of_every_kind() -> None:
-    texts = own_texts()
-    assert {text.kind for text in texts} == set(TEXT_KINDS)
-    assert all(len(text.text) > 1000 for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +46,6 @@ def test_a_text_that_is_not_there_or_too_large_is_told(
         read_text_file(tmp_path / "a.txt")
 
 
-def test_names_move_no_cursor() -> None:
-    assert clean_name("a\x1b[2Jb\u202ec") == "a?[2Jb?c"
-    assert clean_name("") == "unnamed"
-
-
 def test_a_long_text_goes_on_as_documents_of_its_own() -> None:
     documents = documents_of([Text("t", "chat", "a" * 250)], VOCABULARY, 101)
     assert [(each.name, len(each.tokens)) for each in documents] == [
@@ -76,24 +63,9 @@ def test_a_text_that_is_named_twice_is_read_once() -> None:
     assert [each.name for each in documents_of(texts, VOCABULARY, 500)] == ["a", "b"]
 
 
-def test_an_end_of_few_tokens_is_left_out() -> None:
-    assert len(documents_of([Text("t", "chat", "a" * 110)], VOCABULARY, 101)) == 1
-
-
 def test_control_tokens_stay_letters() -> None:
     document = documents_of([Text("t", "chat", "<end>" * 20)], VOCABULARY, 500)[0]
     assert VOCABULARY.eos not in document.tokens
-
-
-def test_no_more_tokens_are_taken_than_asked() -> None:
-    texts = [Text("a", "chat", "a" * 100), Text("b", "chat", "b" * 100)]
-    documents = documents_of(texts, VOCABULARY, 500, 150)
-    assert sum(len(each.tokens) for each in documents) <= 152
-
-
-def test_texts_that_are_too_short_are_refused() -> None:
-    with pytest.raises(QualityError, match="32 tokens"):
-        documents_of([Text("t", "chat", "short")], VOCABULARY, 500)
 
 
 def test_a_digest_is_that_of_the_tokens() -> None:
@@ -125,12 +97,6 @@ def test_needles_lie_at_the_depths_that_they_are_named_by() -> None:
         assert spelled.index(text + ".") / length == pytest.approx(
             float(answer.name.rstrip("%")) / 100, abs=0.12
         )
-
-
-def test_needles_are_the_same_every_time_and_fit_the_context() -> None:
-    hay = [Text("h", "document", "A line of hay.\n" * 400)]
-    assert needles(VOCABULARY, hay, 2000) == needles(VOCABULARY, hay, 2000)
-    assert all(len(each.tokens) <= 900 for each in needles(VOCABULARY, hay, 900))
 
 
 @pytest.mark.parametrize("n_ctx", [512, 1024, 1025, 1030, 2560, 2563, 4096])

@@ -12,7 +12,6 @@ from engine.tuning.gain import (
     Block,
     PairedGain,
     gain_of,
-    take_block,
 )
 
 
@@ -25,17 +24,6 @@ def gain(ratios: Sequence[float]) -> PairedGain:
     found = gain_of(blocks(ratios))
     assert found is not None
     return found
-
-
-def test_a_block_runs_a_b_b_a() -> None:
-    order: list[str] = []
-
-    def run(name: str, seconds: float) -> float:
-        order.append(name)
-        return seconds
-
-    assert take_block(lambda: run("a", 2.0), lambda: run("b", 1.0)) == (2.0, 1.0, 1.0, 2.0)
-    assert order == ["a", "b", "b", "a"]
 
 
 def test_a_block_cancels_a_steady_drift() -> None:
@@ -65,11 +53,6 @@ def test_a_gain_counts_where_every_block_shows_it() -> None:
     assert not gain([1.1] * (N_DECIDING - 1)).is_faster
     assert not gain([1.1] * (N_DECIDING - 1) + [1.01]).is_faster
     assert not gain([1.02] * N_MOST).is_faster
-
-
-def test_after_the_last_block_a_gain_counts_where_nearly_all_show_it() -> None:
-    assert gain([1.1] * (N_MOST - 2) + [0.9] * 2).is_faster
-    assert not gain([1.1] * (N_MOST - 3) + [0.9] * 3).is_faster
 
 
 def test_a_gain_below_the_noise_is_none() -> None:

@@ -17,17 +17,6 @@ def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
     return {name: [trial.label for trial in each] for name, each in trials.items() if each}
 
 
-def test_what_is_settled_soonest_comes_first() -> None:
-    assert list(tried()) == [
-        "threads while writing", "threads while reading", "flash attention", "ubatch",
-    ]  # fmt: skip
-
-
-def test_nothing_is_tried_that_is_as_now() -> None:
-    for each in SETTINGS:
-        assert all(trial.of(NOW) != NOW for trial in each.trials(NOW, CPU, SIZES)), each.name
-
-
 def test_flash_attention_stays_where_the_model_or_the_cache_needs_it() -> None:
     assert tried()["flash attention"] == ["off"]
     assert tried(replace(NOW, flash_attention="off"))["flash attention"] == ["on"]

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import Configuration
-from engine.errors import EngineError
 from engine.tuning.machine import EngineDiedError
-from engine.tuning.tuner import Outcome, TrialResult, TuningError, TuningProgress
+from engine.tuning.tuner import Outcome, TuningError
 from tests.engine.tuning.fake_machine import (
-    CPU,
     START,
     FakeMachine,
     Told,
@@ -52,12 +50,6 @@ def test_the_known_best_is_found_setting_by_setting() -> None:
     assert outcome.chosen_tps["deep"] == pytest.approx(50 * 1.3 * 1.08, rel=0.02)
 
 
-def test_everything_is_measured_over_one_load() -> None:
-    machine = FakeMachine(quick_with_two)
-    tuned(machine)
-    assert machine.n_loads == 1
-
-
 def test_where_nothing_is_faster_nothing_is_taken_and_the_start_is_the_result() -> None:
     outcome = tuned(FakeMachine(), minutes=3)
     assert outcome.changes == {}
@@ -89,19 +81,6 @@ def test_it_ends_in_its_time_on_any_machine_with_a_result_or_a_reason(
             tuner.run()
         assert not told.kept
     assert machine.now_s <= 60 * minutes
-
-
-def test_a_large_model_settles_its_threads_in_a_minute_on_two_cores() -> None:
-    def large(configuration: Configuration, workload: str) -> float:
-        n_threads = (
-            configuration.n_threads_batch if workload == "prompt" else configuration.n_threads
-        )
-        return 0.55 if n_threads == 1 else 1.0
-
-    two = replace(CPU, n_cores=2, n_begin=2, n_logical=2)
-    outcome = tuned(FakeMachine(large, slowness=6.0, noise=0.03), scope=two, minutes=1)
-    for setting in ("threads while writing", "threads while reading"):
-        assert result(outcome, setting, "1 thread").verdict == "not faster"
 
 
 def test_a_hopeless_candidate_takes_little_of_the_time() -> None:
@@ -151,19 +130,6 @@ def test_what_was_found_is_kept_as_soon_as_it_is_found() -> None:
     assert told.kept[-1].changes == {"n_threads": 2, "flash_attention": "off"}
 
 
-def test_each_change_that_is_kept_was_measured_with_those_before_it() -> None:
-    measured: set[Configuration] = set()
-
-    class Watched(FakeMachine):
-        def run(self, configuration: Configuration, *rest: object, **limits: object):  # type: ignore[no-untyped-def,override]  # as the fake's
-            measured.add(configuration)
-            return super().run(configuration, *rest, **limits)  # type: ignore[arg-type]  # the same
-
-    outcome = tuned(Watched(quick_with_two))
-    whole = {"n_threads_batch": 4, **outcome.changes}
-    assert any(all(getattr(each, k) == v for k, v in whole.items()) for each in measured)
-
-
 def test_a_setting_that_fails_is_told_and_the_rest_goes_on() -> None:
     failing = {"no such kernel": lambda now: now.flash_attention == "off"}
     outcome = tuned(FakeMachine(quick_with_two, failing=failing))
@@ -203,34 +169,3 @@ def test_beside_other_programs_threads_are_left_to_kvchat_where_it_chooses_them(
     named = replace(START, n_threads=4, n_threads_batch=4)
     outcome = tuned(FakeMachine(starved, n_others=2.0), start=named, minutes=3)
     assert outcome.changes == {"n_threads": 1}
-
-
-def test_programs_that_come_while_threads_are_measured_leave_them_open_too() -> None:
-    class Joined(FakeMachine):
-        def clock(self) -> float:
-            self.n_others = 4.0 if self.now_s > 5 else 0.0
-            return super().clock()
-
-    one = result(tuned(Joined(starved), minutes=3), "threads while writing", "1 thread")
-    assert one.verdict == "faster"
-    assert "kvchat follows by itself" in one.reason
-
-
-def test_every_block_says_what_is_measured() -> None:
-    told = Told()
-    made_tuner(FakeMachine(), told, minutes=3).run()
-    assert isinstance(told.steps[0], TuningProgress)
-    assert told.steps[0].setting == "loading the model"
-    results = [each for each in told.steps if isinstance(each, TrialResult)]
-    assert [each.setting for each in results][:3] == ["threads while writing"] * 3
-
-
-def test_an_error_of_the_machine_is_the_candidates() -> None:
-    class Broken(FakeMachine):
-        def run(self, configuration: Configuration, *rest: object, **limits: object):  # type: ignore[no-untyped-def,override]  # as the fake's
-            if configuration.n_ubatch != 512:
-                raise EngineError("out of memory")
-            return super().run(configuration, *rest, **limits)  # type: ignore[arg-type]  # the same
-
-    outcome = tuned(Broken())
-    assert all(e.verdict == "failed" for e in outcome.compared if e.setting == "ubatch")

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
 
 from engine.configuration import Adapter, Configuration
 from engine.presets.programs.base import UNWRITABLE, ExportError, ExportRequest
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.llama_server import arguments
-from tests.engine.presets.programs.test_wrappings import FAKE_SERVER, systemd_words
+from tests.engine.presets.strategies import CONFIGURATIONS
 
 NAMES = (
     "plain", "two words", " lead", "trail ", "-x", "--help", "--model", "-", "a'b", "'", "''",
@@ -34,6 +35,11 @@ REFUSED = (
     "a\nb", "a\n$(touch PWNED)", "a\n- b", "a\rb", "a\tb", "a\x00b", "a\x1b]0;owned\x07b",
     "a\x7fb", "a\x9bb", "a\x85b", "a\u2028b", "a\u2029b", "a\ufffeb", "a\uffffb", "a\udcffb",
 )  # fmt: skip
+
+
+FAKE_SERVER = """#!/bin/sh
+for word in "$@"; do printf '%s\\0' "$word"; done
+"""
 
 
 def request_of(name: str) -> ExportRequest:
@@ -58,12 +64,12 @@ def stub(tmp_path: Path) -> Path:
     return path
 
 
-def started_by(shell: str, text: str, stub: Path) -> list[str]:
+def started_by(shell: str, text: str, stub: Path, *further: str) -> list[str]:
     """The words that a shell hands to llama-server."""
     place = stub.parent.parent / "here"
     place.mkdir(exist_ok=True)
     done = subprocess.run(
-        [shell, "-c", text, "serve.sh"], capture_output=True, check=True, cwd=place,
+        [shell, "-c", text, "serve.sh", *further], capture_output=True, check=True, cwd=place,
         env={"PATH": f"{stub.parent}:{os.environ['PATH']}", "HOME": "/home/x", "LC_ALL": "C.UTF-8"},
     )  # fmt: skip
     assert not [*place.iterdir()], "nothing else ran"
@@ -83,6 +89,34 @@ def ini_sections(text: str) -> dict[str, dict[str, str]]:
         else:
             assert re.fullmatch(r"[ \t]*([;#].*)?", line), f"llama.cpp refuses the line {line!r}"
     return found
+
+
+def systemd_words(unit: str) -> list[str]:
+    """Split ExecStart as systemd.service(5) says: quotes, C escapes, then % and $ doubled."""
+    line = re.search(r"ExecStart=((?:.*\\\n)*.*)", unit)
+    assert line is not None
+    words, current, quote, text = [], None, "", line[1].replace("\\\n", " ")
+    place = 0
+    while place < len(text):
+        character = text[place]
+        if character == "\\" and quote != "'":
+            place += 1
+            current = (current or "") + text[place]
+        elif character == quote:
+            quote = ""
+        elif character in "\"'" and not quote and current is None:
+            quote, current = character, ""
+        elif character == " " and not quote:
+            if current is not None:
+                words.append(current)
+            current = None
+        else:
+            current = (current or "") + character
+        place += 1
+    words += [] if current is None else [current]
+    assert not re.search(r"(?<!%)(?:%%)*%(?!%)", " ".join(words))
+    assert not re.search(r"(?<!\$)(?:\$\$)*\$(?!\$)", " ".join(words))
+    return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
 def compose_words(text: str) -> list[str]:
@@ -153,6 +187,14 @@ def test_a_hostile_name_arrives_whole(format_name: str) -> None:
             JUDGES[format_name](FORMATS[format_name].render(asked).text, asked)
 
 
+@pytest.mark.parametrize("format_name", ["systemd", "compose", "llama-swap"])
+@given(configuration=CONFIGURATIONS)
+@settings(max_examples=25)
+def test_every_configuration_arrives_whole(format_name: str, configuration: Configuration) -> None:
+    asked = ExportRequest(configuration)
+    JUDGES[format_name](FORMATS[format_name].render(asked).text, asked)
+
+
 @pytest.mark.parametrize("format_name", sorted(set(FORMATS) - {"lm-studio"}))  # it names none
 def test_a_path_that_no_line_can_hold_is_refused(format_name: str) -> None:
     for name in REFUSED:
@@ -196,6 +238,7 @@ def test_a_shell_starts_the_server_with_hostile_names_and_runs_nothing_else(
         script, line = (FORMATS[each].render(asked).text for each in ("shell", "llama-server"))
         assert started_by(shell, script, stub) == planned(asked)
         assert started_by(shell, line, stub) == planned(asked)[:-4]
+    assert started_by(shell, script, stub, "--port", "1 2")[-2:] == ["--port", "1 2"]
 
 
 PROGRAMS = (

@@ -91,19 +91,6 @@ def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
     assert large.name == "large-Q4"
 
 
-def test_an_empty_line_of_a_unit_takes_nothing_of_the_next_one() -> None:
-    unit = (
-        "[Service]\nEnvironment=\nUser=me\nExecStart=\nExecStart=llama-server -m /a.gguf -c 512\n"
-    )
-    found = read_text(unit)
-    assert (found.preset.model, found.preset.n_ctx) == ("/a.gguf", 512)
-    assert found.left_out == ()
-
-
-def test_a_negated_key_that_is_off_switches_on() -> None:
-    assert read_text("[a]\nmodel = m.gguf\nno-kv-offload = 0\n").preset.offload_kqv
-
-
 def test_several_sections_ask_which() -> None:
     with pytest.raises(ImportedFileError, match=r"say which section: small, large:Q4"):
         read_text(INI)
@@ -139,11 +126,6 @@ def test_a_service_has_its_command_and_its_environment() -> None:
     assert (other.n_ctx, other.flash_attention) == (512, "on")
 
 
-def test_a_compose_file_that_begins_with_a_version_is_no_models_preset() -> None:
-    found = read_text(f'version: "3.8"\n{COMPOSE}', entry="chat")
-    assert found.preset.model == "/models/a$b.gguf"
-
-
 def test_a_unit_has_its_command_and_its_environment() -> None:
     preset = read_text(UNIT).preset
     assert (preset.model, preset.n_ctx) == ("/models/100% a.gguf", 512)
@@ -175,11 +157,6 @@ def test_a_share_of_layers_needs_the_model() -> None:
         assert read_text(share).preset.n_gpu_layers == layers
 
 
-def test_fields_that_a_preset_has_no_place_for_are_listed() -> None:
-    found = read_text("\ufeff" + lm_studio(("llm.load.numExperts", 4)))
-    assert found.left_out == ("llm.load.numExperts = 4",)
-
-
 @pytest.mark.parametrize("text", ["{", "{}", "[1]", '{"load": 3}', "models:\n\t- x", "services:\n"])
 def test_broken_files_are_refused(text: str) -> None:
     with pytest.raises(ImportedFileError):
@@ -193,22 +170,6 @@ def test_broken_files_are_refused(text: str) -> None:
 def test_any_text_is_read_or_refused(start: str, text: str) -> None:
     with contextlib.suppress(PresetError):
         assert read_text(start + text).preset.name
-
-
-def test_yaml_is_a_tree_of_strings() -> None:
-    tree = parse_yaml(
-        'a: 1 # one\n\'b c\': "x: \\"y\\""\nlist:\n- x\n- k: v\n  l: w\nflow: [a, "b,c"]\n'
-        "text: >-\n  one\n  two\nyes: on\nlast:\n"
-    )
-    assert tree == {
-        "a": "1",
-        "b c": 'x: "y"',
-        "list": ["x", {"k": "v", "l": "w"}],
-        "flow": ["a", "b,c"],
-        "text": "one two",
-        "yes": "on",
-        "last": "",
-    }
 
 
 ANCHORS = """
@@ -344,11 +305,6 @@ def test_settings_of_koboldcpp_are_read_and_what_is_on_beside_them_is_listed() -
     assert preset.tensor_overrides[0].pattern == "exps"
     assert preset.sampling.temperature == 0.5
     assert found.left_out == ("gendefaults typical = 0.9", "multiuser = 5")
-
-
-def test_json_that_is_nested_without_end_is_refused() -> None:
-    with pytest.raises(ImportedFileError, match="not valid JSON"):
-        read_text('{"a":' * 100_000)
 
 
 def test_headings_in_the_system_prompt_of_a_modelfile_are_no_comments() -> None:

@@ -61,19 +61,6 @@ def test_a_broken_file_of_lm_studio_stays_and_no_backup_is_made(tmp_path: Path) 
     assert [each.name for each in place.parent.iterdir()] == [place.name]
 
 
-def test_a_format_without_a_path_says_so() -> None:
-    format_ = FORMATS["shell"]
-    with pytest.raises(ExportError, match="no path of its own"):
-        install(format_.render(request(Path("/m.gguf"))), format_)
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    with pytest.raises(ExportError, match="cannot be written"):
-        write(FORMATS["shell"].render(request(Path("/m.gguf"))), blocked / "serve.sh")
-
-
 def test_a_mistyped_folder_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"there is no folder .*/nonexist: make it"):
         write(FORMATS["shell"].render(request(Path("/m.gguf"))), tmp_path / "nonexist" / "x.sh")

@@ -1,7 +1,5 @@
 """A llama-server command line becomes the preset that plans the same."""
 
-from pathlib import Path
-
 import pytest
 
 from engine.presets.programs.base import Imported, ImportedFileError
@@ -11,21 +9,6 @@ from engine.presets.programs.llama_server import read_words
 
 def given(command: str) -> Imported:
     return read_words(command.split(), None)
-
-
-def test_short_and_long_names_mean_the_same() -> None:
-    short = given(
-        "llama-server -m a.gguf -c 4096 -b 512 -ub 256 -np 2 -ctk q8_0 -fa on -ngl 9 -t 4"
-    )
-    long = given(
-        "--model a.gguf --ctx-size 4096 --batch-size 512 --ubatch-size 256 --parallel 2 "
-        "--cache-type-k q8_0 --flash-attn on --n-gpu-layers 9 --threads 4"
-    )
-    assert short.preset == long.preset
-    assert short.preset.n_ctx == 4096
-    assert short.preset.type_k == "q8_0"
-    assert short.preset.n_threads == 4
-    assert short.preset.name == "a"
 
 
 def test_what_is_not_given_is_what_llama_server_takes() -> None:
@@ -68,11 +51,6 @@ def test_values_that_kvchat_does_not_know_are_listed() -> None:
     assert found.preset.type_k == "f16"
 
 
-def test_a_batch_of_nothing_is_listed() -> None:
-    left_out = given("-m a.gguf -b 0 -ub -1").left_out
-    assert [each.partition(" (")[0] for each in left_out] == ["--batch-size 0", "--ubatch-size -1"]
-
-
 def test_placement_is_read() -> None:
     found = given(
         "-m a.gguf -sm none -mg 1 -ts 3,1 -ncmoe 4 -nkvo -nr --swa-full --mmproj p.gguf "
@@ -95,27 +73,6 @@ def test_how_weights_are_loaded_is_read() -> None:
     locked = given("-m a.gguf -lm mlock")
     assert locked.preset.use_mmap
     assert any("--load-mode mlock" in each for each in locked.left_out)
-
-
-def test_adapters_are_split_at_commas_outside_quotes() -> None:
-    assert read_words(["--lora", 'a.gguf,"b,c.gguf","d""e"'], "x").preset.lora == (
-        "a.gguf", "b,c.gguf", 'd"e'
-    )  # fmt: skip
-
-
-def test_a_draft_model_is_read() -> None:
-    today = given(
-        "-m a.gguf --spec-type draft-simple -md d.gguf --spec-draft-n-max 5 -ngld 3 -ctkd q8_0"
-    )
-    assert today.preset.draft is not None
-    assert (today.preset.draft.n_gpu_layers, today.preset.draft.type_k) == (3, "q8_0")
-    assert today.preset.speculation.n_draft == 5
-    assert today.preset.speculation.predictor == "draft"
-
-
-def test_flags_that_builds_of_today_refuse_are_listed() -> None:
-    found = given("-m a.gguf --spec-type draft-simple -md d.gguf --draft-max 5")
-    assert found.left_out == ("--draft-max 5",)
 
 
 def test_a_draft_model_without_its_type_is_noted() -> None:
@@ -182,11 +139,6 @@ def test_whatever_starts_the_server_is_passed_over(start: str) -> None:
     assert found.preset.n_ubatch == (64 if "UBATCH" in start else 512)
 
 
-def test_a_micro_batch_over_the_batch_is_cut_as_llama_cpp_does() -> None:
-    preset = given("-m a.gguf -b 128 -ub 512").preset
-    assert (preset.n_batch, preset.n_ubatch) == (128, 128)
-
-
 @pytest.mark.parametrize("text", ["", "  \n", "hello world", "# only a comment", "ls -l; pwd"])
 def test_what_is_no_command_is_refused(text: str) -> None:
     with pytest.raises(ImportedFileError):
@@ -196,11 +148,6 @@ def test_what_is_no_command_is_refused(text: str) -> None:
 def test_impossible_values_are_refused_all_at_once() -> None:
     with pytest.raises(ImportedFileError, match=r"top_p.*min_p"):
         given("-m a.gguf --top-p 7 --min-p 3")
-
-
-def test_the_model_of_the_command_line_wins_over_the_one_beside_it(tmp_path: Path) -> None:
-    assert read_text("llama-server -m a.gguf", model="b.gguf").preset.model == "a.gguf"
-    assert read_text("llama-server -c 512", model="b.gguf").preset.model == "b.gguf"
 
 
 def test_several_types_give_the_head_and_one_predictor() -> None:

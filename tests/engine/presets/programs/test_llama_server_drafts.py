@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 
 from engine.configuration import (
     Configuration,
@@ -13,9 +12,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
-from engine.model.architecture import read_model
 from engine.presets.programs.llama_server import arguments, remarks
-from tests.engine.presets.strategies import CONFIGURATIONS
 
 PLAIN = Configuration(Path("/m.gguf"), 4096)
 
@@ -30,17 +27,6 @@ def value(configuration: Configuration, flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
-@given(configuration=CONFIGURATIONS)
-@settings(max_examples=80)
-def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
-    configuration: Configuration,
-) -> None:
-    if not configuration.speculation.drafts_from_text:
-        return
-    pattern = int(value(configuration, "--spec-ngram-simple-size-n"))
-    assert int(value(configuration, "--spec-ngram-simple-size-m")) >= pattern
-
-
 def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
     short = looking_up(controller=ControllerName.FIXED, n_draft=2, lookup_pattern_min=6)
     assert value(short, "--spec-ngram-simple-size-m") == "6"
@@ -48,17 +34,6 @@ def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
     long = looking_up(controller=ControllerName.FIXED, n_draft=9, lookup_pattern_min=6)
     assert value(long, "--spec-ngram-simple-size-m") == "9"
     assert remarks(long) == []
-
-
-def test_the_longest_copy_of_the_look_up_is_kept() -> None:
-    short = looking_up(n_draft_max=9, lookup_pattern_min=4, lookup_length_max=6)
-    assert value(short, "--spec-ngram-simple-size-m") == "6"
-
-
-def test_the_automatic_rule_asks_for_the_longest_draft() -> None:
-    auto = looking_up(controller=ControllerName.AUTO, n_draft=3, n_draft_max=11)
-    assert value(auto, "--spec-ngram-simple-size-m") == "11"
-    assert any("the controller is auto" in remark for remark in remarks(auto))
 
 
 @pytest.mark.parametrize("predictor", [PredictorName.OFF, PredictorName.LOOKUP])
@@ -95,18 +70,3 @@ def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
     )
     assert "--model-draft" not in arguments(both)
     assert any("gets the model's own head" in remark for remark in remarks(both))
-
-
-def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
-    headed = replace(PLAIN, model_path=starter_path, n_mtp_draft=2)
-    assert any(
-        "has no next-token head" in each for each in remarks(headed, read_model(starter_path))
-    )
-    assert not any("has no next-token head" in each for each in remarks(headed))
-
-
-def test_a_plugin_stays_behind_and_is_told_by_name() -> None:
-    settings = SpeculationSettings(PredictorName.CUSTOM)
-    configuration = replace(PLAIN, speculation=settings)
-    assert not any("spec" in word or "draft" in word for word in arguments(configuration))
-    assert any("is custom" in remark for remark in remarks(configuration))

@@ -9,7 +9,6 @@ from hypothesis import assume, given, settings
 from engine.configuration import (
     Adapter,
     Configuration,
-    ControllerName,
     DraftConfiguration,
     PredictorName,
     SpeculationSettings,
@@ -89,37 +88,6 @@ def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
     )
     back = resolve(through("shell", configuration), model, machine)
     assert back == as_llama_server_has_it(configuration)
-
-
-def test_a_look_up_comes_back_whole_and_the_default_suffixes_as_look_up() -> None:
-    usual = Configuration(Path("/m.gguf"), 4096)
-    look_up = replace(usual.speculation, predictor=PredictorName.LOOKUP)
-    with_look_up = replace(usual, speculation=look_up)
-    assert as_llama_server_has_it(with_look_up) == with_look_up
-    assert through("shell", with_look_up) == preset_of(with_look_up, "back")
-    assert usual.speculation.predictor is PredictorName.SUFFIX
-    assert through("shell", usual) == preset_of(with_look_up, "back")
-
-
-@given(configuration=CONFIGURATIONS)
-@settings(max_examples=40)
-def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> None:
-    kept = as_llama_server_has_it(configuration)
-    remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
-    said = configuration.speculation
-    if configuration.n_mtp_draft and said.predictor is PredictorName.DRAFT:
-        assert any("gets the model's own head" in remark for remark in remarks)
-        return
-    if said.predictor is PredictorName.CUSTOM:
-        assert any(f"the predictor is {said.predictor}" in remark for remark in remarks)
-        return
-    if said.predictor is not PredictorName.OFF and said.controller is not ControllerName.FIXED:
-        assert any(f"the controller is {said.controller}" in remark for remark in remarks)
-    if said.drafts_from_text and said.predictor is not PredictorName.LOOKUP:
-        assert any(f"the predictor is {said.predictor}" in remark for remark in remarks)
-    if said.drafts_from_text and said.controller is ControllerName.FIXED:
-        is_longer = kept.speculation.n_draft_max != said.n_draft
-        assert is_longer == any("drafts nothing shorter" in remark for remark in remarks)
 
 
 EVERYWHERE = [each.name for each in FORMATS.values()]
