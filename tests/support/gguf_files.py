@@ -74,3 +74,17 @@ def llama_values(**changes: object) -> dict[str, object]:
         "tokenizer.ggml.tokens": ["a", "b", "c"],
     }
     return {**values, **changes}
+
+
+def tiny_gguf(
+    path: Path, architecture: str = "llama", *, n_tensors: int = 1, n_parts: int = 1
+) -> Path:
+    """Write a whole file with one tensor of 32 floats."""
+    values = {
+        "general.architecture": architecture,
+        f"{architecture}.context_length": 4096,
+        "general.file_type": 15,
+        "split.count": n_parts,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write(path, header(values, [("t", (32,), 0, 0)] * n_tensors), data_bytes=128)

@@ -1,4 +1,4 @@
-"""What llama.cpp itself says of weights, to the byte."""
+"""What llama.cpp itself lays out."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.dry_run import request_of
+from engine.memory.dry_run import DryRun, request_of
 from tests.support.dry_run_answers import Truth
 
 WeightsOf = Callable[[Path], dict[str, int]]
+
+
+@pytest.fixture(scope="session")
+def dry_run() -> Iterator[DryRun]:
+    with DryRun() as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,6 @@ TYPES = (("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "q4_0"), ("bf16", "f16"), ("
 SLOTS = ((1, False), (3, False), (4, True))
 
 
-@pytest.fixture(scope="module")
-def dry_run() -> Iterator[DryRun]:
-    with DryRun() as runner:
-        yield runner
-
-
 @pytest.fixture(params=["starter", "gemma"])
 def model(request: pytest.FixtureRequest, starter_path: Path, gemma_path: Path) -> Model:
     return read_model(starter_path if request.param == "starter" else gemma_path)

@@ -143,8 +143,3 @@ def test_states_keep_a_row_for_every_token_that_may_be_taken_back() -> None:
 
 def test_kvchat_does_not_draft_with_the_head() -> None:
     assert headed("qwen3.6-27b", 3, "kvchat").devices == headed("qwen3.6-27b", 0, "kvchat").devices
-
-
-def test_a_model_without_a_head_is_told_so() -> None:
-    assert any("no next-token head" in text for text in headed("qwen3-8b", 3).warnings)
-    assert any("kvchat" in text for text in headed("qwen3.6-27b", 3, "kvchat").warnings)

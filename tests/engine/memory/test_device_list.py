@@ -26,7 +26,11 @@ def test_sizes_cards_and_workers_stand_in_one_list() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "0", "-8", "big", "8GiB,", "17x8GiB", "0x8GiB", "host1:"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-8", "big", "8GiB,", "17x8GiB", "0x8GiB", "host1:", ":24GiB", "host 1:24GiB",
+     "host1:0", "host1:99999:8GiB", "[::1]:8GiB", "host1:0:8GiB", "--rpc:8GiB", "a;b:8GiB"],
+)  # fmt: skip
 def test_what_is_no_gpu_is_refused(text: str) -> None:
     with pytest.raises(HardwareError):
         parse_devices(text)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +22,6 @@ from tests.support.waiting import wait_until
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 CARDS = tuple(Device(f"Card {name}", "gpu", 24 * GIB, 24 * GIB) for name in "AB")
-
-
-@pytest.fixture(scope="module")
-def dry_run() -> Iterator[DryRun]:
-    with DryRun() as runner:
-        yield runner
 
 
 def kinds_of(buffers: tuple[BufferSize, ...], owner: str) -> dict[str, int]:
@@ -71,21 +64,6 @@ def test_a_draft_is_laid_out_beside_its_target(dry_run: DryRun, starter_path: Pa
         "grown to 16 drafted and one"
     )
     assert beside["output"] == pytest.approx(49152 * 4, rel=0.02)
-
-
-@pytest.mark.model
-def test_patterns_and_experts_on_the_cpu_are_understood(
-    dry_run: DryRun, starter_path: Path
-) -> None:
-    plain = Configuration(starter_path, n_ctx=512)
-    moved = Configuration(
-        starter_path,
-        n_ctx=512,
-        n_cpu_moe=-1,
-        tensor_split=(1.0,),
-        tensor_overrides=(TensorOverride(r"ffn_(up|down)", "CPU"),),
-    )
-    assert kinds_of(dry_run.measure(moved), "target") == kinds_of(dry_run.measure(plain), "target")
 
 
 @pytest.mark.model

@@ -5,13 +5,14 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
-from engine.memory.estimate import estimate
+from engine.memory.estimate import cache_shape, estimate, slot_bytes
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layer_kv_bytes
+from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.terms import TARGETS, Target, TermKind, cuda_overhead_bytes
 from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
 from engine.model.architecture import Model, read_model
 from tests.support.gguf_files import header, llama_values, write
+from tests.support.made_models import shape_named
 
 CPU = Device("CPU", "cpu", 8 * GIB, 8 * GIB)
 
@@ -91,3 +92,30 @@ def test_the_context_of_a_larger_card_takes_more(gib: float, mib: int) -> None:
     """598 MiB is what an H100 of 79.6 GiB was measured to take (516 to 636)."""
     card = Device("card", "gpu", round(gib * GIB), round(gib * GIB))
     assert cuda_overhead_bytes(card) == mib * MIB
+
+
+def price(model: Model, now: Configuration) -> int:
+    return slot_bytes(model.architecture, cache_shape(now))
+
+
+def held(model: Model, now: Configuration) -> int:
+    shape = cache_shape(now)
+    states = layer_state_bytes(model.architecture, shape)
+    return sum(layer_kv_bytes(model.architecture, shape).values()) + sum(states.values())
+
+
+def test_a_further_slot_costs_what_a_context_with_it_has_more(model: Model) -> None:
+    now = configuration(model, n_ctx=2048, n_slots=2)
+    more = configuration(model, n_ctx=3072, n_slots=3)
+    assert price(model, now) == held(model, more) - held(model, now) > 0
+    assert price(model, replace(now, kv_unified=True)) == 0
+
+
+def test_windows_and_states_of_a_slot_cost_even_where_cells_are_shared(
+    model: Model, gemma_path: Path
+) -> None:
+    shared = configuration(model, n_ctx=8192, n_slots=2, kv_unified=True)
+    assert price(read_model(gemma_path), shared) > 0
+    hybrid = shape_named("qwen3.6-27b").model()
+    assert price(hybrid, shared) == held(hybrid, replace(shared, n_slots=3)) - held(hybrid, shared)
+    assert price(hybrid, shared) > MIB

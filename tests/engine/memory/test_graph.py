@@ -70,32 +70,11 @@ def test_a_scan_without_a_kernel_ends_flash_attention_where_layers_lie_apart() -
     assert [scores(n) for n in (-1, 33, 7, 0)] == [False, False, True, False]
 
 
-def test_scans_that_the_cpu_runs_for_two_gpus_lie_on_both_sides_four_times() -> None:
-    changes = {"n_ctx": 62720, "type_k": "bf16", "type_v": "bf16", "tensor_split": (22.0, 11.0)}
-    found = planned("plamo-2-8b", GPU, SECOND, **changes)
-    said = {GPU: 1224, SECOND: 824, CPU: 1471}
-    for device, mib in said.items():
-        assert abs(compute(found, device) / MIB - mib) < 0.15 * mib, "llama.cpp's dry run"
-
-
-def test_masks_of_chosen_tokens_cross_to_every_layer_of_the_second_gpu() -> None:
-    found = planned("minimax-m3", GPU, SECOND, n_ctx=65536, tensor_split=(1.0, 1.0))
-    for device, mib in {GPU: 1613, SECOND: 16140}.items():
-        assert abs(compute(found, device) / MIB - mib) < 0.1 * mib, "llama.cpp's dry run"
-
-
 def test_layers_of_a_next_token_head_compute_nothing() -> None:
     model = shape_named("glm-4.5-air").model()
     assert model.architecture.n_blocks == model.architecture.n_layers + 1
     found = planned("glm-4.5-air", GPU, SECOND, n_gpu_layers=48, tensor_split=(46.0, 2.0))
     assert compute(found, SECOND) < 20 * MIB < compute(found, GPU)
-
-
-def test_each_sparse_layer_of_glm_has_a_copy_of_the_mask_from_the_start() -> None:
-    changes = {"n_ctx": 1048576, "type_k": "bf16", "type_v": "bf16", "tensor_split": (1.0, 1.0)}
-    found = planned("glm-5.3-flash", GPU, SECOND, **changes)
-    for device, mib in {GPU: 28376, SECOND: 24463}.items():
-        assert abs(compute(found, device) / MIB - mib) < 0.03 * mib, "llama.cpp's dry run"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +111,15 @@ def test_attention_before_the_first_states_on_a_gpu_ends_automatic_flash_attenti
 
 @pytest.mark.parametrize(("name", "changes", "expected"), BUFFERS)
 def test_buffers_are_as_large_as_llama_cpp_s_dry_run_says(
-    name: str, changes: dict[str, object], expected: list[int]
+    name: str, changes: dict[str, object], expected: list[int | None]
 ) -> None:
     """Headers and GPUs: `tests/support/dry_run_process.py`, `benchmarks/stand_in_gpu.cpp`."""
     gpus = (FIRST_STAND_IN, SECOND_STAND_IN)[: len(expected) - 1]
     fields = {key: tuple(n) if isinstance(n, list) else n for key, n in changes.items()}
     found = planned(name, *gpus, **fields)
     for device, laid_out in zip(found.devices, expected, strict=True):
+        if laid_out is None:
+            continue  # it was not written down
         term = device.term(TermKind.COMPUTE)
         assert abs(term.nbytes - laid_out) <= 0.03 * device.total_bytes, device
         assert term.range[0] <= laid_out <= term.range[1], device

@@ -33,12 +33,6 @@ ODD = [label for label in made_headers() if label.startswith("odd ")]
 """Models of the catalogue whose keys say what those of few others do."""
 
 
-@pytest.fixture(scope="module")
-def dry_run() -> Iterator[DryRun]:
-    with DryRun() as runner:
-        yield runner
-
-
 def configurations(model: Model) -> Iterator[Configuration]:
     plain = Configuration(model.file.path, 6000, n_ubatch=512, flash_attention="on")
     yield plain

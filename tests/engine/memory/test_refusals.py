@@ -1,6 +1,5 @@
 """What llama.cpp stops on is refused with the reason, and nothing else is."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +17,6 @@ from tests.support.made_models import made_headers, made_model, shape_named, wri
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
-
-
-@pytest.fixture(scope="module")
-def dry_run() -> Iterator[DryRun]:
-    with DryRun() as runner:
-        yield runner
 
 
 def t5(folder: Path) -> Model:

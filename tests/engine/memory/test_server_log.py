@@ -50,12 +50,6 @@ def test_a_graph_that_is_laid_out_again_counts_once() -> None:
     assert found == (BufferSize("CUDA0", "compute", 120 * MIB),)
 
 
-def test_two_contexts_of_one_model_add_up() -> None:
-    line = "sched_reserve:      CUDA0 compute buffer size =   120.00 MiB\n"
-    start = "llama_context: constructing llama_context\n"
-    assert len(parse_buffers([start, line, start, line])) == 2
-
-
 def test_only_the_last_run_of_a_log_counts() -> None:
     text = (LOGS / "cpu_lv4.log").read_text().splitlines(keepends=True)
     assert parse_buffers(text + text) == parse_buffers(text)

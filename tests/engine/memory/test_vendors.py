@@ -52,16 +52,6 @@ def test_a_plan_for_another_makers_card_says_nothing_of_cuda(
     assert "CUDA" not in words_of(planned(headed, card, **changes))
 
 
-def test_the_cpu_attends_for_cuda_alone(model: Model) -> None:
-    changes = {"type_k": "iq4_nl", "type_v": "iq4_nl", "flash_attention": "on"}
-    on_cpu = {
-        card: planned(model, card, **changes).devices[-1].term(TermKind.COMPUTE).nbytes
-        for card in (NVIDIA, *OTHERS)
-    }
-    assert len({on_cpu[card] for card in OTHERS}) == 1
-    assert on_cpu[NVIDIA] > on_cpu[OTHERS[0]]
-
-
 def test_a_drivers_share_is_that_of_the_maker(model: Model) -> None:
     def driver(card: str) -> tuple[int, tuple[int, int]]:
         term = planned(model, card).devices[0].term(TermKind.OVERHEAD)

@@ -50,12 +50,6 @@ def test_what_llama_cpp_accepts_but_suffers_from_is_said(
     assert words in warnings(name, **fields)
 
 
-def test_heads_without_a_cuda_kernel_cost_flash_attention() -> None:
-    assert "`auto` turns it off" in warnings("minicpm3-4b")
-    assert "runs on the CPU" in warnings("minicpm3-4b", flash_attention="on")
-    assert "flash attention" not in warnings("minicpm3-4b", n_gpu_layers=0)
-
-
 @pytest.fixture
 def model() -> Model:
     return shape_named("qwen2.5-7b").model()

@@ -60,13 +60,6 @@ def test_models_of_a_repository_are_its_gguf_files_the_smallest_first(hub: Hub) 
     assert repository_models(REPO)[1].address == f"hf:{REPO}/Tiny.Q4_K_M.gguf"
 
 
-def test_the_makers_repository_comes_first_and_then_the_most_used(hub: Hub) -> None:
-    hub.files |= {"a/Tiny": {}, "b/Tiny": {}, "c/Other": {}}
-    hub.downloads = {REPO: 1, "a/Tiny": 5, "b/Tiny": 7, "c/Other": 9}
-    assert [each.name for each in find_repositories("Tiny")] == ["b/Tiny", "a/Tiny", REPO]
-    assert find_repositories("Tiny", "Maker")[0].name == REPO
-
-
 def test_a_download_lies_where_models_are_found_and_is_the_owners(hub: Hub, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     path = download(repository_models(REPO)[0], tmp_path, lambda *n: told.append(n))

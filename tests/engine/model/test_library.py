@@ -1,5 +1,4 @@
 import os
-import struct
 from pathlib import Path
 
 import pytest
@@ -17,25 +16,7 @@ from engine.model.library import (
 )
 from engine.model.starter import STARTER
 from tests.support.filled_projectors import filled_projector
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value)) + value.encode()
-
-
-def tiny_gguf(
-    path: Path, architecture: str = "llama", *, n_tensors: int = 1, n_parts: int = 1
-) -> Path:
-    """Write a whole GGUF file with one tensor of 32 floats."""
-    keys = text("general.architecture") + struct.pack("<I", 8) + text(architecture)
-    keys += text(f"{architecture}.context_length") + struct.pack("<II", 4, 4096)
-    keys += text("general.file_type") + struct.pack("<II", 4, 15)
-    keys += text("split.count") + struct.pack("<IH", 2, n_parts)
-    tensors = (text("t") + struct.pack("<IQIQ", 1, 32, 0, 0)) * n_tensors
-    header = b"GGUF" + struct.pack("<IQQ", 3, n_tensors, 4) + keys + tensors
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(header + b"\0" * (-len(header) % 32) + b"\0" * 128)
-    return path
+from tests.support.gguf_files import tiny_gguf
 
 
 def names(folder: Path) -> list[str]:
@@ -63,25 +44,19 @@ def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
     assert "truncated" in (problems["cut"] or "")
 
 
-def test_projectors_and_hidden_folders_are_no_models(tmp_path: Path) -> None:
-    tiny_gguf(tmp_path / "mmproj-model-f16.gguf")
-    tiny_gguf(tmp_path / "vision.gguf", "clip")
-    tiny_gguf(tmp_path / ".hidden" / "a.gguf")
-    tiny_gguf(tmp_path / "SHOUTED.GGUF")
-    assert names(tmp_path) == ["SHOUTED"]
-
-
 def test_parts_of_models_are_given_when_they_are_asked_for(tmp_path: Path) -> None:
     tiny_gguf(tmp_path / "mmproj-model-f16.gguf")
     tiny_gguf(tmp_path / "vision.gguf", "clip")
     tiny_gguf(tmp_path / "vectors.gguf", "nomic-bert")
     tiny_gguf(tmp_path / "model.gguf")
     (tmp_path / "mmproj-broken.gguf").write_bytes(b"GGUF")
-    assert names(tmp_path) == ["model"]
+    tiny_gguf(tmp_path / ".hidden" / "a.gguf")
+    tiny_gguf(tmp_path / "SHOUTED.GGUF", "qwen2")
+    assert names(tmp_path) == ["SHOUTED", "model"]
     projectors = scan([tmp_path], kinds={ModelKind.PROJECTOR})
     assert [e.name for e in projectors] == ["mmproj-broken", "mmproj-model-f16", "vision"]
     assert [e.name for e in scan([tmp_path], kinds={ModelKind.EMBEDDING})] == ["vectors"]
-    assert len(scan([tmp_path], kinds=list(ModelKind))) == 5
+    assert len(scan([tmp_path], kinds=list(ModelKind))) == 6
 
 
 def test_a_name_never_means_a_projector(tmp_path: Path) -> None:
@@ -113,14 +88,6 @@ def test_a_file_that_aria2_is_filling_is_not_finished(tmp_path: Path) -> None:
     tiny_gguf(tmp_path / "m.gguf")
     (tmp_path / "m.gguf.aria2").write_bytes(b"")
     assert [entry.problem for entry in scan([tmp_path])] == ["its download is not finished"]
-
-
-def test_progress_counts_every_file(tmp_path: Path) -> None:
-    for number in range(3):
-        tiny_gguf(tmp_path / f"{number}.gguf")
-    told: list[tuple[int, int]] = []
-    scan([tmp_path], progress=lambda *numbers: told.append(numbers))
-    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -> None:
@@ -285,18 +252,6 @@ def test_an_unknown_name_names_what_is_near_and_where_it_looked(folder: Path) ->
     assert "/nowhere" not in str(caught.value)
 
 
-def test_without_any_model_the_starter_is_offered(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="install-starter"):
-        find_model("anything", [tmp_path])
-
-
-def test_a_missing_path_and_a_folder_are_said_to_be_that(folder: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="does not exist"):
-        find_model("/nowhere/model.gguf", [folder])
-    with pytest.raises(ModelNotFoundError, match="is a folder"):
-        find_model(folder, [folder])
-
-
 def test_the_word_starter_means_the_starter_model(folder: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="not installed"):
         find_model("starter", [folder])
@@ -348,6 +303,8 @@ def test_a_folder_of_that_name_hides_no_model(
     (tmp_path / "notes").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_model("qwen3", [path.parent]) == path
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        find_model("/nowhere/model.gguf", [path.parent])
     for name in ("./qwen3", "notes"):
         with pytest.raises(ModelNotFoundError, match="is a folder"):
             find_model(name, [path.parent])

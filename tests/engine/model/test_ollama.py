@@ -9,7 +9,7 @@ from engine.model import ollama
 from engine.model.identity import ModelKind
 from engine.model.library import find_model, read_headers, scan
 from engine.model.ollama import model_name, stored_models
-from tests.engine.model.test_library import tiny_gguf
+from tests.support.gguf_files import tiny_gguf
 
 MODEL, PROJECTOR = "a" * 64, "b" * 64
 LIBRARY = "registry.ollama.ai/library"

@@ -1,17 +1,18 @@
-from dataclasses import replace
+"""The planner of scripts: settings, estimates, searches and exports of one object."""
+
+import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from engine.errors import HardwareError, ModelFileError, PresetError
-from engine.memory.estimate import DoesNotFitError
+from engine.errors import ModelFileError, PresetError
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
-from engine.memory.units import GIB
+from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from engine.planning.goals import Goal, Offload, SearchLimits
-from engine.planning.knobs import KNOBS
-from engine.planning.kv_cache_planner import SETTINGS, ConfigurationChanged, KVCachePlanner
+from engine.planning.goals import Goal, Offload
+from engine.planning.kv_cache_planner import ConfigurationChanged, KVCachePlanner
 
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)
 
@@ -59,17 +60,6 @@ def test_subscribers_are_told_what_changed_until_they_leave() -> None:
     assert len(told) == 1
 
 
-def test_a_script_changes_what_the_screen_turns() -> None:
-    own = planner()
-    own.update_config(tensor_split=(3, 1), mmproj_offload=False, n_threads=3)
-    now = own.configuration
-    assert (now.tensor_split, now.mmproj_offload, now.n_threads) == ((3.0, 1.0), False, 3)
-    turned = {each.name for each in KNOBS if hasattr(now, each.name)} - {"draft"}
-    assert turned <= set(SETTINGS)
-    with pytest.raises(PresetError, match="main_gpu is -1"):
-        own.update_config(main_gpu=-1)
-
-
 def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:
     own = planner()
     before = own.configuration
@@ -112,16 +102,6 @@ def test_optimizing_takes_the_best_and_tells() -> None:
     assert any((each.taken, each.best) == ("q4_0", "f16") for each in found.knobs)
 
 
-def test_what_cannot_be_optimized_leaves_the_configuration() -> None:
-    own = KVCachePlanner("llama-3.1-70b", of_devices=(gpu(8), replace(RAM, free_bytes=8 * GIB)))
-    before = own.configuration
-    with pytest.raises(DoesNotFitError, match="does not fit"):
-        own.optimize_for_vram(8 * GIB, limits=SearchLimits(offload=Offload.NONE))
-    with pytest.raises(HardwareError, match="above 0"):
-        own.optimize_for_vram(-1)
-    assert own.configuration == before
-
-
 @pytest.mark.parametrize(
     ("gib", "settings", "said"),
     [
@@ -157,3 +137,81 @@ def test_planners_share_nothing() -> None:
     first, second = planner(), planner()
     first.update_config(n_ctx=512)
     assert second.configuration.n_ctx == 4096
+
+
+def options(given: list[str]) -> dict[str, str]:
+    return {name: value for name, value in pairwise(given) if name.startswith("--")}
+
+
+def lm_studio(own: KVCachePlanner) -> dict[str, object]:
+    fields = json.loads(own.lm_studio_json())["load"]["fields"]
+    return {field["key"]: field["value"] for field in fields}
+
+
+def test_the_batch_does_not_multiply_the_cache() -> None:
+    own = planner("qwen2.5-7b")
+    for n_batch in (512, 2048):
+        own.update_config(n_batch=n_batch, n_ubatch=512)
+        assert own.estimate().kv_bytes == 224 * MIB
+
+
+def test_the_offload_mode_moves_bytes_arguments_and_exports() -> None:
+    own = planner("llama-3.1-8b")
+    by_mode = {}
+    for mode in ("none", "full"):
+        own.update_config(offload=mode)
+        by_mode[mode] = (
+            own.estimate().whole.devices[0].term(TermKind.WEIGHTS).nbytes > 0,
+            options(own.llama_cpp_arguments())["--n-gpu-layers"],
+            lm_studio(own)["llm.load.llama.acceleration.offloadRatio"],
+        )
+    assert by_mode == {"none": (True, "all", "max"), "full": (False, "0", "off")}
+
+
+def test_lm_studio_reads_what_is_exported() -> None:
+    own = planner("llama-3.1-8b", n_ctx=8192, type_k="q8_0", type_v="q8_0")
+    fields = lm_studio(own)
+    assert fields["llm.load.contextLength"] == 8192
+    assert fields["llm.load.llama.kCacheQuantizationType"] == {"checked": True, "value": "q8_0"}
+
+
+def test_keys_and_values_have_types_of_their_own_and_all_that_llama_cpp_has() -> None:
+    own = planner("llama-3.1-8b", type_k="q8_0", type_v="q4_0")
+    assert own.estimate().kv_bytes == 32 * 4096 * (1024 * 34 // 32 + 1024 * 18 // 32)
+    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"):
+        own.update_config(type_k=name, type_v=name)
+    with pytest.raises(PresetError, match="needs flash attention"):
+        own.update_config(flash_attention="off")
+
+
+def test_names_are_those_that_people_write() -> None:
+    assert planner("Qwen2.5-Coder-7B").model.file.path.name.startswith("qwen2.5-7b")
+    assert planner("Devstral-Small-2507").model.architecture.n_layers == 40
+
+
+def test_windows_latent_attention_states_experts_and_drafts_are_counted() -> None:
+    sliding = planner("gemma-3-12b", gib=48, n_ctx=32768)
+    whole = planner("gemma-3-12b", gib=48, n_ctx=32768, swa_full=True)
+    assert sliding.estimate().kv_bytes < whole.estimate().kv_bytes / 4
+    latent = planner("deepseek-v2-lite")
+    assert latent.estimate().bytes_per_token == 27 * (512 + 64) * 2
+    assert planner("falcon-mamba-7b").estimate().state_bytes > 0
+    experts = planner("qwen3-30b-a3b", gib=12)
+    assert experts.configuration.n_cpu_moe > 0
+    kinds = {kind for device in experts.estimate().whole.devices for kind in device.terms}
+    assert {TermKind.WEIGHTS, TermKind.COMPUTE} <= kinds
+    drafted = planner("llama-3.1-8b")
+    alone = drafted.estimate().total_bytes
+    drafted.set_draft("llama-3.2-1b")
+    assert drafted.estimate().total_bytes > alone + 700 * MIB
+
+
+def test_a_draft_model_is_named_in_the_words_of_today() -> None:
+    own = planner("llama-3.1-8b")
+    own.set_draft("llama-3.2-1b")
+    given = own.llama_cpp_arguments()
+    assert options(given)["--spec-type"] == "draft-simple"
+    assert "--spec-draft-n-max" in given
+    assert not {"--draft", "--draft-n", "--draft-max", "--draft-min"} & set(given)
+    own.set_draft(None)
+    assert "draft-simple" not in own.llama_cpp_arguments()

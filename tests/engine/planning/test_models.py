@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.render.lines import plain
-from app.render.plan_lists import goal_lines, model_option_line
+from app.render.plan_lists import model_option_line
 from engine.model.catalog import find_entry
 from engine.model.library import ModelEntry
 from engine.planning.fit import search_setup
@@ -62,17 +62,6 @@ def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
     assert offer.problem
     assert offer.verdict is None
     assert "broken" in plain(model_option_line(offer, 80, is_now=False))
-
-
-@pytest.mark.parametrize("goal", list(Goal))
-def test_a_search_fits_and_says_why(goal: Goal) -> None:
-    plan, planner = planned(DENSE, 8)
-    searched = search_setup(plan.setup, goal, planner)
-    assert planner.plan(plan.setup.with_configuration(searched.configuration)).fits
-    text = [plain(line) for line in goal_lines(searched, 42)]
-    assert text[0] == f"found for {goal}"
-    assert any(line.startswith("kv types ") for line in text)
-    assert max(map(len, text)) <= 42
 
 
 def test_a_projector_takes_its_room_before_the_search(tmp_path: Path) -> None:

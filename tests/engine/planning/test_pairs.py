@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import Configuration, DraftConfiguration
+from engine.errors import IncompatiblePairError
 from engine.model.architecture import read_model
 from engine.model.catalog import entries, find_entry
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
-from engine.planning.draft_advice import MachineKind, Worth
-from engine.planning.pairs import DraftOptions, entry_of, options_of, server_options
+from engine.planning.draft_advice import MachineKind, Worth, check_draft
+from engine.planning.pairs import DraftOptions, entry_of, options_of
 from tests.support.drafting_models import TOKENS, drafting_model
 
 
@@ -90,16 +92,6 @@ def test_drafts_of_the_catalogue_that_are_not_here_are_named_with_their_place(
     assert "qwen2.5-0.5b" not in [each.name for each in there.missing]
 
 
-def test_options_for_llama_server_name_type_model_and_length(folder: Path) -> None:
-    draft = drafting_model(folder / "small.gguf", 1)
-    best = pairs(folder).best
-    assert best is not None
-    words = server_options(best)
-    assert words[words.index("--spec-type") + 1] == "draft-simple"
-    assert words[words.index("--model-draft") + 1] == str(draft)
-    assert words[words.index("--spec-draft-n-max") + 1] == str(best.advice.n_draft)
-
-
 def test_every_entry_is_found_by_the_name_of_its_own_file() -> None:
     wrong = {
         entry.name: found.name if (found := entry_of(f"{entry.name}.Q4_K_M")) else None
@@ -107,3 +99,42 @@ def test_every_entry_is_found_by_the_name_of_its_own_file() -> None:
         if entry_of(f"{entry.name}.Q4_K_M") != entry
     }
     assert wrong == {}
+
+
+def beside(target: Path, draft: Path) -> Configuration:
+    return Configuration(target, 512, n_gpu_layers=0, draft=DraftConfiguration(draft, 512))
+
+
+def reason_of_pairs(target: Path) -> str:
+    """Give what `kvchat pairs` says of the one model beside a target."""
+    found = options_of(read_model(target), read_headers([target.parent]), read_facts(target), "cpu")
+    (only,) = (*found.drafts, *found.misfits)
+    return only.advice.reason
+
+
+def test_a_draft_larger_than_its_target_is_warned_of_in_the_words_of_pairs(tmp_path: Path) -> None:
+    target = drafting_model(tmp_path / "target.gguf", 4)
+    draft = drafting_model(tmp_path / "draft.gguf", 40)
+    said = check_draft(beside(target, draft)) or ""
+    assert said.startswith("draft.gguf will not make target.gguf faster: the draft reads ")
+    assert reason_of_pairs(target) in said
+
+
+def test_a_draft_of_other_tokens_is_refused_in_the_words_of_pairs(tmp_path: Path) -> None:
+    target = drafting_model(tmp_path / "target.gguf", 40)
+    draft = drafting_model(tmp_path / "draft.gguf", 1, (*TOKENS[:9], "odd", *TOKENS[10:]))
+    with pytest.raises(IncompatiblePairError) as refused:
+        check_draft(beside(target, draft))
+    assert reason_of_pairs(target) in str(refused.value)
+    assert "token 9 is 'token 9' in the target and 'odd' in the draft" in str(refused.value)
+
+
+def test_a_small_draft_needs_no_word(tmp_path: Path) -> None:
+    target = drafting_model(tmp_path / "target.gguf", 40)
+    assert check_draft(beside(target, drafting_model(tmp_path / "draft.gguf", 1))) is None
+    assert check_draft(Configuration(target, 512)) is None
+
+
+def test_a_file_that_cannot_be_read_is_left_to_the_loader(tmp_path: Path) -> None:
+    target = drafting_model(tmp_path / "target.gguf", 40)
+    assert check_draft(beside(target, tmp_path / "nowhere.gguf")) is None

@@ -13,7 +13,6 @@ from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
-from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Planner, Setup, warnings_of
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.values import KnobError
@@ -117,20 +116,6 @@ def test_two_equal_cards_are_two_devices(
     assert first.term(TermKind.KV).nbytes + second.term(TermKind.KV).nbytes == whole
 
 
-def test_loaded_buffers_are_summed_by_device_and_part(starter_path: Path) -> None:
-    devices = Planner().plan(small_setup(starter_path)).estimate.devices
-    found = loaded_bytes(
-        (
-            BufferSize("CUDA0", "KV", 5),
-            BufferSize("CUDA_Host", "compute", 7),
-            BufferSize("CPU", "output", 11),
-            BufferSize("CUDA3", "KV", 13),
-        ),
-        devices,
-    )
-    assert found == {"GPU 0": {TermKind.KV: 5}, "CPU": {TermKind.COMPUTE: 18}}
-
-
 @pytest.mark.parametrize(
     ("target", "draft", "said"),
     [
@@ -149,3 +134,22 @@ def test_a_draft_that_cannot_pay_or_fit_is_warned_of(
     about = [text for text in warnings if "faster" in text or "draft for" in text]
     assert len(about) == (said is not None)
     assert said is None or said in about[0]
+
+
+def test_a_planner_that_remembers_gives_what_one_that_forgets_would(starter_path: Path) -> None:
+    first = Setup(Configuration(starter_path, 4096), machine=PlannedMachine((2 * GIB,)))
+    others = (
+        first,
+        replace(first, target="llama-server"),
+        replace(first, machine=PlannedMachine((3 * GIB,))),
+        replace(first, machine=PlannedMachine(cards=("GeForce RTX 4090",))),
+        replace(first, machine=PlannedMachine(ram_bytes=16 * GIB)),
+    )
+    planner = Planner(remembers=True)
+    for setup in (*others, *others):
+        found, fresh = planner.plan(setup), Planner().plan(setup)
+        assert found.max_n_ctx == fresh.max_n_ctx
+        for ours, theirs in zip(found.estimate.devices, fresh.estimate.devices, strict=True):
+            assert ours.terms == theirs.terms
+            assert ours.device.name == theirs.device.name
+            assert ours.device.total_bytes == theirs.device.total_bytes

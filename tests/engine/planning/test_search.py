@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import KVTypes, PredictorName
+from engine.configuration import Configuration, KVTypes
 from engine.errors import HardwareError, IncompatiblePairError, PresetError
 from engine.memory.estimate import DoesNotFitError, cache_bytes
 from engine.memory.hardware import Device
@@ -13,6 +13,7 @@ from engine.model.architecture import Model
 from engine.planning.explain import ChosenKnob
 from engine.planning.goals import Goal, Offload, SearchLimits
 from engine.planning.search import SearchResult, search
+from engine.planning.solve import even_split
 from engine.policy.choice import Basis
 from engine.policy.known import Known
 from tests.engine.planning.shapes import RAM, dense_model, gpu
@@ -68,23 +69,6 @@ def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None
         found(model_8b, 8, Goal.CONTEXT, limits=more)
 
 
-def test_a_draft_model_is_used_for_speed_and_left_out_for_context(
-    model_8b: Model, small: Model
-) -> None:
-    fast = found(model_8b, 8, Goal.SPEED, draft=small)
-    assert fast.configuration.draft is not None
-    assert fast.configuration.speculation.predictor is PredictorName.DRAFT
-    assert fast.configuration.draft.n_ctx == min(fast.configuration.n_ctx, 4096)
-    assert knob(fast, "draft").taken == small.file.path.name
-    far = found(model_8b, 8, Goal.CONTEXT, draft=small)
-    assert far.configuration.draft is None
-    assert far.configuration.speculation.predictor is not PredictorName.DRAFT
-    left_out = knob(far, "draft")
-    assert left_out.taken == "none"
-    assert left_out.gained_tokens is not None
-    assert left_out.gained_tokens > 0
-
-
 def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Path) -> None:
     other = dense_model(tmp_path, n_layers=2, n_vocab=32000)
     with pytest.raises(IncompatiblePairError, match="more than 128 apart"):
@@ -123,15 +107,6 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
         SearchLimits(min_n_ctx=9000, max_n_ctx=8000)
     with pytest.raises(PresetError, match="'q9' is no cache type"):
         KVTypes.parse("q9")
-
-
-def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: Path) -> None:
-    odd = dense_model(tmp_path, d_hidden=5120, n_heads=32, n_kv_heads=32, n_layers=8)  # of 160
-    assert found(odd, 3, Goal.CONTEXT).configuration.type_k == "f16"
-    assert found(odd, None, Goal.CONTEXT).configuration.n_gpu_layers == -1
-    named = SearchLimits(pairs=(KVTypes("q8_0", "q8_0"),))
-    warned = found(odd, 3, Goal.CONTEXT, limits=named).estimate.warnings
-    assert any("CUDA has no flash attention for heads of 160" in warning for warning in warned)
 
 
 def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
@@ -182,3 +157,62 @@ def test_the_cache_of_no_goal_is_over_its_budget(small: Model, goal: Goal) -> No
         assert held <= budget
         devices = tuple(d.device for d in result.estimate.devices)
         assert held == cache_bytes(small, result.configuration, devices, "llama-server")
+
+
+@pytest.fixture(scope="module")
+def model_32b(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return dense_model(tmp_path_factory.mktemp("32b"), n_layers=64, d_hidden=5120,
+                       d_feed_forward=25600, n_heads=40, n_vocab=151936)  # fmt: skip
+
+
+def split_found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> SearchResult:
+    cards = tuple(gpu(gib, index) for index, gib in enumerate(sizes))
+    return search(
+        model, (*cards, RAM), goal, target="llama-server", margin_bytes=MARGIN,
+        base=Configuration(model.file.path, 256, **base),  # type: ignore[arg-type]
+        limits=SearchLimits(max_n_ctx=262144),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(16, 8), (8, 16), (12, 12), (10, 10, 10), (24, 8, 6)])
+def test_unlike_cards_get_layers_that_fill_them_at_the_same_context(
+    model_32b: Model, sizes: tuple[float, ...]
+) -> None:
+    result = split_found(model_32b, sizes, Goal.CONTEXT)
+    left = [d.left_bytes for d in result.estimate.devices if d.device.kind == "gpu"]
+    assert min(left) >= MARGIN
+    assert max(left) < MARGIN + 700 * MIB  # a layer with its cache
+
+
+@pytest.mark.parametrize(
+    ("goal", "sizes"), [(Goal.CONTEXT, (16, 8)), (Goal.SPEED, (16, 8)), (Goal.QUALITY, (24, 24))]
+)
+def test_a_split_is_only_taken_where_it_is_better(
+    model_32b: Model, goal: Goal, sizes: tuple[float, ...]
+) -> None:
+    own = split_found(model_32b, sizes, goal)
+    by_memory = split_found(model_32b, sizes, goal, tensor_split=sizes)
+    assert own.configuration.n_gpu_layers == -1 or by_memory.configuration.n_gpu_layers != -1
+    if goal is Goal.CONTEXT and own.configuration.n_gpu_layers == -1:
+        assert own.configuration.n_ctx >= by_memory.configuration.n_ctx
+
+
+def test_what_the_user_split_stays(model_32b: Model) -> None:
+    assert split_found(model_32b, (24, 24), Goal.CONTEXT, tensor_split=(1.0, 3.0)).configuration \
+        .tensor_split == (1.0, 3.0)  # fmt: skip
+    one = split_found(model_32b, (24, 24), Goal.CONTEXT, split_mode="none")
+    assert one.configuration.tensor_split == ()
+
+
+def test_one_card_has_nothing_to_split(model_32b: Model) -> None:
+    result = split_found(model_32b, (24,), Goal.CONTEXT)
+    assert result.configuration.tensor_split == ()
+    assert even_split(model_32b, result.estimate, MARGIN) is None
+
+
+def test_a_full_card_is_not_split_to(model_32b: Model) -> None:
+    full = Device("GPU 1", "gpu", gpu(8).total_bytes, 64 * MIB)
+    result = search(
+        model_32b, (gpu(24), full, RAM), Goal.CONTEXT, target="llama-server", margin_bytes=0
+    )
+    assert result.estimate.fits()

@@ -16,7 +16,6 @@ from engine.model.catalog import entries, find_entry
 from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import token_reads
 from engine.planning.as_json import plan_json
-from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, fit_context, rank_options, with_verdict
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.resolve import resolve
@@ -136,17 +135,6 @@ def test_a_list_of_models_says_the_speed_of_the_plan() -> None:
     small = tuple(replace(each, free_bytes=2 * GIB) for each in here)
     nowhere = with_verdict(ModelOption("", "", ()), model, replace(context, devices=small))
     assert (nowhere.spills, nowhere.bound) == (False, None), "what does not fit has no speed"
-
-
-def test_main_memory_of_a_typed_size_has_no_known_speed_and_a_mac_one() -> None:
-    planner = Planner(here=HERE, bandwidths=bandwidth_of)
-    path = planner.add(find_entry("llama-3.1-8b").model())
-    setup = Setup(Configuration(path, 8192, n_gpu_layers=0))
-    typed = replace(setup, machine=PlannedMachine(ram_bytes=64 * GIB, has_gpu=False))
-    assert tps_of(planner.plan(typed)) is None
-    mac = planner.plan(replace(setup, machine=PlannedMachine(cards=("M4 Max 64GB",))))
-    assert mac.bound is not None
-    assert {each.bandwidth for each in mac.bound.reads} == {CARD}
 
 
 def test_what_fits_and_is_quick_comes_first_the_largest_before_smaller_ones() -> None:

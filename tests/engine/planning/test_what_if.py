@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.planning.knobs import KNOBS, with_matched_types
+from engine.planning.knobs import with_matched_types
 from engine.planning.planner import Plan, Planner
 from engine.planning.verdict import FitVerdict, verdict_of
 from engine.planning.what_if import Effect, arrows, what_ifs
@@ -77,17 +77,6 @@ def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
     dense, planner = planned(DENSE, 24)
     mixed = replace(dense.setup, configuration=replace(dense.setup.configuration, type_k="q8_0"))
     assert with_matched_types(mixed, planner.facts_of(mixed)) is mixed
-
-
-def test_knobs_that_change_nothing_say_why() -> None:
-    plan, planner = planned(DENSE, 12)
-    facts = planner.facts_of(plan.setup)
-    reasons = {knob.name: knob.disabled_reason(plan.setup, facts) for knob in KNOBS}
-    assert reasons["n_cpu_moe"] == "this model has no experts"
-    assert reasons["split_mode"] == reasons["tensor_split"] == "there is one GPU only"
-    assert reasons["swa_full"] == "no layer of this model slides"
-    assert reasons["mmproj_offload"] == "no projector is chosen"
-    assert not reasons["n_ctx"] + reasons["n_gpu_layers"] + reasons["offload_kqv"]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from engine.configuration import Configuration
-from engine.errors import HardwareError
 from engine.memory.device_list import parse_devices
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
@@ -17,32 +14,9 @@ from engine.planning.goals import Goal
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import PlanRequest, setup_of, usual_configuration
-from engine.planning.workers import RpcWorker, traffic, workers_of
+from engine.planning.workers import traffic, workers_of
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
-
-
-@pytest.mark.parametrize(
-    ("text", "worker"),
-    [
-        ("host1:24GiB", RpcWorker("host1:50052", (24 * GIB,))),
-        ("host2:2x24", RpcWorker("host2:50052", (24 * GIB, 24 * GIB))),
-        ("10.0.0.2:7000:8 GiB", RpcWorker("10.0.0.2:7000", (8 * GIB,))),
-        ("h:2x RTX 3060", RpcWorker("h:50052", cards=("GeForce RTX 3060",) * 2)),
-    ],
-)
-def test_a_worker_is_a_host_with_gpus(text: str, worker: RpcWorker) -> None:
-    assert workers_of(parse_devices(text)) == (worker,)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["host1:", ":24GiB", "host 1:24GiB", "host1:0x24GiB", "host1:0", "host1:99999:8GiB",
-     "[::1]:8GiB", "host1:0:8GiB", "h:17x1GiB", "h:no card", "--rpc:8GiB", "a;b:8GiB"],
-)  # fmt: skip
-def test_what_is_no_worker_is_refused(text: str) -> None:
-    with pytest.raises(HardwareError):
-        parse_devices(text)
 
 
 def test_parts_of_one_machine_are_put_together_and_come_back_as_they_are_typed() -> None:

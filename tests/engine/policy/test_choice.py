@@ -64,14 +64,6 @@ def test_no_choice_is_over_its_budget(found: Report, gates: Gates, budget: int |
 
 
 @given(reports, all_gates, budgets)
-def test_nothing_is_refused_where_the_whole_cache_has_room(
-    found: Report, gates: Gates, budget: int | None
-) -> None:
-    if budget is None or budget >= size(WHOLE):
-        assert chosen(found, gates, budget) is not None
-
-
-@given(reports, all_gates, budgets)
 def test_no_figure_of_a_choice_is_beyond_its_gate(
     found: Report, gates: Gates, budget: int | None
 ) -> None:
@@ -127,13 +119,6 @@ def test_the_quickest_that_passes_is_chosen() -> None:
     assert [each.pair for each in choice] == [Q8, WHOLE]
     failed = Known(found).candidates[Q4]
     assert any("mean KL 0.2399 nats, allowed" in each for each in failed.objections)
-
-
-def test_among_equal_rates_the_smallest_is_chosen_and_rates_of_another_step_are_not_equal() -> None:
-    equal = report({Q8: 0.002}, {Q8: 50.1})
-    assert choose(equal, Wish(N_CTX), Gates(), size)[0].pair == Q8
-    slower = report({Q8: 0.002}, {Q8: 40.0})
-    assert choose(slower, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
 
 
 @given(st.floats(1, 500), st.floats(0.955, 1.045))

@@ -140,12 +140,6 @@ def test_a_built_in_name_is_not_taken(tmp_path: Path) -> None:
         rename_preset(save_preset(Preset(name="mine"), tmp_path), "balanced", tmp_path)
 
 
-def test_a_broken_file_is_listed_with_its_fault(tmp_path: Path) -> None:
-    (tmp_path / "bad.toml").write_text("name = 3")
-    entry = next(entry for entry in list_presets(tmp_path) if entry.name == "bad")
-    assert "name is 3" in (entry.problem or "")
-
-
 def test_a_draft_model_always_comes_with_its_type() -> None:
     base = Configuration(
         model_path=Path("m.gguf"), n_ctx=512, draft=DraftConfiguration(Path("d.gguf"), 512)

@@ -9,7 +9,6 @@ from engine.quality.laboratory import (
     LaboratoryPlan,
     LaboratoryProgress,
     Note,
-    ReportChanged,
 )
 from engine.quality.texts import AnswerSpan, Document
 from tests.engine.quality.fake_opener import (
@@ -58,15 +57,6 @@ def test_the_report_has_reference_control_and_kinds_with_intervals() -> None:
     assert [part.name for part in rows[2].by_text] == ["chat", "code", "document", "tools"]
     assert rows[2].needle[0].n_asked == 1
     assert opener.n_open == 0
-
-
-def test_the_report_grows_with_each_group() -> None:
-    kinds = [Q8, Q4, *(KVTypes("f16", name) for name in ("q5_0", "q5_1"))]
-    changed = [
-        event.report for event in laboratory(*kinds).run() if isinstance(event, ReportChanged)
-    ]
-    assert [len(report.candidates) for report in changed] == [3, 4]
-    assert all(row.is_complete for report in changed for row in report.measurements)
 
 
 def test_a_kind_that_cannot_be_used_is_left_out_with_the_reason() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.configuration import Configuration
@@ -24,24 +25,15 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 Run = Callable[..., float]
 
 
-class Waits:
-    def __init__(self) -> None:
-        self.n = 0
-
-    def __call__(self) -> None:
-        self.n += 1
-
-
 @pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
-def machine(tmp_path: Path, waits: Waits) -> Iterator[TimingProcess]:
-    machine = TimingProcess(tmp_path / "worker.log", waits)
+def machine(tmp_path: Path) -> Iterator[TimingProcess]:
+    machine = TimingProcess(tmp_path / "worker.log", lambda: None)
     yield machine
     machine.close()
+
+
+def processes() -> list[psutil.Process]:
+    return psutil.Process().children()
 
 
 @pytest.fixture
@@ -58,23 +50,18 @@ def start(starter_path: Path) -> Configuration:
     return Configuration(starter_path, 512, n_threads=1)
 
 
-def test_everything_that_is_tried_is_timed_over_one_load(
-    run: Run, start: Configuration, machine: TimingProcess, waits: Waits
-) -> None:
+def test_everything_that_is_tried_is_timed_over_one_load(run: Run, start: Configuration) -> None:
     times = [run(start, work) for work in (READING, WRITING) * 2]
     assert all(0 < seconds < 10 for seconds in times)
-    assert waits.n  # loading takes longer than one wait
-    process = machine._popen
+    [process] = processes()
     for changed in (
-        replace(start, n_threads=2),
-        replace(start, n_threads_batch=2),
-        replace(start, flash_attention="off"),
-        replace(start, n_ubatch=64),
+        replace(start, n_threads=2, n_threads_batch=2),
+        replace(start, flash_attention="off", n_ubatch=64),
         replace(start, type_k="q8_0", type_v="q8_0"),
     ):
         assert run(changed, WRITING) > 0
         assert run(changed, READING) > 0
-    assert machine._popen is process
+    assert processes() == [process]
 
 
 def test_a_run_is_stopped_at_its_limit_and_the_next_one_is_right(
@@ -96,12 +83,10 @@ def test_what_cannot_be_opened_says_why_and_the_rest_goes_on(
     assert run(start, WRITING) > 0
 
 
-def test_a_process_that_dies_is_told_and_started_again(
-    run: Run, start: Configuration, machine: TimingProcess
-) -> None:
+def test_a_process_that_dies_is_told_and_started_again(run: Run, start: Configuration) -> None:
     run(start, WRITING)
-    assert machine._popen is not None
-    machine._popen.kill()
+    [process] = processes()
+    process.kill()
     with pytest.raises(EngineDiedError, match="SIGKILL"):
         run(start, WRITING)
     assert run(start, WRITING) > 0
@@ -112,4 +97,4 @@ def test_the_end_of_the_time_ends_the_process_whatever_it_does(
 ) -> None:
     with pytest.raises(OutOfTimeError):
         machine.run(start, WRITING, limit_s=PATIENCE_S, until_s=time.monotonic())
-    assert machine._popen is None
+    assert not processes()

@@ -14,17 +14,6 @@ def request(path: Path) -> ExportRequest:
     return ExportRequest(Configuration(path, 512), name="m")
 
 
-def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    exported = FORMATS["shell"].render(request(Path("/m.gguf")))
-    place = tmp_path / "serve.sh"
-    place.write_text("mine")
-    with pytest.raises(ExportError, match="there already"):
-        write(exported, place)
-    assert place.read_text() == "mine"
-    write(exported, place, replace_existing=True)
-    assert place.stat().st_mode & 0o111
-
-
 def test_nothing_is_written_where_a_companion_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "m.ollama.env").write_text("mine")
     with pytest.raises(ExportError, match=r"m\.ollama\.env"):

@@ -75,10 +75,6 @@ def test_how_weights_are_loaded_is_read() -> None:
     assert any("--load-mode mlock" in each for each in locked.left_out)
 
 
-def test_a_draft_model_without_its_type_is_noted() -> None:
-    assert any("does nothing" in note for note in given("-m a.gguf -md d.gguf").notes)
-
-
 @pytest.mark.parametrize("types", ["ngram-simple,draft-simple", "draft-simple,ngram-simple"])
 def test_a_draft_model_behind_a_look_up_is_combined(types: str) -> None:
     found = given(
@@ -90,12 +86,6 @@ def test_a_draft_model_behind_a_look_up_is_combined(types: str) -> None:
     assert (rules.n_draft_max, rules.draft_min_confidence) == (12, 0.3)
     assert found.preset.draft is not None
     assert found.left_out == ()
-
-
-def test_drafts_longer_than_kvchats_are_shortened_and_noted() -> None:
-    found = given("-m a.gguf --spec-type ngram-simple")
-    assert found.preset.speculation.n_draft_max == 16
-    assert any("48 tokens become 16" in note for note in found.notes)
 
 
 def test_arguments_stand_over_the_environment() -> None:
@@ -148,17 +138,6 @@ def test_what_is_no_command_is_refused(text: str) -> None:
 def test_impossible_values_are_refused_all_at_once() -> None:
     with pytest.raises(ImportedFileError, match=r"top_p.*min_p"):
         given("-m a.gguf --top-p 7 --min-p 3")
-
-
-def test_several_types_give_the_head_and_one_predictor() -> None:
-    found = given(
-        "-m a.gguf --spec-type draft-mtp,ngram-simple,ngram-mod --spec-draft-n-max 2 "
-        "--spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 6"
-    )
-    assert found.preset.n_mtp_draft == 2
-    assert found.preset.speculation.predictor == "lookup"
-    assert found.preset.speculation.n_draft_max == 6
-    assert found.left_out == ("--spec-type ngram-mod",)
 
 
 def test_a_quote_without_its_end_does_not_hide_the_settings_before_it() -> None:

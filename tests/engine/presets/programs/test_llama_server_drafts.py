@@ -44,29 +44,8 @@ def test_a_draft_model_that_does_not_draft_stays_behind_aloud(predictor: Predict
     assert any("d.gguf stays behind" in remark for remark in remarks(idle))
 
 
-def test_a_draft_model_guesses_behind_a_combined_look_up_on_todays_servers() -> None:
-    speculation = SpeculationSettings(predictor=PredictorName.COMBINED, n_draft=5)
-    both = replace(PLAIN, draft=DraftConfiguration(Path("/d.gguf"), 4096), speculation=speculation)
-    assert value(both, "--spec-type") == "ngram-simple,draft-simple"
-    assert arguments(both).count("--spec-type") == 1
-    assert (value(both, "--model-draft"), value(both, "--spec-draft-n-max")) == ("/d.gguf", "5")
-    assert not any("d.gguf stays behind" in remark for remark in remarks(both))
-
-
 def test_the_models_own_head_drafts_beside_the_look_up() -> None:
     both = replace(looking_up(), n_mtp_draft=2)
     assert value(both, "--spec-type") == "draft-mtp,ngram-simple"
     assert value(both, "--spec-draft-n-max") == "2"
     assert arguments(both).count("--spec-type") == 1
-
-
-def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
-    speculation = SpeculationSettings(predictor=PredictorName.DRAFT)
-    both = replace(
-        PLAIN,
-        draft=DraftConfiguration(Path("/d.gguf"), 4096),
-        speculation=speculation,
-        n_mtp_draft=2,
-    )
-    assert "--model-draft" not in arguments(both)
-    assert any("gets the model's own head" in remark for remark in remarks(both))

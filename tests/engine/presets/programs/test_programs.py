@@ -4,22 +4,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 
 from engine.configuration import (
     Configuration,
-    KVTypeName,
     PredictorName,
 )
 from engine.model.architecture import read_model
-from engine.model.ggml_types import TYPES_BY_NAME
 from engine.presets.programs.base import ExportError, ExportRequest
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.lm_studio import install_path_of, merge
-from engine.presets.programs.remarks import least_type
 from tests.engine.presets.strategies import CONFIGURATIONS
 
 MODEL = Path("/models/my model.gguf")
@@ -69,12 +65,6 @@ def quiet(configuration: Configuration) -> Configuration:
 
 
 # --- one KV type for keys and values ---
-
-
-@pytest.mark.parametrize("wanted", sorted(get_args(KVTypeName)))
-def test_a_kv_type_never_loses_bits_where_a_larger_one_is_offered(wanted: str) -> None:
-    given_type = least_type(wanted, ("f16", "q8_0", "q4_0"))
-    assert TYPES_BY_NAME[given_type].bits >= min(TYPES_BY_NAME[wanted].bits, 16)
 
 
 @pytest.mark.parametrize("name", ["ollama", "koboldcpp"])

@@ -1,30 +1,22 @@
 """What leaves for another program comes back as it was, but for what a remark names."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 
 from engine.configuration import (
-    Adapter,
     Configuration,
-    DraftConfiguration,
     PredictorName,
     SpeculationSettings,
 )
-from engine.memory.hardware import Device
-from engine.memory.units import GIB
-from engine.model.architecture import read_model
-from engine.planning.resolve import resolve
-from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
+from engine.presets.library import preset_of
 from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportError, ExportRequest, Format
 from engine.presets.programs.formats import FORMATS, read_text
 from tests.engine.presets.strategies import CONFIGURATIONS
 
 WITH_FLAGS = [each for each in FORMATS.values() if each.starts_server]
-NOBODY = Path("/nonexistent")
 
 
 def as_llama_server_has_it(configuration: Configuration) -> Configuration:
@@ -77,19 +69,6 @@ def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
     assert found == expected
 
 
-@pytest.mark.parametrize("name", [entry.path.stem for entry in list_presets(NOBODY)])
-def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
-    starter_path: Path, name: str
-) -> None:
-    model = read_model(starter_path)
-    machine = (Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), _main_memory())
-    configuration = resolve(
-        find_preset(str(builtin_dir() / f"{name}.toml"), NOBODY), model, machine
-    )
-    back = resolve(through("shell", configuration), model, machine)
-    assert back == as_llama_server_has_it(configuration)
-
-
 EVERYWHERE = [each.name for each in FORMATS.values()]
 DRAFTING = ("n_draft", "draft_min_tokens", "draft_min_confidence")
 """What other programs have beside kvchat; the rest is for predictors that only kvchat has."""
@@ -137,50 +116,6 @@ def test_every_field_comes_back_or_is_named_in_a_remark(
     assert lost == []
 
 
-def configuration_of(preset: Preset, like: Configuration) -> Configuration:
-    """The numbers of a preset, with those of `like` where it leaves any open."""
-    draft, layers = preset.draft, {"auto": like.n_gpu_layers, "all": -1}
-    return replace(
-        like,
-        **preset.shared_fields(),
-        type_k=preset.type_k,  # type: ignore[arg-type]  # an import never leaves it open
-        type_v=preset.type_v,  # type: ignore[arg-type]
-        n_ctx=preset.n_ctx if isinstance(preset.n_ctx, int) else like.n_ctx,
-        n_gpu_layers=layers.get(str(preset.n_gpu_layers), preset.n_gpu_layers),
-        n_cpu_moe=layers.get(str(preset.n_cpu_moe), preset.n_cpu_moe),
-        mmproj_path=None if preset.mmproj is None else Path(preset.mmproj),
-        adapters=tuple(map(Adapter.read, preset.lora)),
-        draft=draft
-        and DraftConfiguration(
-            Path(draft.model),
-            like.n_ctx,
-            layers.get(str(draft.n_gpu_layers), draft.n_gpu_layers),  # type: ignore[arg-type]  # a count
-            draft.type_k,
-            draft.type_v,
-        ),
-        sampling=preset.sampling.settings(),
-    )
-
-
-@pytest.mark.parametrize("format_name", EVERYWHERE)
-@given(configuration=CONFIGURATIONS)
-@settings(max_examples=25)
-def test_what_came_back_once_comes_back_the_same(
-    format_name: str, configuration: Configuration
-) -> None:
-    def there_and_back(leaving: Configuration) -> Preset:
-        request = ExportRequest(leaving, name="there and back")
-        text = FORMATS[format_name].render(request).text
-        return read_text(text, name="back", model=str(leaving.model_path)).preset
-
-    try:
-        once = there_and_back(configuration)
-    except ExportError:
-        assume(False)
-        raise
-    assert there_and_back(configuration_of(once, configuration)) == once
-
-
 COUNTS = ("n_threads", "n_gpu_layers", "n_mtp_draft")
 COMES_BACK = {
     "lm-studio": (
@@ -217,7 +152,3 @@ def test_a_program_gives_back_every_field_that_it_has(
     if format_name != "llama-cpp-python":  # which takes it with each request
         assert found.sampling.temperature == planned.sampling.temperature
         assert found.sampling.min_p == planned.sampling.min_p
-
-
-def _main_memory() -> Device:
-    return Device("CPU", "cpu", 32 * GIB, 32 * GIB)
