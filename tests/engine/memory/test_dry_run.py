@@ -37,20 +37,6 @@ def test_more_tokens_than_any_model_knows_are_refused_before_anything_is_started
             runner.measure(replace(now, n_ctx=MAX_TOKENS))
 
 
-def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
-    draft = DraftConfiguration(Path("d.gguf"), n_ctx=1024, type_k="q8_0")
-    configuration = Configuration(Path("m.gguf"), n_ctx=4096, n_cpu_moe=2, draft=draft)
-    kvchat, server = (configuration.of_draft(name) for name in ("kvchat", "llama-server"))
-    assert kvchat is not None
-    assert server is not None
-    assert (kvchat.n_ctx, server.n_ctx) == (1024, 4096)
-    assert (server.type_k, server.n_cpu_moe, server.draft) == ("q8_0", 0, None)
-    assert server.of_draft("llama-server") is None
-    several = replace(configuration, n_slots=4)
-    alone = [several.of_draft(name) for name in ("kvchat", "llama-server")]
-    assert [found.n_slots for found in alone if found] == [1, 4]
-
-
 @pytest.mark.model
 def test_a_draft_is_laid_out_beside_its_target(dry_run: DryRun, starter_path: Path) -> None:
     draft = DraftConfiguration(starter_path, n_ctx=1024, type_k="q8_0", type_v="q8_0")

@@ -75,6 +75,8 @@ def test_kvchats_draft_has_one_slot_of_its_own_context(model: Model) -> None:
 def test_sizes_are_read_and_written() -> None:
     assert parse_bytes("8GiB") == parse_bytes("8 g") == parse_bytes("8192MiB") == 8 * GIB
     assert parse_bytes("1,5 GB") == 1_500_000_000
+    assert parse_bytes("12,288 MiB") == 12 * GIB
+    assert parse_bytes("1,024.5KiB") == 1049088
     assert parse_bytes("8") == parse_bytes("8.0 ") == 8 * GIB
     assert parse_bytes("8589934592B") == 8 * GIB
     assert [format_bytes(n) for n in (900, 27 * MIB, 3 * GIB // 2, -2 * MIB, 5011 * MIB)] == [

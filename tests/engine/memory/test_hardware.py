@@ -81,10 +81,7 @@ def test_version_1_limits_count_and_its_huge_number_is_none(tmp_path: Path) -> N
         "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
     })  # fmt: skip
     assert memory_limit(free) is None
-
-
-def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path) is None
+    assert memory_limit(tmp_path / "without control groups") is None
 
 
 def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:

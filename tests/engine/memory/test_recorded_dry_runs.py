@@ -15,6 +15,8 @@ from tests.support.made_models import shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("dry_runs.json").read_text(encoding="utf-8"))
 MODELS = sorted({record[0] for record in RECORDS})
+LOOSE = {"deepseek-moe-16b": 0.14, "deepseek-v4-flash": 0.16}
+"""Models whose graphs the formulas give less closely than those of all others."""
 
 
 @cache
@@ -41,9 +43,7 @@ def shape_of(model: Model, context: list[object]) -> tuple[CacheShape, int]:
 def test_formulas_give_what_llama_cpp_lays_out(name: str) -> None:
     model = model_named(name)
     architecture = model.architecture
-    tolerance, floor = (
-        (0.25, 128 * MIB) if architecture.is_moe or architecture.states else (0.15, 32 * MIB)
-    )
+    tolerance = LOOSE.get(name, 0.055)
     for _, context, kept, weights, graph in (record for record in RECORDS if record[0] == name):
         shape, n_outputs = shape_of(model, context)
         mine = sum(layer_kv_bytes(architecture, shape).values())
@@ -53,7 +53,7 @@ def test_formulas_give_what_llama_cpp_lays_out(name: str) -> None:
         assert abs(weights_of(model.file).total_bytes / weights - 1) <= 0.031, context
         error = compute_bytes(architecture, shape, n_outputs) - graph
         if not architecture.doubts:
-            assert abs(error) <= max(tolerance * graph, floor), context
+            assert abs(error) <= max(tolerance * graph, 42 * MIB), context
 
 
 def test_buffers_of_most_models_are_within_some_hundredths() -> None:

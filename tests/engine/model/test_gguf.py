@@ -254,5 +254,10 @@ def test_a_pipe_is_no_model_and_is_not_waited_for(tmp_path: Path) -> None:
         read_gguf(tmp_path / "m.gguf")
 
 
+def test_an_alignment_of_one_byte_is_read_as_in_ggml(tmp_path: Path) -> None:
+    data = header(llama_values(**{"general.alignment": 1}), [("t", (32,), 0, 0)])
+    assert read_gguf(write(tmp_path / "m.gguf", data, data_bytes=128)).tensors
+
+
 def test_version_two_is_read(tmp_path: Path) -> None:
     assert read_gguf(write(tmp_path / "m.gguf", header(llama_values(), version=2))).version == 2

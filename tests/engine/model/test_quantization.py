@@ -23,12 +23,3 @@ def test_weights_are_as_large_as_llama_cpp_would_make_them() -> None:
 def test_rows_that_no_block_divides_fall_back_to_a_type_that_fits(row: int, kind: str) -> None:
     name = "blk.0.attn_q.weight"
     assert quantized_type("Q4_K_M", name, row, n_layers=32, is_tied=False).name == kind
-
-
-def test_the_output_matrix_gets_more_bits_and_so_do_embeddings_in_its_place() -> None:
-    for name, is_tied, kind in (
-        ("output.weight", False, "q6_K"),
-        ("token_embd.weight", True, "q6_K"),
-        ("token_embd.weight", False, "q4_K"),
-    ):
-        assert quantized_type("Q4_K_M", name, 4096, n_layers=32, is_tied=is_tied).name == kind

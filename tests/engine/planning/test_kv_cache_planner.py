@@ -105,20 +105,10 @@ def test_optimizing_takes_the_best_and_tells() -> None:
 @pytest.mark.parametrize(
     ("gib", "settings", "said"),
     [
-        (24, {"n_ctx": 4096}, "all 131,072 tokens"),
-        (8, {"n_ctx": 4096}, "tokens of context would"),
-        (
-            8,
-            {"n_ctx": 65536, "offload": "none"},
-            "It fits with context 22,528, q4_0 K and V, 18 layers on the GPU or KV",
-        ),
-        (7, {"n_ctx": 120000, "offload": "none"}, "It fits with context 14,592"),
-        (
-            4,
-            {"n_ctx": 4096, "offload": "none"},
-            "GPU 0 lacks 1.2 GiB. It fits with 20 layers on the GPU.",
-        ),
-        (24, {"n_ctx": 140000}, "was trained on 131,072 tokens"),
+        (24, {"n_ctx": 4096}, "131,072 tokens"),
+        (8, {"n_ctx": 65536, "offload": "none"}, "context 22,528"),
+        (4, {"n_ctx": 4096, "offload": "none"}, "20 layers"),
+        (24, {"n_ctx": 140000}, "was trained on"),
     ],
 )
 def test_each_estimate_comes_with_a_recommendation(

@@ -14,9 +14,7 @@ from engine.model.catalog import find_entry
 from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup, warnings_of
-from engine.planning.request import PlanRequest, setup_of
 from engine.planning.values import KnobError
-from engine.presets.preset import Preset
 
 KNOB = {knob.name: knob for knob in KNOBS}
 
@@ -74,14 +72,6 @@ def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> N
         read_ubatch(small, "256")
     top = KNOB["n_ubatch"].step(small, Planner().facts_of(small), 1)
     assert top.configuration.n_ubatch == 128
-
-
-def test_where_nothing_fits_the_setup_has_a_small_context(starter_path: Path) -> None:
-    asked = PlanRequest(model=str(starter_path), machine=PlannedMachine((100 * MIB,)))
-    planner = Planner()
-    setup = setup_of(asked, planner, Preset(name="x", n_gpu_layers="all"))
-    assert setup.configuration.n_ctx == 512
-    assert not planner.plan(setup).fits
 
 
 def test_memory_of_what_is_loaded_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from engine.planning.solve import even_split
 from engine.policy.choice import Basis
 from engine.policy.known import Known
 from tests.engine.planning.shapes import RAM, dense_model, gpu
-from tests.engine.policy.reports import report
+from tests.engine.policy.reports import Q4, Q8, report
 
 MARGIN = 512 * MIB
 
@@ -117,11 +117,6 @@ def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
     assert together.estimate.total_bytes <= 9 * GIB - MARGIN
     more = search(model_8b, apart, Goal.QUALITY, target="kvchat", margin_bytes=MARGIN)
     assert more.configuration.n_ctx > together.configuration.n_ctx
-
-
-# --- with what was measured ---
-
-Q8, Q4 = KVTypes.parse("q8_0"), KVTypes.parse("q4_0")
 
 
 def types_of(result: SearchResult) -> KVTypes:

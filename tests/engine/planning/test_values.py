@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.units import GIB, parse_bytes
 from engine.planning.values import (
     KnobError,
     parse_count,
@@ -47,16 +46,3 @@ def test_a_model_file_is_its_path(tmp_path: Path) -> None:
     path.write_bytes(b"no model")
     with pytest.raises(KnobError, match="no GGUF file"):
         parse_file(str(path))
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("1,024MiB", GIB),
-        ("12,288 MiB", 12 * GIB),
-        ("7,5GiB", 15 * GIB // 2),
-        ("1,024.5KiB", 1049088),
-    ],
-)
-def test_commas_of_a_size_group_thousands_or_are_decimal(text: str, nbytes: int) -> None:
-    assert parse_bytes(text) == nbytes

@@ -43,12 +43,6 @@ def test_a_file_that_is_no_report_is_told_with_its_path(tmp_path: Path) -> None:
         read_report(tmp_path / "x.json")
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(QualityError, match="cannot be written"):
-        write_report(tmp_path / "file" / "report.json", made_report())
-
-
 def test_too_little_text_allows_no_verdict() -> None:
     report = made_report()
     short = tuple(replace(text, n_tokens=3_999) for text in report.texts)

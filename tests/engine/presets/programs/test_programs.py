@@ -150,13 +150,6 @@ def test_layers_are_a_share_of_those_in_the_file(starter_path: Path) -> None:
     assert shares == ["off", (n_blocks // 2) / n_blocks, "max", "max"]
 
 
-def test_an_unchecked_box_is_f16() -> None:
-    found = fields(replace(PLAIN, type_k="f16", type_v="q5_1"))
-    assert found["llm.load.llama.kCacheQuantizationType"] == {"checked": False, "value": "f16"}
-    assert found["llm.load.llama.vCacheQuantizationType"] == {"checked": True, "value": "q5_1"}
-    assert "bf16" in remarks("lm-studio", replace(PLAIN, type_k="bf16"))
-
-
 def test_the_place_follows_the_models_place() -> None:
     home = Path("/home/me/.lmstudio")
     assert install_path_of(home / "models" / "pub" / "repo" / "m.gguf") == (
