@@ -8,6 +8,8 @@ import pytest
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
+from engine.events import BufferSize
+from engine.memory.dry_run import measured_bytes
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, find_cpu
 from engine.memory.mapping import MappedWeights
@@ -106,3 +108,15 @@ def test_nothing_is_repacked_where_that_is_off_or_a_gpu_pins_memory(tmp_path: Pa
         assert (plain.repacked, plain.reclaimable) == (0, 0)
         assert needed < counted, "tied embeddings are there once"
         assert plain.mapped >= twice.mapped
+
+
+def test_a_log_counts_as_the_plan_does(tmp_path: Path) -> None:
+    model = small_model(tmp_path, "qwen3-0.6b", "q4_0")
+    planned = estimate(model, Configuration(model.file.path, 4096), (CPU,))
+    lies = planned.devices[0].mapped[TermKind.WEIGHTS]
+    buffers = (
+        BufferSize("CPU_Mapped", "model", lies.mapped),
+        BufferSize(REPACKED, "model", lies.repacked),
+    )
+    found = measured_bytes(buffers, planned.devices)
+    assert found == {("CPU", TermKind.WEIGHTS): planned.devices[-1].term(TermKind.WEIGHTS).nbytes}

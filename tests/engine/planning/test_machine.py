@@ -39,6 +39,7 @@ def test_sizes_and_cards_are_told_apart(
     assert typed("vram", setup, knob_named("vram").format(setup)) == setup
     n_gpus = len(planner.facts_of(setup).gpus)
     assert n_gpus == len(sizes) + len(cards) or text == "found"
+    assert setup.machine.n_named_gpus == len(sizes) + len(cards)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0GiB", "RTX 9999", "40x8GiB", "nonsense", "8GiB,"])
