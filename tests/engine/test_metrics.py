@@ -38,8 +38,8 @@ from engine.metrics import (
     MetricKind,
     Metrics,
 )
-from tests.engine.generation.test_session import DRAFT, OFF, make_session, request, run
 from tests.support.fakes_client import CONFIGURATION, loaded
+from tests.support.sessions import DRAFT, OFF, make_session, request, run
 
 
 @pytest.fixture

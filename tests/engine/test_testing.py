@@ -7,7 +7,7 @@ from engine.generation.callbacks import CallbackDecoder
 from engine.metrics import ACCEPTED, VERIFIED
 from engine.requests import GenerationRequest
 from engine.testing import FakeBackend, FakeVocabulary, draft_function, target_function
-from tests.engine.generation.test_session import DRAFT, LETTERS, finished, make_session, run
+from tests.support.sessions import DRAFT, LETTERS, finished, make_session, run
 
 FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
 

@@ -6,7 +6,8 @@ import random
 from engine.backends.base import common_prefix
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.errors import CacheBudgetError, StateError
-from tests.engine.cache.made_up import Clock, MemoryDisk, put, restored
+from tests.engine.cache.made_up import MemoryDisk, put, restored
+from tests.support.clock import Clock
 
 
 class Life:

@@ -11,6 +11,7 @@ from engine.cache.radix import StoredState, pack
 from engine.cache.report import CacheSettings
 from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError, StateError
+from tests.support.clock import Clock
 
 NAMESPACE = Namespace("0123456789abcdef", "/dev/null", ())
 TOKEN = 4
@@ -98,16 +99,6 @@ class MemoryDisk(SnapshotStore):
         found = self.files.get(key)
         if found is not None:
             self.files[key] = (replace(found[0], **about), found[1])  # type: ignore[arg-type]
-
-
-class Clock:
-    """Time that moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def make_cache(

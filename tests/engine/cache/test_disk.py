@@ -7,7 +7,8 @@ import pytest
 from engine.cache.radix import StoredState, pack, unpack
 from engine.errors import StateError
 from tests.engine.cache.invariants import check
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+from tests.engine.cache.made_up import MemoryDisk, make_cache, put, restored, work
+from tests.support.clock import Clock
 
 A = list(range(100, 150))
 B = list(range(200, 250))

@@ -6,7 +6,6 @@ import pytest
 
 from engine.errors import StateError
 from tests.engine.cache.made_up import (
-    Clock,
     MemoryDisk,
     make_cache,
     n_kept,
@@ -16,6 +15,7 @@ from tests.engine.cache.made_up import (
     state_of,
     work,
 )
+from tests.support.clock import Clock
 from tests.support.waiting import wait_until
 
 A = list(range(100, 150))

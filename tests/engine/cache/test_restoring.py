@@ -3,7 +3,8 @@
 import pytest
 
 from engine.cache.prefix_cache import PrefixCache
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
+from tests.engine.cache.made_up import MemoryDisk, make_cache, put, restored, state_of, work
+from tests.support.clock import Clock
 
 A = list(range(100, 150))
 B = list(range(200, 250))

@@ -3,7 +3,8 @@
 import pytest
 
 from engine.errors import StateError
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, n_kept, put, restored, work
+from tests.engine.cache.made_up import MemoryDisk, make_cache, n_kept, put, restored, work
+from tests.support.clock import Clock
 
 LINE = list(range(100, 200))
 

@@ -41,17 +41,6 @@ def test_what_may_become_a_stop_string_waits_and_is_shown_when_it_does_not() -> 
     assert text.stopped_by is None
 
 
-def test_the_first_of_two_stop_strings_wins() -> None:
-    shown, text = stream([b"abcdef"], ("ef", "cd"))
-    assert "".join(shown) == "ab"
-    assert text.stopped_by == "cd"
-
-
-def test_what_waits_is_shown_at_the_end() -> None:
-    shown, _ = stream([b"text ST"], ("STOP",))
-    assert "".join(shown) == "text ST"
-
-
 @given(st.text(max_size=60), st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), st.data())
 def test_any_cut_of_the_bytes_gives_the_same_text(
     text: str, stop: list[str], data: st.DataObject

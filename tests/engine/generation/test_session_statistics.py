@@ -6,17 +6,14 @@ from itertools import chain
 from engine.configuration import ControllerName, PredictorName
 from engine.events import CommittedToken, Event, RoundFinished, TokenKind, TokensCommitted
 from engine.testing import FakeBackend
-from tests.engine.generation.test_session import (
-    DRAFT,
+from tests.engine.speculation.test_predictors_in_session import reading, repetitive
+from tests.support.sessions import (
     LETTERS,
-    LOOKUP,
-    OFF,
     finished,
     make_session,
     request,
     run,
 )
-from tests.engine.speculation.test_predictors_in_session import reading, repetitive
 
 DRAFTED = (TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.BONUS)
 
@@ -36,15 +33,6 @@ def test_a_reply_of_two_predictors_counts_each_token_under_its_own() -> None:
     for name, counts in stats.by_source.items():
         assert counts.n_accepted == sum(each.source == name for each in drafted)
     assert sum(each.n_verified for each in stats.by_source.values()) == stats.n_verified
-
-
-def test_places_add_up_and_each_holds_no_more_than_the_one_before() -> None:
-    stats = finished(played()).stats
-    assert sum(each.n_accepted for each in stats.by_position) == stats.n_accepted
-    assert sum(each.n_examined for each in stats.by_position) == stats.n_examined
-    assert [each.n_examined for each in stats.by_position[1:]] <= [
-        each.n_accepted for each in stats.by_position[:-1]
-    ]
 
 
 def test_a_committed_token_names_who_drafted_it_or_what_it_replaces() -> None:
@@ -69,15 +57,6 @@ def test_guesses_that_were_never_verified_are_drafted_and_nothing_else() -> None
     assert stats.n_drafted == sum(each.n_drafted for each in rounds) > stats.n_verified
     assert stats.by_source["lookup"].n_drafted == stats.n_drafted
     assert all(len(each.verdicts) == each.n_verified <= each.n_drafted for each in rounds)
-
-
-def test_the_statistics_say_who_drafted_under_which_rule() -> None:
-    stats = finished(run(make_session(DRAFT), request())).stats
-    assert (stats.predictor, stats.controller) == ("draft", "fixed")
-    session = make_session(OFF)
-    assert finished(run(session, request())).stats.predictor == "off"
-    session.set_speculation(LOOKUP)
-    assert finished(run(session, request())).stats.predictor == "lookup"
 
 
 def _committed(events: list[Event]) -> list[CommittedToken]:

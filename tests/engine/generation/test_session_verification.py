@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 from typing import get_args
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from engine.backends.base import Forward
 from engine.configuration import (
@@ -31,7 +29,7 @@ from engine.generation.session import Session
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
-from tests.engine.generation.test_session import (
+from tests.support.sessions import (
     DRAFT,
     GREEDY,
     LETTERS,
@@ -47,7 +45,6 @@ from tests.engine.generation.test_session import (
 
 MODES: tuple[Verification, ...] = get_args(Verification)
 COPYING = replace(LOOKUP, lookup_pattern_min=1)
-PENALISED = replace(WARM, repetition_penalty=1.3)
 
 
 def judged(
@@ -72,16 +69,6 @@ def test_greedy_text_is_the_same_however_drafts_are_judged(
         reply = finished(run(session, request(sampling=sampling)))
         assert reply.token_ids == plain(sampling, 7).token_ids
         assert reply.stats.n_drafted > 0
-
-
-@pytest.mark.parametrize("bonus", [True, False])
-@pytest.mark.parametrize("settings", [COPYING, DRAFT])
-def test_coupled_draws_the_text_of_the_seed(settings: SpeculationSettings, bonus: bool) -> None:
-    for seed in range(4):
-        for sampling in (WARM, PENALISED):
-            session = make_session(judged(settings, "coupled", bonus=bonus))
-            reply = finished(run(session, request(sampling=sampling, seed=seed)))
-            assert reply.token_ids == plain(sampling, seed).token_ids
 
 
 @pytest.mark.parametrize("settings", [COPYING, DRAFT])
@@ -133,32 +120,6 @@ def test_drawn_replies_follow_the_target_s_law() -> None:
 
 
 @pytest.mark.parametrize("verification", MODES)
-@pytest.mark.parametrize("settings", [COPYING, DRAFT])
-def test_max_tokens_inside_a_draft_are_never_overshot(
-    settings: SpeculationSettings, verification: Verification
-) -> None:
-    for bonus in (True, False):
-        for n in (1, 2, 3, 4, 7):
-            session = make_session(judged(settings, verification, bonus=bonus))
-            reply = finished(run(session, request(sampling=WARM, max_tokens=n)))
-            assert len(reply.token_ids) == n
-            assert reply.reason is FinishReason.LENGTH
-
-
-@pytest.mark.parametrize("verification", MODES)
-@pytest.mark.parametrize("settings", [COPYING, DRAFT])
-def test_the_context_ends_inside_a_draft_without_a_lost_cell(
-    settings: SpeculationSettings, verification: Verification
-) -> None:
-    for bonus in (True, False):
-        target = FakeBackend(LETTERS, n_ctx=40)
-        session = make_session(judged(settings, verification, bonus=bonus), target=target)
-        reply = finished(run(session, request(sampling=WARM, max_tokens=None)))
-        assert reply.reason is FinishReason.CONTEXT
-        assert reply.n_used == 40
-
-
-@pytest.mark.parametrize("verification", MODES)
 def test_nothing_stands_behind_an_end_token_inside_a_draft(verification: Verification) -> None:
     for seed in range(8):
         target, draft = (FakeBackend(LETTERS, end_bias=4.5, sharpness=2.0) for _ in range(2))
@@ -168,20 +129,6 @@ def test_nothing_stands_behind_an_end_token_inside_a_draft(verification: Verific
         committed = [t.token for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
         assert committed.index(LETTERS.eos) == len(committed) - 1
         assert list(finished(events).token_ids) == committed[:-1]
-
-
-@pytest.mark.parametrize("verification", MODES)
-@pytest.mark.parametrize("settings", [COPYING, DRAFT])
-def test_a_stop_string_cuts_the_reply_where_the_whole_one_has_it(
-    settings: SpeculationSettings, verification: Verification
-) -> None:
-    wanted = request(sampling=WARM)
-    whole = finished(run(make_session(judged(settings, verification)), wanted)).text
-    for start in (9, 10, 11):
-        stop = whole[start : start + 3]
-        stopped = run(make_session(judged(settings, verification)), replace(wanted, stop=(stop,)))
-        assert finished(stopped).reason is FinishReason.STOP_STRING
-        assert finished(stopped).text == whole[: whole.index(stop)]
 
 
 def drafting(events: list[Event]) -> list[RoundFinished]:
@@ -213,32 +160,6 @@ def test_a_draft_that_is_accepted_whole_saves_the_bonus_row_where_none_is_wanted
     assert (TokenKind.BONUS in kinds) == bonus
     ready = next(event for event in events if isinstance(event, PromptReady))
     assert target.n_decoded == ready.n_prompt - 1 + len(line), "each token was decoded once"
-
-
-@pytest.mark.parametrize("bonus", [True, False])
-@pytest.mark.parametrize("verification", MODES)
-def test_a_draft_that_is_all_wrong_gives_one_token_a_round(
-    verification: Verification, bonus: bool
-) -> None:
-    sharp = replace(WARM, temperature=0.05)
-    target, stranger = (FakeBackend(LETTERS, seed=seed, sharpness=30.0) for seed in (0, 99))
-    session = make_session(judged(DRAFT, verification, bonus=bonus), target=target, draft=stranger)
-    events = run(session, request(sampling=sharp))
-    refuted = [told for told in drafting(events) if not told.n_accepted]
-    assert len(refuted) > 40
-    assert all(told.n_emitted == 1 and told.n_examined == 1 for told in refuted)
-
-
-def test_the_way_to_judge_can_change_in_the_middle_of_a_reply() -> None:
-    session = make_session(judged(DRAFT, "coupled"))
-    events: list[Event] = []
-    for event in session.generate(request(sampling=WARM), Cancellation()):
-        events.append(event)
-        if isinstance(event, RoundFinished):
-            mode = MODES[len(rounds(events)) % len(MODES)]
-            session.set_speculation(judged(DRAFT, mode, bonus=len(events) % 2 == 0))
-    assert len(finished(events).token_ids) == 60
-    assert finished(events).stats.n_accepted > 0
 
 
 class RoughSequence(FakeSequence):
@@ -311,32 +232,3 @@ def test_no_margin_is_told_where_none_is_compared() -> None:
     told = [t.margin for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
     assert set(told) == {None}
     assert finished(events).stats.n_near_ties == 0
-
-
-def no_neighbours(history: Sequence[int], /) -> NDArray[np.bool_]:
-    """A toy automaton: of every three letters, the one that the last is of may not follow."""
-    tokens = np.arange(LETTERS.n_tokens)
-    return (tokens % 3 != history[-1] % 3) & (tokens < LETTERS.n_plain)
-
-
-@pytest.mark.parametrize("verification", MODES)
-@pytest.mark.parametrize("settings", [COPYING, DRAFT])
-def test_a_mask_binds_every_reply_whoever_drafts(
-    monkeypatch: pytest.MonkeyPatch, settings: SpeculationSettings, verification: Verification
-) -> None:
-    def masked_sampler(settings: SamplingSettings, seed: int, *, mask: object = None) -> Sampler:
-        return Sampler(settings, seed, mask=no_neighbours)
-
-    monkeypatch.setattr("engine.generation.loop.Sampler", masked_sampler)
-    for sampling in (GREEDY, WARM, PENALISED):
-        wanted = request("aaabbbccc", sampling=sampling)
-        masked = finished(run(make_session(OFF), wanted))
-        reply = finished(run(make_session(judged(settings, verification)), wanted))
-        tokens = reply.token_ids
-        assert len(tokens) == 60
-        assert all(no_neighbours((one,))[next_] for one, next_ in pairwise(tokens))
-        assert reply.stats.n_drafted > 0
-        if verification == "coupled" or sampling is GREEDY:
-            assert tokens == masked.token_ids
-        if settings is not COPYING:
-            assert reply.stats.n_accepted > 0

@@ -1,15 +1,18 @@
 """Reasoning models: their markers, their budget, and what of a turn the next prompt reuses."""
 
+from dataclasses import replace
+
 import pytest
 
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
-from engine.events import Event, Finished, PromptReady, Thinking, TokensCommitted
+from engine.configuration import SamplingSettings
+from engine.events import Event, Finished, Thinking, TokensCommitted
 from engine.generation.session import Session
 from engine.generation.thinking import has_loop
 from engine.model.chat_template import ChatTemplate
 from engine.model.reasoning import Reasoning, Thought, answer_of
-from engine.requests import Cancellation, GenerationRequest, Message
+from engine.requests import GenerationRequest, Message
 from engine.testing import FakeBackend
+from tests.support.sessions import as_message, finished, make_session, ready, run
 
 STRIPS = (
     "{% for m in messages %}<{{ m.role }}>"
@@ -25,19 +28,17 @@ FIELD = (
     "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content and loop.last %}"
     "<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}\n{% endfor %}<assistant>"
 )
-OFF = SpeculationSettings(predictor=PredictorName.OFF)
 ASKED = GenerationRequest((Message("user", "why"),), seed=1, owner="chat:1")
 
 
 def session(template: str = STRIPS, **kinds: bool) -> Session:
     backend = FakeBackend(n_ctx=2000, seed=1, **kinds)  # type: ignore[arg-type]
-    return Session(backend, ChatTemplate(template, bos="<bos>", eos="<end>"), OFF)
+    return make_session(target=backend, template=template)
 
 
 def made(one: Session, request: GenerationRequest) -> tuple[Finished, list[Event]]:
-    events = list(one.generate(request, Cancellation()))
-    assert isinstance(events[-1], Finished)
-    return events[-1], events
+    events = run(one, request)
+    return finished(events), events
 
 
 def asked(budget: int = 0, thinking: str = "auto", max_tokens: int = 60) -> GenerationRequest:
@@ -102,43 +103,43 @@ def test_markers_are_found_in_the_template_or_as_single_tokens() -> None:
 
 
 def test_the_text_begins_with_the_marker_that_the_template_wrote() -> None:
-    finished, events = made(session(), asked(max_tokens=8))
-    assert finished.text.startswith("<think>\n")
+    reply, events = made(session(), asked(max_tokens=8))
+    assert reply.text.startswith("<think>\n")
     shown = "".join(event.text for event in events if isinstance(event, TokensCommitted))
-    assert shown == finished.text
-    assert len(finished.token_ids) <= 8, "the marker is none of the reply's own tokens"
+    assert shown == reply.text
+    assert len(reply.token_ids) <= 8, "the marker is none of the reply's own tokens"
 
 
 @pytest.mark.parametrize("budget", [1, 5, 17])
 def test_a_budget_closes_the_thinking_and_the_answer_goes_on(budget: int) -> None:
-    finished, events = made(session(), asked(budget))
-    thought = Thought.of(finished.text)
+    reply, events = made(session(), asked(budget))
+    thought = Thought.of(reply.text)
     assert thought is not None
     assert thought.is_over
     told = [event for event in events if isinstance(event, Thinking)]
     assert told[-1].note is not None
     assert f"{budget} tokens" in told[-1].note
     assert told[-2].n_tokens == budget if budget > 1 else True
-    assert len(finished.token_ids) > budget
-    assert finished.stats.n_thinking == told[-1].n_tokens
+    assert len(reply.token_ids) > budget
+    assert reply.stats.n_thinking == told[-1].n_tokens
 
 
 @pytest.mark.parametrize(("budget", "most"), [(8, 8), (8, 9), (5, 15), (5, 16), (5, 17)])
 def test_the_end_of_the_thinking_is_no_reason_to_say_more_than_was_asked_for(
     budget: int, most: int
 ) -> None:
-    finished, _ = made(session(), asked(budget, max_tokens=most))
-    assert len(finished.token_ids) <= most
+    reply, _ = made(session(), asked(budget, max_tokens=most))
+    assert len(reply.token_ids) <= most
 
 
 def test_the_tokens_behind_a_closed_thinking_are_those_of_the_same_line_read_anew() -> None:
-    finished, _ = made(session(), asked(5, max_tokens=40))
-    closed = finished.text[: finished.text.index("</think>") + len("</think>\n\n")]
-    rest = finished.text.removeprefix(closed)
+    reply, _ = made(session(), asked(5, max_tokens=40))
+    closed = reply.text[: reply.text.index("</think>") + len("</think>\n\n")]
+    rest = reply.text.removeprefix(closed)
     again = GenerationRequest(
         ASKED.messages, seed=1, continues_text=closed, max_tokens=len(rest.encode()) or 1
     )
-    assert made(session(), again)[0].text[: len(finished.text)] == finished.text
+    assert made(session(), again)[0].text[: len(reply.text)] == reply.text
 
 
 def test_thinking_is_off_by_the_templates_switch_or_by_an_empty_block() -> None:
@@ -155,20 +156,13 @@ def test_the_ids_of_an_answer_are_kept_where_the_thinking_before_it_is_stripped(
         one = session(template)
         first, _ = made(one, asked(5, max_tokens=30))
         text = first.text if template == STRIPS else f"<think>so</think>{first.text}"
-        ids = first.token_ids
         turns = (
             *ASKED.messages,
-            Message("assistant", text, ids, first.vocabulary_id),
+            replace(as_message(first), content=text),
             Message("user", "and"),
         )
-        ready = [
-            event
-            for event in one.generate(
-                GenerationRequest(turns, seed=1, max_tokens=1), Cancellation()
-            )
-            if isinstance(event, PromptReady)
-        ]
-        assert ready[0].note is None
+        _, events = made(one, GenerationRequest(turns, seed=1, max_tokens=1))
+        assert ready(events).note is None
 
 
 def test_a_loop_is_a_stretch_that_comes_again_and_again() -> None:

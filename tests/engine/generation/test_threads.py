@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.generation.cpu_load import SAMPLE_S, ProcessorLoad, threads_beside, wanted_cores
+from engine.generation.cpu_load import SAMPLE_S, ProcessorLoad, wanted_cores
 from engine.generation.session import Session
-from engine.generation.threads import LONG_BATCH, MAX_WAIT_S, Threads
+from engine.generation.threads import MAX_WAIT_S, Threads
 from engine.memory.hardware import usable_cores
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
@@ -83,19 +83,6 @@ def test_a_reply_beside_busy_processes_is_as_fast_as_with_one_thread(
     assert machine.now <= n_tokens * TWO_CORES[n_busy][1] / 0.99
 
 
-@pytest.mark.parametrize("n_busy", [1, 2, 4])
-def test_fewer_threads_compute_as_soon_as_a_process_is_seen(n_busy: int) -> None:
-    machine = two_cores()
-    threads = threads_on(machine)
-    threads.begin()
-    machine.run(threads, 1.0)
-    machine.n_busy = n_busy
-    machine.run(threads, 2.0)
-    assert machine.steps.count(1) > 0
-    slow = [n for n in machine.steps[round(1.0 / TWO_CORES[0][2]) + 1 :] if n == 2]
-    assert len(slow) <= 1, "only the step in which the process came"
-
-
 def test_all_threads_come_back_when_the_machine_is_free_again() -> None:
     machine = two_cores(n_busy=1)
     threads = threads_on(machine)
@@ -123,14 +110,6 @@ def test_a_load_that_comes_and_goes_brings_threads_back_less_and_less_often() ->
     assert threads.n_decode == 2
 
 
-def test_where_an_instant_cannot_be_seen_the_first_steps_show_the_load() -> None:
-    machine = two_cores(n_busy=1, is_blind=True)
-    threads = threads_on(machine)
-    threads.begin()
-    machine.run(threads, 5.0)
-    assert machine.steps.count(2) == 1
-
-
 def test_many_cores_yield_as_many_as_others_take() -> None:
     machine = Machine(16, lambda n_busy, n: 0.1 / n * (1.0 if n + n_busy <= 16 else 2.5))
     threads = threads_on(machine, 16)
@@ -141,16 +120,6 @@ def test_many_cores_yield_as_many_as_others_take() -> None:
         assert threads.n_decode == n_threads
 
 
-def test_an_idle_machine_keeps_all_threads_and_reports_nothing() -> None:
-    machine = two_cores()
-    threads = threads_on(machine)
-    threads.begin()
-    for _ in range(500):
-        machine.now += TWO_CORES[0][2]
-        assert threads.follow() is None
-    assert threads.n_decode == 2
-
-
 @pytest.mark.parametrize("follows", [(False, True), (False, False)])
 def test_a_number_that_the_user_chose_stays(follows: tuple[bool, bool]) -> None:
     machine = two_cores(n_busy=1)
@@ -158,34 +127,6 @@ def test_a_number_that_the_user_chose_stays(follows: tuple[bool, bool]) -> None:
     threads.begin()
     machine.run(threads, 3.0)
     assert threads.n_decode == 2
-
-
-def test_a_change_is_reported_once() -> None:
-    machine = two_cores(n_busy=1)
-    threads = threads_on(machine)
-    threads.begin()
-    changed = threads.follow()
-    assert changed is not None
-    assert (changed.n_decode, changed.n_prefill) == (1, 1)
-    assert threads.follow() is None
-
-
-def test_long_batches_of_a_prompt_have_a_number_of_their_own() -> None:
-    machine = Machine(8, lambda _, n: 1 / n)
-    backend = FakeBackend(n_threads=4)
-    backend.n_threads = (4, 8)
-    threads = Threads((backend,), load=machine, clock=lambda: machine.now)
-    threads.begin()
-    set_to = []
-    for use in (
-        lambda: threads.use_for_prompt(LONG_BATCH),
-        lambda: threads.use_for_prompt(LONG_BATCH - 1),
-        lambda: threads.use_for_prompt(LONG_BATCH),
-        threads.use_for_steps,
-    ):
-        use()
-        set_to.append(backend.n_threads_set)
-    assert set_to == [8, 4, 8, 4]
 
 
 @pytest.mark.parametrize("seed", [None, 7])
@@ -199,22 +140,6 @@ def test_every_reply_of_a_session_follows_the_load(seed: int | None) -> None:
         request = GenerationRequest(raw_prompt="abc", max_tokens=2, seed=seed)
         for _ in session.generate(request, Cancellation()):
             assert backend.n_threads_set == n_threads
-
-
-@pytest.mark.parametrize(
-    ("free", "n_cores", "n_threads"),
-    [(None, 2, 2), (2.0, 2, 2), (1.0, 2, 1), (-7.0, 2, 1), (13.0, 8, 8), (1.0, 8, 1)],
-)
-def test_there_are_as_many_threads_as_others_leave_cores(
-    free: float | None, n_cores: int, n_threads: int
-) -> None:
-    assert threads_beside(free, n_cores) == n_threads
-
-
-def test_others_that_had_to_wait_want_more_than_they_got() -> None:
-    assert 16 - wanted_cores(3.2, 12.8, 16, 16) == pytest.approx(12)
-    assert 2 - wanted_cores(2 / 3, 4 / 3, 2, 2) == pytest.approx(1)
-    assert wanted_cores(3.0, 0.5, 8, 16) == 3.0, "a processor with idle cores made nobody wait"
 
 
 def test_load_is_what_others_used_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from engine.process.protocol import ForgetOwner, ManageCache, Prefetch
 from engine.requests import Message
 from engine.testing import FakeBackend
 from tests.engine.cache.made_up import make_cache
-from tests.engine.generation.test_session import make_session
 from tests.support.fakes_client import CONFIGURATION, loaded
+from tests.support.sessions import make_session
 from tests.support.waiting import PATIENCE_S
 
 OFF = CacheSettings(warm_bytes=0, cold_bytes=0)

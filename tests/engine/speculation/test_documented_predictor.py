@@ -10,7 +10,7 @@ from engine.configuration import ControllerName, PredictorName, SpeculationSetti
 from engine.speculation.predictors.base import Predictor
 from engine.testing import FakeBackend, FakeVocabulary
 from tests.contracts.predictor import PredictorContract
-from tests.engine.generation.test_session import OFF, finished, make_session, request, rounds, run
+from tests.support.sessions import OFF, finished, make_session, request, rounds, run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "predictors.md"
 TEXT = DOCUMENT.read_text()
@@ -56,8 +56,7 @@ def test_the_two_functions_run_and_draft(capsys: pytest.CaptureFixture[str]) -> 
     exec(compile(source[1], "two_functions.py", "exec"), names)
     assert names["tokens"] == tuple(range(8, 58))
     shown = capsys.readouterr().out
-    assert "50 in " in shown
-    assert " 0 refuted (100% right)" in shown
+    assert " 0 refuted" in shown
 
 
 def test_the_asynchronous_functions_run_and_tell(capsys: pytest.CaptureFixture[str]) -> None:

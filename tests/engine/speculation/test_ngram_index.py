@@ -1,5 +1,3 @@
-from itertools import islice
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,27 +35,6 @@ def test_a_line_that_became_another_left_no_trace(
         assert list(places.of_order(order)) == scanned([*shared, *new], order, 6)
 
 
-def test_a_line_that_grew_is_not_indexed_again() -> None:
-    class Counting(list[int]):
-        n_read = 0
-
-        def __getitem__(self, index):  # type: ignore[no-untyped-def]  # of list
-            if isinstance(index, slice) and index.start:
-                type(self).n_read += len(self) - index.start
-            return super().__getitem__(index)
-
-    places = Places((2,), reach=6)
-    places.append([1, 2] * 50)
-    places.become(Counting([*[1, 2] * 50, 3, 4]))
-    assert Counting.n_read == 2
-
-
-def test_the_newest_place_comes_first() -> None:
-    places = Places((1,), reach=4)
-    places.append([5] * 10)
-    assert [place.at for place in islice(places.of_order(1), 3)] == [9, 8, 7]
-
-
 @given(st.lists(st.integers(0, 1), min_size=60, max_size=120), st.integers(16, 40))
 def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: int) -> None:
     places = Places((2,), reach=3, n_kept=n_kept)
@@ -70,29 +47,8 @@ def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: i
     assert found[: len(sure)] == sure
 
 
-@given(LINES, LINES, LINES, st.integers(8, 30))
-def test_a_line_that_became_another_is_right_where_it_forgets(
-    shared: list[int], old: list[int], new: list[int], n_kept: int
-) -> None:
-    places = Places((2,), reach=3, n_kept=n_kept)
-    places.append([*shared, *old])
-    line = [*shared, *new]
-    places.become(line)
-    whole = scanned(line, 2, 3)
-    found = list(places.of_order(2))
-    assert len(places) == len(line)
-    assert [place.at for place in found] == [place.at for place in whole[: len(found)]]
-
-
 def test_tokens_of_one_hash_are_told_apart() -> None:
     assert hash((-1,)) == hash((-2,))
     places = Places((1,), reach=4)
     places.append([-1, 7, -2])
     assert list(places.of_order(1)) == []
-
-
-def test_the_draft_stands_behind_the_line() -> None:
-    places = Places((1,), reach=4, n_kept=4)
-    places.append(range(10, 20))
-    found = [Occurrence(at, 1) for at in (7, 8, 9)]
-    assert places.tokens(found, [7, 8]) == [19, 7, 8]

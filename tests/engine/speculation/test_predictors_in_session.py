@@ -7,7 +7,7 @@ import pytest
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import RoundFinished, TokenKind, TokensCommitted
 from engine.testing import FakeBackend, FakeVocabulary
-from tests.engine.generation.test_session import (
+from tests.support.sessions import (
     LETTERS,
     OFF,
     WARM,
@@ -41,27 +41,12 @@ def repetitive() -> FakeBackend:
 
 
 @pytest.mark.parametrize("predictor", READERS)
-@pytest.mark.parametrize("n_draft", [1, 3, 8])
-def test_the_text_is_the_plain_one(predictor: PredictorName, n_draft: int) -> None:
-    for seed in range(3):
-        wanted = replace(request("abcabd"), sampling=WARM, seed=seed, max_tokens=80)
-        plain = finished(run(make_session(OFF, target=repetitive()), wanted))
-        session = make_session(reading(predictor, n_draft), target=repetitive())
-        assert finished(run(session, wanted)).token_ids == plain.token_ids
-
-
-@pytest.mark.parametrize("predictor", READERS)
 def test_text_that_repeats_takes_fewer_rounds(predictor: PredictorName) -> None:
     target = repetitive()
     events = run(make_session(reading(predictor), target=target), request("abab", max_tokens=80))
     rounds = [event for event in events if isinstance(event, RoundFinished)]
     assert len(rounds) < 60
     assert {each.source for each in rounds} - {None} <= SOURCES[predictor]
-
-
-@pytest.mark.parametrize("predictor", READERS)
-def test_it_can_be_switched_on(predictor: PredictorName) -> None:
-    assert predictor.value in make_session(OFF).predictors
 
 
 def test_behind_silent_readers_the_draft_model_drafts_and_the_text_stays() -> None:

@@ -35,10 +35,6 @@ def test_the_most_frequent_continuation_is_proposed_not_the_newest() -> None:
     assert tokens(line, 1) == [10]
 
 
-def test_of_continuations_said_as_often_the_newest_is_proposed() -> None:
-    assert tokens([9, 1, 2, 10, 8, 1, 2, 20, 6, 1, 2], 1) == [20]
-
-
 def test_one_place_that_agrees_far_outweighs_a_divided_crowd() -> None:
     far = [3, 4, 5, 6, 1, 2]
     line = [*far, 10, 9, 1, 2, 20, 8, 1, 2, 30, 7, 1, 2, 20, 0, *far]
@@ -62,10 +58,6 @@ def test_the_draft_ends_where_it_is_no_longer_likely_enough() -> None:
 
 def test_a_loop_is_continued_beyond_the_end_of_the_line() -> None:
     assert tokens([1, 2, 3, 1, 2, 3, 1, 2, 3], 7) == [1, 2, 3, 1, 2, 3, 1]
-
-
-def test_one_common_token_is_not_enough_to_propose() -> None:
-    assert tokens([1, 5, 6, 2, 1], 3) == []
 
 
 @given(

@@ -1,6 +1,5 @@
 """The drawn text is the target's: by equality, and by enumerating the law."""
 
-from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -56,44 +55,6 @@ def test_all_none_and_no_draft_are_counted_apart() -> None:
     assert (nothing.n_accepted, nothing.n_examined) == (0, 1)
     plain = verify_draft((), ROWS[:1], sampler, [0])
     assert (plain.n_accepted, plain.n_examined, plain.next_token) == (0, 0, own[0])
-
-
-@pytest.mark.slow
-def test_the_drawn_law_is_the_target_s_with_any_draft_law() -> None:
-    """Over many seeds the pair of tokens follows p1·p2, though a skewed law drafts the first."""
-    settings = SamplingSettings(temperature=1.0)
-    n = 20_000
-    pairs: Counter[tuple[int, int]] = Counter()
-    second_rows = RNG.normal(size=(N_VOCAB, N_VOCAB)).astype(np.float32)
-    skewed = np.array([3.0, 0.0, 0.0, -2.0], dtype=np.float32)
-    for seed in range(n):
-        sampler = Sampler(settings, seed)
-        drafted = sampler.sample(skewed, (), 1)
-        rows = np.stack([ROWS[0], second_rows[drafted]])
-        verdict = verify_draft((drafted,), rows, sampler, [0])
-        if verdict.n_accepted:
-            pairs[drafted, verdict.next_token] += 1
-        else:
-            first = verdict.next_token
-            pairs[first, sampler.sample(second_rows[first], (), 2)] += 1
-    first_law = np.exp(ROWS[0]) / np.exp(ROWS[0]).sum()
-    second_law = np.exp(second_rows) / np.exp(second_rows).sum(axis=1, keepdims=True)
-    expected = first_law[:, None] * second_law * n
-    found = np.array([[pairs[a, b] for b in range(N_VOCAB)] for a in range(N_VOCAB)])
-    chi_square = float(((found - expected) ** 2 / expected).sum())
-    assert chi_square < 37.7, "p < 0.001 at 15 degrees of freedom"
-
-
-def test_sharing_noise_accepts_more_than_independent_draws() -> None:
-    settings = SamplingSettings(temperature=1.0)
-    target, draft = RNG.normal(size=(2, 50)).astype(np.float32)
-    draft = target + 0.5 * draft
-    shared = independent = 0
-    for seed in range(4000):
-        own = Sampler(settings, seed).sample(target, (), 0)
-        shared += own == Sampler(settings, seed).sample(draft, (), 0)
-        independent += own == Sampler(settings, seed + 10_000).sample(draft, (), 0)
-    assert shared > 3 * independent
 
 
 NEAR = np.array([1.0, 1.0 - 0.5 * NEAR_TIE, -2.0, -3.0], dtype=np.float32)
