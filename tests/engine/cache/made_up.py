@@ -1,6 +1,6 @@
 """A store on disk that lies in memory, states made of their own tokens, and clocks to set."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,7 +109,7 @@ def make_cache(
     cold_bytes: int = 10**6,
     min_tokens: int = 1,
     reserve_bytes: int = 0,
-    available: int = 10**9,
+    available: Callable[[], int] = lambda: 10**9,
     clock: Clock | None = None,
     in_background: bool = False,
 ) -> PrefixCache:
@@ -129,7 +129,7 @@ def make_cache(
         ),
         now=clock,
         monotonic=clock,
-        available=lambda: available,
+        available=available,
         in_background=in_background,
     )
 

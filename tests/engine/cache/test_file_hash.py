@@ -50,16 +50,6 @@ def test_a_file_is_read_once_also_after_a_restart(
     assert len(is_read) == 1
 
 
-def test_a_moved_file_is_not_read_again_where_its_times_stay(
-    model: Path, tmp_path: Path, is_read: list[int]
-) -> None:
-    hashes = FileHashes(tmp_path / "hashes.json")
-    link = tmp_path / "link.gguf"
-    link.symlink_to(model)
-    assert hashes.digest(model) == hashes.digest(link)
-    assert len(is_read) == 1
-
-
 def test_a_changed_file_of_equal_size_and_time_is_read_again(model: Path, tmp_path: Path) -> None:
     hashes = FileHashes(tmp_path / "hashes.json")
     os.utime(model, ns=(OLD_NS, OLD_NS))

@@ -1,7 +1,5 @@
 """The tiers over a disk in memory: what is put is found, whatever moved in between."""
 
-from dataclasses import replace
-
 import pytest
 
 from engine.errors import StateError
@@ -11,7 +9,6 @@ from tests.engine.cache.made_up import (
     n_kept,
     put,
     restored,
-    split_state,
     state_of,
     work,
 )
@@ -77,21 +74,6 @@ def test_what_memory_has_no_room_for_comes_back_from_disk():
     assert restored(cache, A) == 50
 
 
-def test_an_edge_split_after_it_was_written_becomes_two_files():
-    disk = MemoryDisk()
-    cache = make_cache(disk)
-    put(cache, A)
-    work(cache)
-    put(cache, B)
-    work(cache)
-    assert sorted((state.start, state.end) for state in disk.states()) == [
-        (0, 30),
-        (30, 50),
-        (30, 50),
-    ]
-    assert disk.log.index("delete 0-50") > disk.log.index("write 0-30")
-
-
 def test_a_split_of_what_is_only_on_disk_is_done_from_the_file():
     disk = MemoryDisk()
     first = make_cache(disk)
@@ -145,24 +127,6 @@ def test_what_no_tier_may_hold_is_not_kept():
     small = make_cache(None, warm_bytes=49 * 4)
     assert not put(small, A)
     assert n_kept(small, A) == 0
-
-
-def test_a_state_put_while_another_thread_changes_the_line_goes_where_it_belongs():
-    cache = make_cache()
-    put(cache, A)
-    split, waiting = split_state, [[*A[:25], 1, 2, 3], [*A[:28], 4, 5, 6]]
-    others = list(waiting)
-
-    def interrupted(state, at):
-        if waiting:
-            put(cache, waiting.pop())
-        return split(state, at)
-
-    cache._cache = replace(cache._cache, split_state=interrupted)
-    assert cache.put(B, 0, state_of(B), recompute_s=1.0)
-    assert cache.report().tiers[0].n_tokens == 50 + 20 + 3 + 3
-    for line in (A, B, *others):
-        assert restored(cache, line) == len(line)
 
 
 def test_the_background_writes_without_being_asked():

@@ -61,15 +61,6 @@ def test_every_line_ends_at_a_node_that_holds_its_last_value(all_lines):
         assert unpack(tree.line(found.nodes[-1])) == tuple(tokens)
 
 
-@given(lines, line, st.integers(0, 11))
-def test_a_match_below_a_node_goes_on_where_the_node_ends(all_lines, asked, cut):
-    tree = filled(all_lines)
-    whole = tree.match(pack(asked))
-    for node in whole.nodes[:-1]:
-        rest = tree.match(pack(asked[node.end :]), below=node)
-        assert rest.n_tokens == whole.n_tokens
-
-
 @given(lines, st.lists(st.integers(0, 11), max_size=5))
 def test_a_lock_protects_a_line_and_what_is_left_without_locks_is_nothing(all_lines, chosen):
     tree = filled(all_lines)
@@ -91,22 +82,6 @@ def test_a_lock_protects_a_line_and_what_is_left_without_locks_is_nothing(all_li
     assert (len(list(tree.nodes())), tree.n_tokens) == (0, 0)
 
 
-@given(lines, lines, st.integers(0, 11))
-def test_a_lock_outlives_splits_of_its_node(all_lines, later, index):
-    tree = filled(all_lines)
-    if index >= len(all_lines):
-        return
-    node = tree.match(pack(all_lines[index])).nodes[-1]
-    tree.lock(node)
-    for tokens in later:
-        tree.insert(pack(tokens), -1)
-    check(tree)
-    list(remove_unlocked(tree))
-    assert tree.match(pack(all_lines[index])).n_tokens == len(all_lines[index])
-    tree.unlock(node)
-    assert all(each.n_locks == 0 for each in tree.nodes())
-
-
 @given(lines, st.integers(0, 11))
 def test_taking_a_value_away_leaves_the_tree_as_if_it_was_never_there(all_lines, index):
     if index >= len(all_lines):
@@ -121,17 +96,6 @@ def test_taking_a_value_away_leaves_the_tree_as_if_it_was_never_there(all_lines,
     assert sorted(tree.line(each) for each in tree.nodes()) == sorted(
         never.line(each) for each in never.nodes()
     )
-
-
-def test_a_node_removed_under_a_lock_gives_the_lock_back():
-    tree = filled([[1, 2], [1, 2, 3, 4]])
-    node = tree.match(pack([1, 2, 3, 4])).nodes[-1]
-    tree.lock(node)
-    tree.remove(node)
-    tree.insert(pack([1, 7]), 5)
-    check(tree)
-    tree.unlock(node)
-    assert all(each.n_locks == 0 for each in tree.nodes())
 
 
 @pytest.mark.parametrize("tokens", [[], [0], [1, -1, 2**31 - 1, -(2**31)]])

@@ -1,28 +1,22 @@
-"""A chat that begins beside another takes over its common start only where that is worth it."""
+"""Which slot a chat goes on in, and what it takes over from another one."""
 
-from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import PromptReady
 from engine.generation.session import Session
-from engine.model.chat_template import ChatTemplate
-from engine.requests import Cancellation, GenerationRequest, Message
-from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
+from engine.requests import GenerationRequest, Message
+from engine.testing import FakeBackend
+from tests.support.sessions import LETTERS, make_session, ready, run
 
-LETTERS = FakeVocabulary(26, ord("a"))
 SYSTEM = "abcde" * 40
 
 
 def asked(session: Session, text: str, owner: str, system: str = "") -> PromptReady:
     messages = (*((Message("system", system),) if system else ()), Message("user", text))
-    request = GenerationRequest(messages, max_tokens=2, seed=1, owner=owner)
-    events = session.generate(request, Cancellation())
-    (ready,) = [event for event in events if isinstance(event, PromptReady)]
-    return ready
+    return ready(run(session, GenerationRequest(messages, max_tokens=2, seed=1, owner=owner)))
 
 
 def two_slots() -> tuple[Session, FakeBackend]:
     backend = FakeBackend(LETTERS, n_ctx=8000, n_sequences=2)
-    off = SpeculationSettings(predictor=PredictorName.OFF)
-    return Session(backend, ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>"), off), backend
+    return make_session(target=backend), backend
 
 
 def test_a_new_chat_copies_no_state_for_the_first_tokens_of_a_template() -> None:
@@ -44,3 +38,15 @@ def test_a_long_common_start_is_copied_from_the_other_slot() -> None:
     first = asked(session, "vwxyz", "chat:1", SYSTEM)
     second = asked(session, "zyx", "chat:2", SYSTEM)
     assert len(SYSTEM) < second.n_copied < first.n_prompt
+
+
+def test_an_edited_chat_stays_in_its_slot_and_the_slot_used_longest_ago_is_given_up() -> None:
+    session, _ = two_slots()
+    first, second, third = ("abcde" * 20, "fghij" * 20, "klmno" * 20)
+    asked(session, first, "chat:1")
+    asked(session, second, "chat:2")
+    asked(session, f"{first[:50]}xyz", "chat:1")
+    assert asked(session, second, "chat:2").n_reused > len(second)
+    asked(session, third, "chat:3")
+    assert asked(session, second, "chat:2").n_reused > len(second)
+    assert asked(session, first, "chat:1").n_reused < 50

@@ -1,8 +1,5 @@
 """States that cannot be cut: snapshots at the ends of turns."""
 
-import pytest
-
-from engine.errors import StateError
 from tests.engine.cache.made_up import MemoryDisk, make_cache, n_kept, put, restored, work
 from tests.support.clock import Clock
 
@@ -21,13 +18,6 @@ def test_the_latest_snapshot_that_a_line_passed_is_restored():
     assert restored(cache, LINE[:59]) == 40
     assert restored(cache, LINE[:39]) == 0
     assert n_kept(cache, LINE[:59]) == 40
-
-
-def test_a_snapshot_holds_its_line_from_the_first_token_on():
-    cache = make_cache(can_slice=False)
-    put(cache, LINE[:40])
-    with pytest.raises(StateError, match="save from token 0 on"):
-        cache.put(LINE[:60], 40, b"", recompute_s=1.0)
 
 
 def test_of_one_line_the_newest_few_snapshots_are_kept():
@@ -50,17 +40,6 @@ def test_a_snapshot_where_lines_part_is_kept_however_old():
         put(cache, LINE[:end])
     assert 20 in ends(cache)
     assert restored(cache, [*LINE[:20], 1, 2, 3]) == 20
-
-
-def test_a_snapshot_that_a_newer_one_makes_idle_leaves_memory_first():
-    clock = Clock()
-    cache = make_cache(can_slice=False, clock=clock, warm_bytes=130 * 4)
-    put(cache, LINE[:40], seconds=1000.0)
-    clock.at += 1
-    put(cache, LINE[:60])
-    clock.at += 1
-    put(cache, list(range(300, 350)))
-    assert ends(cache) == [50, 60]
 
 
 def test_a_snapshot_that_a_newer_one_makes_idle_leaves_the_disk_first():
