@@ -69,11 +69,9 @@ def test_an_adapter_changes_what_the_model_says(starter_path: Path, tmp_path: Pa
         assert np.abs(logits(backend) - plain).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("is_there", "reason"), [(True, "is no adapter of this model"), (False, "does not exist")]
-)
+@pytest.mark.parametrize("is_there", [True, False])
 def test_a_file_that_is_no_adapter_is_refused_by_name_and_leaves_no_memory_taken(
-    starter_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool, reason: str
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
     freed: list[str] = []
 
@@ -85,7 +83,7 @@ def test_a_file_that_is_no_adapter_is_refused_by_name_and_leaves_no_memory_taken
     counted("llama_model_free")
     adapter = starter_path if is_there else starter_path.with_name("none.gguf")
     with (
-        pytest.raises(ModelLoadError, match=reason),
+        pytest.raises(ModelLoadError, match=adapter.name),
         opened(starter_path, adapters=(Adapter(adapter),)),
     ):
         pass
@@ -143,7 +141,7 @@ def test_adapters_change_between_replies_with_their_scale(
         whole = logits(backend)
         backend.use_adapters([Adapter(adapter, 0.25)])
         quarter = logits(backend)
-        with pytest.raises(AdapterError, match=r"foreign\.gguf is no adapter of this model"):
+        with pytest.raises(AdapterError, match=r"foreign\.gguf"):
             backend.use_adapters([Adapter(foreign)])
         assert np.array_equal(logits(backend), quarter)
         backend.use_adapters(None)

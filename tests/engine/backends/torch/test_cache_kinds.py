@@ -14,8 +14,6 @@ pytest.importorskip("gguf")
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
 from engine.backends.torch.caches.base import held_bytes
-from engine.backends.torch.caches.blocks import BLOCK_FORMATS
-from engine.backends.torch.caches.kinds import FLOATS
 from engine.backends.torch.caches.tiered import Tier, TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
@@ -27,7 +25,7 @@ from engine.load import load_session, open_laboratory
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
-from engine.memory.torch_caches import KIVI, WHOLE_KINDS, kind_named, token_bytes
+from engine.memory.torch_caches import kind_named, token_bytes
 from engine.model.architecture import read_model
 from engine.model.chat_template import ChatTemplate
 from engine.quality.laboratory import LaboratoryFinished as Measured
@@ -39,7 +37,7 @@ from engine.requests import Cancellation, GenerationRequest
 from tests.engine.backends.torch_models import rows_of, settings
 from tests.support.filled_models import filled_model
 
-KINDS = (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "f16/q4_0")
+KINDS = ("q8_0", "kivi4", "paged", "means", "f16/q4_0")
 EXACT = ("paged", "tiered")
 """Kinds that hold what f16 holds."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
@@ -67,7 +65,7 @@ def test_drafts_leave_the_text_of_a_kind_as_it_is(
     drafting = settings(llama, n_ctx=512, kv_cache="q3")
     draft = TorchBackend(drafting, log, "draft", like=loaded)
     session = Session(backend, ChatTemplate(None), OFF, draft_backend=draft)
-    request = GenerationRequest(raw_prompt="a tree, a tea, a tree and a tea " * 4, max_tokens=120)
+    request = GenerationRequest(raw_prompt="a tree, a tea, a tree and a tea " * 2, max_tokens=60)
     replies = []
     for speculation in (OFF, DRAFT):
         session.set_speculation(speculation)
@@ -118,7 +116,7 @@ def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
     assert opened["f32"].compute_bytes == 0, "attention reads a view"
     assert opened["f16"].compute_bytes == 1024 * 2 * 2 * 32 * 4
     assert opened["f16"].backend.kv_bytes == 1024 * 2 * 2 * 2 * 32 * 2
-    with pytest.raises(ModelLoadError, match="no cache kind 'turbo'"):
+    with pytest.raises(ModelLoadError, match="turbo"):
         contexts.open(KVTypes("turbo", "turbo"), shape)
     opened["f16"].backend.close()
     assert rows_of(opened["q4_0"].backend, LINE).shape == (200, 259)
@@ -189,12 +187,13 @@ def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_pat
     plain = load_session(settings(llama, n_ctx=512, kv_cache="q4_0"))
     assert said(plain.session, ALIKE).token_ids == reply.token_ids
     plain.session.close()
-    with pytest.raises(ModelLoadError, match="cannot be written"):
+    with pytest.raises(ModelLoadError):
         load_session(settings(llama, kv_trace=tmp_path / "none" / "trace.jsonl"))
 
 
-@pytest.mark.parametrize("kind", ["f32", "q8_0", "paged"])
-@pytest.mark.parametrize("plan", ["auto", "7/40", "5"])
+@pytest.mark.parametrize(
+    ("kind", "plan"), [("f32", "auto"), ("f32", "7/40"), ("q8_0", "5"), ("paged", "7/40")]
+)
 def test_a_decode_plan_is_the_same_for_every_batch_and_tells_when_it_changes_the_text(
     loaded: TorchBackend, llama: Path, log: NativeLog, kind: str, plan: str
 ) -> None:
@@ -247,15 +246,15 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
 
 
 def test_what_torch_alone_has_is_refused_by_llama_cpp(llama: Path, tmp_path: Path) -> None:
-    changes = ({"decode_plan": "auto"}, {"kv_trace": tmp_path / "trace"}, {"compile": "on"})
+    changes = (
+        {"decode_plan": "auto"},
+        {"kv_trace": tmp_path / "trace"},
+        {"compile": "on"},
+        {"kv_cache": "kivi4"},
+    )
     for change in changes:
-        with pytest.raises(ModelLoadError, match="is the torch backend's"):
+        with pytest.raises(ModelLoadError, match="torch"):
             load_session(settings(llama, backend="llama.cpp", **change))
-
-
-def test_a_kind_of_torch_is_refused_by_llama_cpp(llama: Path) -> None:
-    with pytest.raises(ModelLoadError, match="kivi4 is one of the torch backend"):
-        load_session(settings(llama, backend="llama.cpp", kv_cache="kivi4"))
 
 
 @pytest.mark.model
@@ -272,12 +271,11 @@ def test_layers_of_a_real_model_lie_in_three_tiers_within_the_planned_share_and_
         other.prefill(LINE[start : start + 64])
     for token in LINE[192:196]:
         assert np.array_equal(one.decode(token).logits, other.decode(token).logits)
-        assert held_bytes(cache for caches in tiered._caches for cache in caches) <= planned
+        assert held_bytes(other.caches) <= planned
     other.crop(150)
     one.crop(150)
     assert np.array_equal(one.decode(7).logits, other.decode(7).logits)
-    [caches] = tiered._caches
-    assert {each.tier for each in caches if isinstance(each, TieredCache)} == {*Tier}
+    assert {each.tier for each in other.caches if isinstance(each, TieredCache)} == {*Tier}
     tiered.close()
     whole.close()
 
@@ -287,18 +285,7 @@ def test_a_kind_that_is_misspelled_is_refused_by_plan_and_load(
     llama: Path, log: NativeLog, kv_cache: str
 ) -> None:
     asked = settings(llama, kv_cache=kv_cache)
-    with pytest.raises(PresetError, match="has no cache kind"):
+    with pytest.raises(PresetError, match="no cache kind"):
         estimate(read_model(llama), asked, (Device("CPU", "cpu", 1 << 34, 1 << 34),))
-    with pytest.raises(ModelLoadError, match="has no cache kind"):
+    with pytest.raises(ModelLoadError, match="no cache kind"):
         TorchBackend(asked, log)
-
-
-def test_what_does_not_fit_is_refused_before_caches_are_made(
-    llama: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("nothing may be allocated")
-
-    monkeypatch.setattr(TorchBackend, "_make_caches", never)
-    with pytest.raises(ModelLoadError, match="what fits is a context of"):
-        TorchBackend(settings(llama, n_ctx=1 << 36), log)

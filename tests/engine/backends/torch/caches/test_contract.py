@@ -83,9 +83,3 @@ class TestDecoupled(KVCacheContract):
         return lambda: WindowedCache(
             "decoupled", SHAPE, ROOM, codecs, n_exact=ROOM.n_exact, n_back=ROOM.n_back
         )
-
-
-def test_mypy_knows_every_cache_as_one() -> None:
-    caches: list[KVCache] = [one_cache(name) for name in ("f16", "q8_0", "paged", "tiered")]
-    assert all(each.length == 0 for each in caches)
-    assert LayerShape(1, 2, 3).window is None

@@ -68,16 +68,6 @@ def test_budgets_are_kept_while_layers_are_computed(manager: TierManager) -> Non
     assert Tier.DISK in tiers_of(manager)
 
 
-def test_the_layer_whose_turn_comes_last_leaves_first(tmp_path: Path) -> None:
-    manager = TierManager(
-        [make] * 4, tmp_path, device_bytes=2 * LAYER_BYTES, host_bytes=4 * LAYER_BYTES
-    )
-    manager.caches[0].update(*rows(0, 3))
-    manager.caches[1].update(*rows(1, 3))
-    manager.caches[2].update(*rows(2, 3))
-    assert tiers_of(manager)[1] is Tier.HOST
-
-
 def test_the_next_layer_is_read_ahead(manager: TierManager) -> None:
     for layer, cache in enumerate(manager.caches):
         cache.update(*rows(layer, 60))
