@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.configuration import Configuration
 from engine.errors import WorkerError
-from engine.events import Event, Failed, Finished, Loaded, TokensCommitted, WorkerStopped
+from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.blocking_client import (
     BlockingClient,
     EngineStoppedError,
@@ -76,26 +76,11 @@ def test_an_engine_that_is_silent_beyond_the_limit_is_given_up() -> None:
         BlockingClient(Loading([]), limit_s=0.01).load(CONFIGURATION)
 
 
-def test_a_reply_ends_with_its_end() -> None:
-    engine = BlockingClient(ScriptedClient())
-    engine.load(CONFIGURATION)
-    events = [*engine.reply(REQUEST)]
-    assert isinstance(events[-1], Finished)
-    assert any(isinstance(event, TokensCommitted) for event in events)
-
-
 def test_a_reply_whose_reader_was_interrupted_goes_on_without_a_gap() -> None:
     whole = [*_ready(ScriptedClient()).reply(REQUEST)]
     engine = _ready(ScriptedClient())
     first = next(iter(engine.reply(REQUEST)))
     assert [first, *engine.rest_of_reply()] == whole
-
-
-def test_settings_are_switched_before_the_reply() -> None:
-    client = ScriptedClient()
-    settings = SpeculationSettings(predictor=PredictorName.LOOKUP)
-    assert [*_ready(client).reply(REQUEST, settings)]
-    assert client.settings == [settings]
 
 
 def test_a_refused_request_leaves_the_engine_for_the_next() -> None:

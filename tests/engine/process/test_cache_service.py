@@ -30,7 +30,7 @@ from engine.events import (
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
 from tests.engine.cache.making import payload_of, state_of
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.model
 TEXT = " ".join(f"Item {n} costs {n * 7 % 13} coins." for n in range(12))
@@ -169,7 +169,8 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
         """
     )
     subprocess.run([sys.executable, "-c", script], timeout=PATIENCE_S, check=False)
-    time.sleep(2.0)  # the worker has five seconds to write
+    with SnapshotStore(tmp_path / "states") as store:
+        wait_until(store.states, "the worker wrote")
 
     again, _ = answer(start(), ASKED)
 

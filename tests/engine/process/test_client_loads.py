@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 import engine.process.client
-from engine.background import ThreadFault
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import FALLBACK_NOTE, WorkerClient
@@ -134,13 +133,6 @@ def test_nothing_that_the_engine_before_said_comes_behind_a_load(
     assert isinstance(events[0], Loaded)
     assert events[0].configuration == model("second")
     assert journal(tmp_path, "Close"), "the first was not asked to end"
-
-
-def test_a_load_right_behind_another_takes_its_place(client: WorkerClient) -> None:
-    client.load(model("never"))
-    client.load(model("second"))
-
-    assert [type(event) for event in events_up_to(client, Loaded)] == [Loaded]
 
 
 def test_of_many_loads_while_the_engine_before_writes_down_only_the_last_is_begun(
@@ -318,20 +310,6 @@ def test_time_in_which_the_front_end_stood_still_itself_is_nobodys_silence(
     wait_until(lambda: journal(tmp_path, "Prefetch"))
     assert client.poll() == []
     client.close()
-
-
-def test_a_fault_of_the_clients_own_thread_is_told_and_the_next_load_goes_on(
-    client: WorkerClient, monkeypatch: pytest.MonkeyPatch, thread_faults: list[ThreadFault]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(WorkerClient, "_as_set", lambda *_: {}["no such answer"])
-        client.load(model("first"))
-        stopped = events_up_to(client, WorkerStopped)[-1]
-    assert isinstance(stopped, WorkerStopped)
-    assert thread_faults[0].reference in stopped.message
-    assert not client.is_busy
-    client.load(model("second"))
-    assert isinstance(events_up_to(client, Loaded)[-1], Loaded)
 
 
 @pytest.mark.parametrize("has_temporary", [True, False], ids=["temporary file", "nowhere"])

@@ -1,85 +1,81 @@
-"""The worker's own part: what it does with what a session tells."""
+"""A worker over a fake model: its answers reach the front end, also where a reply fails."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from engine.backends.base import Logits
-from engine.configuration import PredictorName, SpeculationSettings
-from engine.errors import AdapterError, DecodeError
+from engine.configuration import Configuration
 from engine.events import Event, Failed, TokensCommitted, TokensCounted
-from engine.generation.session import Session
-from engine.model.chat_template import ChatTemplate
-from engine.process.protocol import CountTokens, Generate
-from engine.process.worker import Worker
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.testing import TEMPLATE, FakeBackend
 from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+FAILING_WORKER = f"""
+import sys
+from multiprocessing.connection import Connection
+
+sys.path.insert(0, {str(ROOT)!r})
+from engine import load
+from engine.errors import DecodeError
+from engine.process import worker
+from engine.testing import FakeBackend
+from tests.support.fakes_client import loaded
+from tests.support.sessions import make_session
 
 
 class Failing(FakeBackend):
-    """A dozen passes succeed."""
-
-    def logits_behind(self, tokens: Sequence[int]) -> Logits:
+    def logits_behind(self, tokens):
         if self.n_decodes > 12:
             raise DecodeError("llama_decode gave -3")
         return super().logits_behind(tokens)
 
 
-class Pipe:
-    def __init__(self) -> None:
-        self.sent: list[Event] = []
-
-    def send(self, events: tuple[Event, ...]) -> None:
-        self.sent.extend(events)
+def load_session(configuration, *_):
+    backend = Failing(sharpness=2.0)
+    return load.LoadedSession(make_session(target=backend), loaded(configuration), backend)
 
 
-def test_what_was_committed_before_a_failure_reaches_the_front_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("engine.process.worker.SEND_EVERY_S", 3600.0)
-    pipe = Pipe()
-    worker = Worker(pipe)  # type: ignore[arg-type]
-    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
-    off = SpeculationSettings(predictor=PredictorName.OFF)
-    worker._session = Session(Failing(sharpness=2.0), template, off)
-    asked = GenerationRequest((Message("user", "abc"),), max_tokens=60, seed=1)
-    worker._take(Generate(asked))
-
-    worker._do(worker._tasks.get())
-    while worker._replies:
-        worker._go_on()
-
-    assert sum(isinstance(event, TokensCommitted) for event in pipe.sent) == 11
-    [failed] = (event for event in pipe.sent if isinstance(event, Failed))
-    assert "llama_decode gave -3" in failed.message
+load.load_session = load_session
+worker.SEND_EVERY_S = 3600.0
+worker.Worker(Connection(int(sys.argv[1]))).run()
+"""
 
 
-def test_a_text_is_counted_as_a_prompt_would_hold_it_and_each_question_is_answered() -> None:
-    pipe = Pipe()
-    worker = Worker(pipe)  # type: ignore[arg-type]
-    worker._count(CountTokens(1, "abc"))
-    assert pipe.sent == [TokensCounted(1, None)]
-    pipe.sent.clear()
-    backend = FakeBackend()
-    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
-    worker._session = Session(backend, template, SpeculationSettings())
-    worker._take(CountTokens(7, "abc<end>"))
-    wait_until(lambda: pipe.sent)
-    n_tokens = len(backend.vocabulary.tokenize("abc<end>", add_special=False, parse_special=True))
-    assert pipe.sent == [TokensCounted(7, n_tokens)]
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[WorkerClient]:
+    script = tmp_path / "worker.py"
+    script.write_text(FAILING_WORKER)
+    client = WorkerClient(log_path=tmp_path / "log", command=(sys.executable, str(script)))
+    client.load(Configuration(Path("fake.gguf"), n_ctx=256))
+    yield client
+    client.close()
 
 
-def test_of_a_reply_that_is_refused_nothing_stays() -> None:
-    class Refusing:
-        def begin(self, *_: object) -> None:
-            raise AdapterError("adapters are the server's")
+def events_up_to(client: WorkerClient, kind: type[Event]) -> list[Event]:
+    events: list[Event] = []
 
-    pipe = Pipe()
-    worker = Worker(pipe)  # type: ignore[arg-type]
-    for session in (None, Refusing()):
-        worker._session = session  # type: ignore[assignment]
-        worker._take(Generate(GenerationRequest(), 3))
-        worker._try(worker._tasks.get())
-    assert worker._cancellations == []
-    assert len(pipe.sent) == 2
+    def has_come() -> bool:
+        events.extend(client.poll(0.05))
+        return any(isinstance(event, kind) for event in events)
+
+    wait_until(has_come)
+    return events
+
+
+def test_what_was_committed_before_a_failure_reaches_the_front_end(client: WorkerClient) -> None:
+    wait_until(lambda: client.is_alive and not client.is_busy)
+    client.generate(GenerationRequest((Message("user", "abc"),), max_tokens=60, seed=1))
+    events = events_up_to(client, Failed)
+    assert sum(isinstance(event, TokensCommitted) for event in events) == 11
+    [failed] = (event for event in events if isinstance(event, Failed))
+    assert "-3" in failed.message
+
+
+def test_a_text_is_counted_as_a_prompt_would_hold_it(client: WorkerClient) -> None:
+    wait_until(lambda: client.is_alive and not client.is_busy)
+    client.count_tokens(7, "abc<end>")
+    [counted] = (e for e in events_up_to(client, TokensCounted) if isinstance(e, TokensCounted))
+    assert counted == TokensCounted(7, 4)

@@ -2,7 +2,6 @@
 
 import random
 import re
-from functools import partial
 
 import pytest
 
@@ -104,12 +103,6 @@ def test_hopeless_guesses_hardly_cost_anything(curve: Curve, source: simulator.S
         assert played.speed >= 0.97
 
 
-def test_it_drafts_long_where_guesses_are_right_and_batches_cheap() -> None:
-    make = partial(World, GPU, steady(0.95))
-    assert max(play_auto(make(seed=1), 400).lengths) == 16
-    assert play_auto(make(seed=1), 400).speed > 4
-
-
 DEAR = KnownCost(fixed=0.0, step=0.08, catch_up=0.01, silence=0.0)
 
 
@@ -154,13 +147,6 @@ def test_a_token_is_drafted_while_it_is_right_more_often_than_it_costs(
 ) -> None:
     steps = [0.6 * (k + 1) for k in range(16)]
     assert best_length(products(share), steps, rate=1.0, credit=99.0) == expected
-
-
-def test_no_more_is_risked_than_there_is_credit() -> None:
-    steps = [0.5 * (k + 1) for k in range(16)]
-    assert best_length(products(0.99), steps, rate=1.0, credit=2.6) == 5
-    assert best_length(products(0.99), steps, rate=1.0, credit=0.4) == 0
-    assert best_length(products(0.99), steps, rate=1.0, credit=0.6) == 1
 
 
 def test_the_worst_luck_costs_no_more_than_promised() -> None:

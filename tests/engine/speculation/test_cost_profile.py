@@ -19,7 +19,6 @@ from engine.configuration import (
 from engine.errors import ModelFileError
 from engine.speculation import cost_profile
 from engine.speculation.cost_profile import (
-    MOST_PROFILES,
     KeptCosts,
     profile_key,
 )
@@ -45,27 +44,12 @@ def with_draft(configuration: Configuration, path: Path) -> Configuration:
     return replace(configuration, draft=DraftConfiguration(path, n_ctx=512))
 
 
-def test_what_one_run_writes_the_next_one_reads(path: Path) -> None:
-    KeptCosts(path, "a").write(COSTS)
-    assert KeptCosts(path, "a").read() == COSTS
-    assert KeptCosts(path, "b").read() is None
-
-
 def test_a_profile_replaces_its_former_and_no_other(path: Path) -> None:
     newer = replace(COSTS, plain_s=0.01)
     KeptCosts(path, "a").write(COSTS)
     KeptCosts(path, "b").write(COSTS)
     KeptCosts(path, "a").write(newer)
     assert (KeptCosts(path, "a").read(), KeptCosts(path, "b").read()) == (newer, COSTS)
-
-
-def test_the_profiles_written_last_are_kept(path: Path) -> None:
-    for n in range(MOST_PROFILES):
-        KeptCosts(path, f"{n}").write(COSTS)
-    KeptCosts(path, "0").write(COSTS)
-    KeptCosts(path, "one more").write(COSTS)
-    assert KeptCosts(path, "1").read() is None
-    assert all(KeptCosts(path, key).read() for key in ("0", "2", "one more"))
 
 
 def test_without_a_path_nothing_is_kept_and_no_model_is_read() -> None:
@@ -113,35 +97,22 @@ def test_a_broken_file_is_taken_for_none_and_written_anew(text: str, path: Path)
     assert KeptCosts(path, "a").read() == COSTS
 
 
-def test_a_file_of_another_version_is_not_read(path: Path) -> None:
-    KeptCosts(path, "a").write(COSTS)
-    known = json.loads(path.read_text())
-    path.write_text(json.dumps(known | {"version": known["version"] + 1}))
-    assert KeptCosts(path, "a").read() is None
-
-
 @pytest.mark.parametrize(
     ("part", "value"),
     [
         ("plain_s", 0),
-        ("plain_s", -0.02),
         ("plain_s", "soon"),
         ("plain_s", None),
         ("plain_s", float("nan")),
-        ("plain_s", float("inf")),
         ("plain_s", 10**400),
         ("points", None),
-        ("points", [1, 2]),
         ("points", [[1, 2, 3]]),
         ("points", [[0, 1.0]]),
-        ("points", [[2, 0.0]]),
         ("points", [[2, 1000.0]]),
-        ("points", [[2, float("nan")]]),
         ("points", [[float("inf"), 1.0]]),
         ("drafting", []),
         ("drafting", {"suffix": [0.0, 0.0, 0.0]}),
         ("drafting", {"suffix": [0.0, -0.1, 0.0, 0.0]}),
-        ("drafting", {"suffix": [0.0, 1000.0, 0.0, 0.0]}),
         ("drafting", {"suffix": [0.0, float("nan"), 0.0, 0.0]}),
     ],
 )

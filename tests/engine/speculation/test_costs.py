@@ -3,13 +3,11 @@
 import pytest
 
 from engine.speculation.costs import (
-    CHANGED,
     CHECKED_AT,
     CostProfile,
     Costs,
     DraftCost,
     KnownCost,
-    PlainStep,
     RowCosts,
 )
 
@@ -26,12 +24,6 @@ def test_measured_numbers_of_rows_cost_what_was_measured() -> None:
     rows = measured({1: 0.010, 2: 0.016, 4: 0.028})
     assert rows.plain.seconds == pytest.approx(0.010)
     assert [rows.steps(n) for n in (1, 2, 4)] == pytest.approx([1.0, 1.6, 2.8])
-
-
-def test_between_measured_numbers_the_kinks_stay() -> None:
-    rows = measured({1: 1.0, 2: 2.6, 8: 3.2})
-    assert rows.steps(2) == pytest.approx(2.6)
-    assert rows.steps(5) == pytest.approx(2.9)
 
 
 def test_a_stalled_round_does_not_move_the_rows() -> None:
@@ -62,41 +54,6 @@ def test_what_switching_costs_is_no_speed_of_the_machine() -> None:
         rows.add(4, 0.028)
     assert rows.plain.seconds == pytest.approx(0.010)
     assert rows.steps(4) == pytest.approx(2.8)
-
-
-def plain_step(*seconds: float) -> PlainStep:
-    step = PlainStep()
-    for each in seconds:
-        step.add(each)
-    return step
-
-
-@pytest.mark.parametrize("slower", [1.5, 2.5, 20.0])
-def test_a_machine_that_becomes_slower_is_believed_from_the_second_step_on(slower: float) -> None:
-    step = plain_step(0.010, 0.010, 0.010)
-    for _ in range(20):
-        step.infer(0.010)
-    for _ in range(5):
-        step.add(slower * 0.010)
-    assert step.seconds == pytest.approx(slower * 0.010)
-
-
-def test_the_fixed_part_and_the_step_are_told_apart() -> None:
-    cost = DraftCost()
-    for n_drafted in (1, 3, 5, 2, 4):
-        cost.add(n_drafted, 1, 0.004 + 0.002 * n_drafted)
-    assert cost.step == pytest.approx(0.002)
-    assert cost.steps(8, 1) == pytest.approx(0.020)
-
-
-def test_one_stalled_draft_alone_makes_no_source_dear() -> None:
-    cost = DraftCost()
-    cost.add(3, 32, 5.0)
-    assert not cost.is_known
-    assert cost.known() is None
-    cost.add(3, 1, 0.003)
-    assert cost.is_known
-    assert cost.steps(4, 1) == pytest.approx(0.004)
 
 
 def test_a_source_that_rested_has_to_catch_up() -> None:
@@ -156,14 +113,6 @@ def test_a_run_starts_from_the_costs_of_an_earlier_one() -> None:
     known = costs.drafts["suffix"].known()
     assert known is not None
     assert tuple(known) == pytest.approx(tuple(SUFFIX))
-
-
-@pytest.mark.parametrize("times", [1 / CHANGED, 1.0, CHANGED])
-def test_costs_stay_where_the_machine_is_about_as_fast(times: float) -> None:
-    costs = Costs(KNOWN)
-    add_plain(costs, 0.010 * times, CHECKED_AT)
-    assert costs.rows.measured_points() == KNOWN.points
-    assert list(costs.drafts) == ["suffix"]
 
 
 @pytest.mark.parametrize("times", [0.45, 2.2])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.errors import DecodeAborted, DecodeError, PredictorError
+from engine.errors import PredictorError
 from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken
@@ -109,12 +109,6 @@ def test_whatever_is_raised_is_a_fault(error: BaseException) -> None:
     ):
         with pytest.raises(PredictorError, match=type(error).__name__):
             call()
-
-
-@pytest.mark.parametrize("error", [DecodeAborted("stopped"), DecodeError("no room")])
-def test_errors_of_the_engine_pass_as_they_are(error: Exception) -> None:
-    with pytest.raises(type(error)):
-        list(guarded(Scripted(raiser(error))).propose())
 
 
 def test_what_is_raised_when_it_is_left_is_the_fault_of_the_round() -> None:

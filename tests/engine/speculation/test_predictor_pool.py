@@ -27,7 +27,6 @@ from tests.support.sessions import request
 
 BASE = SpeculationSettings(n_draft=5)
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP, lookup_pattern_min=2)
-READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]
 PAGE = Path(__file__).parents[3] / "docs" / "predictors.md"
 MINE = InputLookupPredictor(pattern_min=1, pattern_max=2)
 
@@ -56,14 +55,6 @@ def test_a_predictor_is_in_the_table_on_the_page_and_can_be_made(name: Predictor
     drafter = engaged(everything, replace(LOOKUP, predictor=name))
     assert (drafter.predictor, drafter.note) == (name, None)
     assert drafter.is_on is (name is not PredictorName.OFF)
-
-
-def test_the_choices_are_those_that_can_draft() -> None:
-    off = PredictorName.OFF
-    assert list(made().names) == [off, *READERS]
-    assert list(made(draft=FakeBackend()).names) == [off, *READERS, PredictorName.DRAFT]
-    assert list(made(custom=MINE).names) == [off, *READERS, PredictorName.CUSTOM]
-    assert list(made(FakeBackend(can_crop=False), custom=MINE).names) == [off]
 
 
 @pytest.mark.parametrize("name", [PredictorName.DRAFT, PredictorName.CUSTOM])

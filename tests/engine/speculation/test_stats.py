@@ -133,14 +133,6 @@ def test_one_draft_alone_is_no_gain_and_no_loss(n_accepted: int, elapsed_s: floa
     assert abs(stats.saved_s) <= stats.saved_error_s
 
 
-def test_many_drafts_on_a_quiet_machine_are_beyond_doubt_and_on_a_noisy_one_are_not() -> None:
-    rounds = [played("a", n_accepted=1, elapsed_s=0.18)] * 50
-    quiet, noisy = summed(*rounds, step=QUIET), summed(*rounds, step=NOISY)
-    assert quiet.saved_s == noisy.saved_s == pytest.approx(1.0)
-    assert (quiet.saved_error_s or 0.0) < 0.05
-    assert (noisy.saved_error_s or 0.0) > 1.0
-
-
 def test_a_speed_up_is_never_beyond_the_tokens_a_round() -> None:
     rounds = [*[played("", elapsed_s=0.01)] * 10, *[played("a", n_accepted=1, elapsed_s=0.01)] * 5]
     stats = summed(*rounds, step=QUIET)
@@ -179,12 +171,3 @@ def test_the_wait_is_that_of_the_first_part_and_the_prompt_that_of_the_second() 
     whole = FIRST + SECOND
     assert whole.first_token_s == 1.1
     assert (whole.n_prompt, whole.n_reused, whole.plain_step_s) == (108, 108, 0.5)
-
-
-def test_sources_and_positions_are_added_one_by_one() -> None:
-    whole = FIRST + SECOND
-    assert whole.by_source == {
-        "lookup": SourceCounts(6, 6, 5, 4, 3),
-        "draft": SourceCounts(1, 1),
-    }
-    assert whole.by_position == (PositionCounts(4, 2), PositionCounts(2, 2))

@@ -112,6 +112,45 @@ def one_round(
     return (*tokens[: verdict.n_accepted], *added)
 
 
+def drawn_law(
+    settings: SamplingSettings,
+    mode: Verification,
+    n_draft: int,
+    rule: StopRule,
+    *,
+    bonus: bool = True,
+    mask: TokenMask | None = None,
+) -> dict[tuple[int, ...], float]:
+    """The law of a round whose draft a model drew."""
+    return law_of(
+        lambda chances: one_round(
+            chances,
+            settings,
+            mode,
+            lambda sampler: model_draft(sampler, mode, n_draft, rule),
+            bonus=bonus,
+            mask=mask,
+        )
+    )
+
+
+def chosen_law(
+    settings: SamplingSettings,
+    mode: Verification,
+    tokens: tuple[int, ...],
+    *,
+    bonus: bool = True,
+    mask: TokenMask | None = None,
+) -> dict[tuple[int, ...], float]:
+    """The law of a round whose draft is given, as one that was read from the chat."""
+    drafted = (tokens, (None,) * len(tokens))
+    return law_of(
+        lambda chances: one_round(
+            chances, settings, mode, lambda _: drafted, bonus=bonus, mask=mask
+        )
+    )
+
+
 def error(
     found: dict[tuple[int, ...], float],
     settings: SamplingSettings,
@@ -151,13 +190,7 @@ def error(
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_a_drawn_draft_leaves_the_law_exact(name: str, mode: Verification, rule: StopRule) -> None:
     settings = SAMPLINGS[name]
-
-    def program(chances: Chances) -> tuple[int, ...]:
-        return one_round(
-            chances, settings, mode, lambda given: model_draft(given, mode, 2, rule), bonus=True
-        )
-
-    assert error(law_of(program), settings, 3) < 1e-12
+    assert error(drawn_law(settings, mode, 2, rule), settings, 3) < 1e-12
 
 
 @pytest.mark.parametrize("bonus", [True, False])
@@ -167,17 +200,7 @@ def test_short_and_long_drafts_are_exact_with_and_without_the_bonus(
     mode: Verification, n_draft: int, bonus: bool
 ) -> None:
     settings = SAMPLINGS["all"]
-
-    def program(chances: Chances) -> tuple[int, ...]:
-        return one_round(
-            chances,
-            settings,
-            mode,
-            lambda given: model_draft(given, mode, n_draft, fixed),
-            bonus=bonus,
-        )
-
-    law = law_of(program)
+    law = drawn_law(settings, mode, n_draft, fixed, bonus=bonus)
     assert max(len(text) for text in law) == n_draft + bonus
     assert error(law, settings, n_draft + bonus) < 1e-12
 
@@ -188,15 +211,8 @@ def test_a_chosen_draft_leaves_the_law_exact(name: str, mode: Verification) -> N
     settings = SAMPLINGS[name]
     for tokens in ((), (0,), (1, 3), (2, 2), (3, 1, 0)):
         for bonus in (True, False):
-
-            def program(
-                chances: Chances, tokens: tuple[int, ...] = tokens, bonus: bool = bonus
-            ) -> tuple[int, ...]:
-                return one_round(
-                    chances, settings, mode, lambda _: (tokens, (None,) * len(tokens)), bonus=bonus
-                )
-
-            assert error(law_of(program), settings, len(tokens) + 1) < 1e-12
+            law = chosen_law(settings, mode, tokens, bonus=bonus)
+            assert error(law, settings, len(tokens) + 1) < 1e-12
 
 
 def brackets(history: Sequence[int], /) -> NDArray[np.bool_]:
@@ -209,44 +225,13 @@ def brackets(history: Sequence[int], /) -> NDArray[np.bool_]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_a_mask_binds_draft_and_target_and_keeps_the_law(name: str, mode: Verification) -> None:
+    """A drawn draft keeps to the mask; one that was chosen may hold what the mask forbids."""
     settings = SAMPLINGS[name]
-
-    def program(chances: Chances) -> tuple[int, ...]:
-        return one_round(
-            chances,
-            settings,
-            mode,
-            lambda given: model_draft(given, mode, 2, fixed),
-            bonus=True,
-            mask=brackets,
-        )
-
-    law = law_of(program)
-    assert error(law, settings, 3, brackets) < 1e-12
-    for text in law:
-        for index, token in enumerate(text):
-            assert brackets((*LINE, *text[:index]))[token]
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_a_chosen_draft_that_the_mask_forbids_is_refuted(name: str, mode: Verification) -> None:
-    """Behind the 1 at the end of the line only 2 and 0 may stand."""
-    settings = SAMPLINGS[name]
-    for tokens in ((3,), (1, 2), (2, 2), (2, 3), (0, 3, 3)):
-
-        def program(chances: Chances, tokens: tuple[int, ...] = tokens) -> tuple[int, ...]:
-            return one_round(
-                chances,
-                settings,
-                mode,
-                lambda _: (tokens, (None,) * len(tokens)),
-                bonus=True,
-                mask=brackets,
-            )
-
-        law = law_of(program)
-        assert error(law, settings, len(tokens) + 1, brackets) < 1e-12
+    laws = [drawn_law(settings, mode, 2, fixed, mask=brackets)]
+    forbidden = ((3,), (1, 2), (2, 2), (2, 3), (0, 3, 3))
+    laws += [chosen_law(settings, mode, tokens, mask=brackets) for tokens in forbidden]
+    for law in laws:
+        assert error(law, settings, max(map(len, law)), brackets) < 1e-12
         for text in law:
             for index, token in enumerate(text):
                 assert brackets((*LINE, *text[:index]))[token]
@@ -254,42 +239,19 @@ def test_a_chosen_draft_that_the_mask_forbids_is_refuted(name: str, mode: Verifi
 
 def test_a_rule_that_drops_what_was_drawn_would_be_caught() -> None:
     """Why a drawn token is never withdrawn: the law of the next two tokens would be another."""
-
-    def program(chances: Chances) -> tuple[int, ...]:
-        return one_round(
-            chances,
-            WARM,
-            "rejection",
-            lambda given: model_draft(given, "rejection", 1, drops_what_was_drawn),
-            bonus=True,
-        )
-
-    assert error(law_of(program), WARM, 2) > 1e-3
+    assert error(drawn_law(WARM, "rejection", 1, drops_what_was_drawn), WARM, 2) > 1e-3
 
 
 def test_coupled_may_drop_what_was_drawn() -> None:
     for settings in SAMPLINGS.values():
-
-        def program(chances: Chances, settings: SamplingSettings = settings) -> tuple[int, ...]:
-            return one_round(
-                chances,
-                settings,
-                "coupled",
-                lambda given: model_draft(given, "coupled", 2, drops_what_was_drawn),
-                bonus=True,
-            )
-
-        assert error(law_of(program), settings, 3) < 1e-12
+        law = drawn_law(settings, "coupled", 2, drops_what_was_drawn)
+        assert error(law, settings, 3) < 1e-12
 
 
 def test_rejection_accepts_more_than_coupled() -> None:
     def mean_accepted(mode: Verification) -> float:
-        def program(chances: Chances) -> tuple[int, ...]:
-            return one_round(
-                chances, WARM, mode, lambda given: model_draft(given, mode, 3, fixed), bonus=True
-            )
-
-        return sum(len(text) * weight for text, weight in law_of(program).items()) - 1.0
+        law = drawn_law(WARM, mode, 3, fixed)
+        return sum(len(text) * weight for text, weight in law.items()) - 1.0
 
     assert mean_accepted("rejection") > mean_accepted("coupled") + 1e-3
 
@@ -300,15 +262,6 @@ def test_rejection_accepts_one_token_as_often_as_the_laws_overlap() -> None:
     draft = sampler.distribution(logits(1, LINE), LINE)
     every = np.arange(N_VOCAB)
     overlap = np.minimum(target.probabilities(every), draft.probabilities(every)).sum()
-
-    def program(chances: Chances) -> tuple[int, ...]:
-        return one_round(
-            chances,
-            WARM,
-            "rejection",
-            lambda given: model_draft(given, "rejection", 1, fixed),
-            bonus=True,
-        )
-
-    accepted = sum(weight for text, weight in law_of(program).items() if len(text) == 2)
+    law = drawn_law(WARM, "rejection", 1, fixed)
+    accepted = sum(weight for text, weight in law.items() if len(text) == 2)
     assert accepted == pytest.approx(overlap, abs=1e-12)
