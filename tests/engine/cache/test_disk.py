@@ -49,19 +49,6 @@ def test_a_full_disk_is_told_once_and_tried_again_later():
     assert [note.is_problem for note in cache.report().notes] == [False]
 
 
-def test_while_the_disk_refuses_memory_keeps_to_its_budget():
-    disk, clock = MemoryDisk(), Clock()
-    cache = make_cache(disk, clock=clock, warm_bytes=100 * 4)
-    disk.is_full = True
-    for line in (A, B, C):
-        clock.at += 1
-        put(cache, line)
-        work(cache)
-    assert cache.report().tiers[0].nbytes <= 100 * 4
-    assert restored(cache, C) == 50
-    assert cache.report().counts.n_evictions == 1
-
-
 def test_over_budget_the_state_of_least_worth_leaves_the_disk():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
@@ -148,25 +135,6 @@ def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
     put(cache, A, owner="chat:1")
     work(cache)
     assert disk.log == ["write 0-50", "delete 0-50"]
-
-
-def test_a_pin_set_or_taken_while_the_state_is_written_holds_on_disk():
-    for acts in (["pin"], ["pin", "unpin"]):
-        disk = MemoryDisk()
-        cache = make_cache(disk)
-        put(cache, A)
-        (entry,) = cache.report().entries
-        for act in acts[:-1]:
-            getattr(cache, act)(entry.key)
-        write = disk.write
-
-        def interrupted(namespace, state, payload, act=acts[-1], cache=cache, write=write):
-            getattr(cache, act)(state.key)
-            write(namespace, state, payload)
-
-        disk.write = interrupted
-        work(cache)
-        assert [state.is_pinned for state in disk.states()] == [acts[-1] == "pin"]
 
 
 def test_halves_and_whole_left_by_a_kill_are_sorted_out():

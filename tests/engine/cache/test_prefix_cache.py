@@ -136,12 +136,3 @@ def test_the_background_writes_without_being_asked():
     wait_until(lambda: disk.files)
     cache.close(5.0)
     assert [state.end for state in disk.states()] == [50]
-
-
-def test_what_is_put_at_the_very_end_is_written_before_the_end():
-    disk = MemoryDisk()
-    cache = make_cache(disk, in_background=True)
-    for start in range(0, 5000, 100):
-        put(cache, list(range(start, start + 50)))
-    cache.close(30.0)
-    assert len(disk.files) == 50

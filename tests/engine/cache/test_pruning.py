@@ -63,11 +63,6 @@ def test_the_start_of_a_pinned_line_stays() -> None:
     assert leaving(start, middle, pinned, free) == [free]
 
 
-def test_an_end_whose_start_is_missing_leaves_first() -> None:
-    whole, lost = state_of([7], recompute_s=0.1), state_of([1, 2, 3], 2, recompute_s=9.0)
-    assert leaving(whole, lost) == [lost, whole]
-
-
 def test_pruning_frees_what_is_asked_and_no_more(folder: SnapshotStore, here: Namespace) -> None:
     states = [state_of([n], namespace=here, recompute_s=1.0 + n) for n in range(5)]
     put(folder, here, *states)

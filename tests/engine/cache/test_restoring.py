@@ -33,18 +33,6 @@ def test_what_was_prefetched_is_in_memory_when_it_is_asked_for():
     assert (counts.n_prefetches_wasted, counts.n_promotions) == (0, 2)
 
 
-def test_what_was_prefetched_in_vain_is_counted_when_it_leaves():
-    clock = Clock()
-    cache, _ = with_one_on_disk(clock=clock, warm_bytes=60 * 4)
-    cache.prefetch(A)
-    work(cache)
-    clock.at += 1
-    put(cache, B, seconds=100.0)
-    work(cache)
-    assert cache.report().counts.n_prefetches_wasted == 2
-    assert restored(cache, A) == 50
-
-
 def test_a_prefetch_reads_no_more_than_memory_holds():
     cache, _ = with_one_on_disk(warm_bytes=30 * 4)
     cache.prefetch(A)

@@ -106,15 +106,6 @@ def test_a_chat_is_forgotten_though_its_states_are_in_use():
     match.release()
 
 
-def test_forgetting_takes_a_state_that_waits_to_be_written_along():
-    disk = MemoryDisk()
-    cache = make_cache(disk)
-    put(cache, A, owner="chat:1")
-    cache.forget("chat:1")
-    work(cache)
-    assert disk.log == []
-
-
 def test_clearing_drops_all_pinned_or_unknown():
     disk = MemoryDisk()
     cache = two_chats(disk)
@@ -139,19 +130,6 @@ def test_verifying_reads_the_file_and_drops_it_where_it_is_damaged():
     with pytest.raises(StateError, match="damaged"):
         cache.verify(key)
     assert restored(cache, A) == 30
-
-
-def test_a_damaged_file_whose_copy_is_in_memory_is_written_again():
-    disk = MemoryDisk()
-    cache = two_chats(disk)
-    key = key_of(cache, 50, "chat:1")
-    disk.damaged.add(key)
-    with pytest.raises(StateError, match="damaged"):
-        cache.verify(key)
-    disk.damaged.clear()
-    work(cache)
-    assert key in disk.files
-    assert restored(cache, A) == 50
 
 
 def test_a_fault_in_the_background_is_noted_and_the_next_state_is_written(thread_faults):

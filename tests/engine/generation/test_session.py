@@ -278,17 +278,6 @@ def test_cancelling_before_the_start_decodes_nothing() -> None:
     assert backend.n_decoded == 0
 
 
-def test_a_late_cancel_does_not_stop_the_next_reply() -> None:
-    session = make_session(OFF)
-    late = Cancellation()
-    list(session.generate(request(), late))
-    events: list[Event] = []
-    for event in session.generate(request(), Cancellation()):
-        events.append(event)
-        late.cancel()
-    assert finished(events).reason is FinishReason.LENGTH
-
-
 def test_a_second_reply_is_refused_while_one_is_made_and_leaves_it_alone() -> None:
     alone = finished(run(make_session(LOOKUP), request()))
     session = make_session(LOOKUP)
@@ -311,21 +300,6 @@ def test_a_reply_that_was_let_go_leaves_the_session_to_the_next(n_events: int) -
         next(reply)
     reply.close()
     assert finished(run(session, request("xyz"))).text == alone.text
-
-
-def test_a_session_is_closed_behind_its_replies_and_makes_none_afterwards() -> None:
-    target = FakeBackend(LETTERS, sharpness=2.0)
-    session = make_session(target=target)
-    reply = session.generate(request(), Cancellation())
-    next(reply)
-    with pytest.raises(EngineError):
-        session.close()
-    assert not target.is_closed
-    reply.close()
-    session.close()
-    assert target.is_closed
-    with pytest.raises(EngineError):
-        run(session, request())
 
 
 class Failing(FakeBackend):
@@ -434,19 +408,6 @@ def test_a_prompt_that_fills_its_last_batch_is_read_before_the_first_token() -> 
         assert target.n_decodes == -(-(n_known + 1) // 16)
         assert target.n_decoded == n_known + 1
         assert finished(events).n_used == n_known + 1
-
-
-def test_a_reply_that_is_stopped_at_its_first_token_keeps_what_was_read() -> None:
-    target = FakeBackend(LETTERS, n_batch=16)
-    session, cancellation = make_session(OFF, target=target), Cancellation()
-    events: list[Event] = []
-    for event in session.generate(request("a" * 50, seed=None), cancellation):
-        events.append(event)
-        if isinstance(event, PromptProgress) and event.n_done == 48:
-            cancellation.cancel()
-    assert finished(events).reason is FinishReason.CANCELLED
-    assert finished(events).n_used == 48
-    assert finished(run(session, request("a" * 50))).stats.n_reused == 48
 
 
 class TimedBackend(FakeBackend):

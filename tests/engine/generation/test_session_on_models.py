@@ -15,7 +15,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.events import Event, Finished, PromptReady
+from engine.events import Event, Finished
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.model.chat_template import ChatTemplate
@@ -95,21 +95,6 @@ def test_a_window_that_slides_during_the_reply_changes_nothing(
     assert reply.token_ids == plain.token_ids
     assert reply.stats.n_verified > 0
     session.close()
-
-
-def test_three_turns_prefill_only_what_is_new(session: Session) -> None:
-    messages: list[Message] = []
-    held = 0
-    for text in ("Name a colour.", "And another.", "One more."):
-        messages.append(Message("user", text))
-        events = run(session, LOOKUP, GenerationRequest(messages=tuple(messages), max_tokens=12))
-        ready = next(event for event in events if isinstance(event, PromptReady))
-        reply = finished(events)
-        assert ready.note is None
-        if held:
-            assert ready.n_reused >= held - 1
-        held = ready.n_prompt + len(reply.token_ids)
-        messages.append(Message("assistant", reply.text, reply.token_ids, reply.vocabulary_id))
 
 
 def test_a_context_that_llama_cpp_rounds_up_is_noted(starter_path: Path) -> None:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from itertools import chain
 
-from engine.configuration import ControllerName, PredictorName
+from engine.configuration import PredictorName
 from engine.events import CommittedToken, Event, RoundFinished, TokenKind, TokensCommitted
 from engine.testing import FakeBackend
-from tests.engine.speculation.test_predictors_in_session import reading, repetitive
+from tests.engine.speculation.test_predictors_in_session import reading
 from tests.support.sessions import (
     LETTERS,
     finished,
@@ -46,17 +46,6 @@ def test_a_committed_token_names_who_drafted_it_or_what_it_replaces() -> None:
         for token in committed.tokens:
             assert (token.kind in DRAFTED) == (finished_round.n_verified > 0)
             assert token.source == (finished_round.source if token.kind in DRAFTED else None)
-
-
-def test_guesses_that_were_never_verified_are_drafted_and_nothing_else() -> None:
-    settings = replace(reading(PredictorName.LOOKUP), controller=ControllerName.AUTO)
-    session = make_session(settings, target=repetitive())
-    events = run(session, request("abab", max_tokens=120))
-    stats = finished(events).stats
-    rounds = [event for event in events if isinstance(event, RoundFinished)]
-    assert stats.n_drafted == sum(each.n_drafted for each in rounds) > stats.n_verified
-    assert stats.by_source["lookup"].n_drafted == stats.n_drafted
-    assert all(len(each.verdicts) == each.n_verified <= each.n_drafted for each in rounds)
 
 
 def _committed(events: list[Event]) -> list[CommittedToken]:

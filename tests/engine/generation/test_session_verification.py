@@ -20,7 +20,6 @@ from engine.events import (
     Event,
     Finished,
     FinishReason,
-    PromptReady,
     RoundFinished,
     TokenKind,
     TokensCommitted,
@@ -36,8 +35,10 @@ from tests.support.sessions import (
     LOOKUP,
     OFF,
     WARM,
+    committed,
     finished,
     make_session,
+    ready,
     request,
     rounds,
     run,
@@ -73,12 +74,12 @@ def test_greedy_text_is_the_same_however_drafts_are_judged(
 
 @pytest.mark.parametrize("settings", [COPYING, DRAFT])
 def test_a_seed_repeats_its_text_under_the_same_settings(settings: SpeculationSettings) -> None:
-    verification: Verification = "rejection"
-    wanted = request(sampling=WARM, seed=3)
-    first, again = (
-        finished(run(make_session(judged(settings, verification)), wanted)) for _ in range(2)
+    first, again, other = (
+        finished(
+            run(make_session(judged(settings, "rejection")), request(sampling=WARM, seed=seed))
+        )
+        for seed in (3, 3, 4)
     )
-    other = finished(run(make_session(judged(settings, verification)), replace(wanted, seed=4)))
     assert first.token_ids == again.token_ids != other.token_ids
 
 
@@ -93,11 +94,10 @@ def small_session(settings: SpeculationSettings) -> Session:
 
 @pytest.mark.slow
 def test_drawn_replies_follow_the_target_s_law() -> None:
-    verification: Verification = "rejection"
     """Three tokens over at least two rounds, so chances that two rounds share would show."""
     n = 1200
     sampling = SamplingSettings(temperature=1.0, top_k=3)
-    settings = judged(replace(DRAFT, n_draft=2), verification, bonus=False)
+    settings = judged(replace(DRAFT, n_draft=2), "rejection", bonus=False)
     session = small_session(settings)
     wanted = GenerationRequest(messages=(), raw_prompt="ab", sampling=sampling, max_tokens=4)
     found: Counter[tuple[int, ...]] = Counter()
@@ -126,9 +126,9 @@ def test_nothing_stands_behind_an_end_token_inside_a_draft(verification: Verific
         session = make_session(judged(DRAFT, verification), target=target, draft=draft)
         events = run(session, request(sampling=WARM, seed=seed, max_tokens=200))
         assert finished(events).reason is FinishReason.END
-        committed = [t.token for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
-        assert committed.index(LETTERS.eos) == len(committed) - 1
-        assert list(finished(events).token_ids) == committed[:-1]
+        tokens = [each.token for each in committed(events)]
+        assert tokens.index(LETTERS.eos) == len(tokens) - 1
+        assert list(finished(events).token_ids) == tokens[:-1]
 
 
 def drafting(events: list[Event]) -> list[RoundFinished]:
@@ -156,10 +156,9 @@ def test_a_draft_that_is_accepted_whole_saves_the_bonus_row_where_none_is_wanted
     for told in drafting(events):
         assert told.n_accepted == told.n_drafted
         assert told.n_emitted == told.n_drafted + bonus
-    kinds = {t.kind for e in events if isinstance(e, TokensCommitted) for t in e.tokens}
+    kinds = {each.kind for each in committed(events)}
     assert (TokenKind.BONUS in kinds) == bonus
-    ready = next(event for event in events if isinstance(event, PromptReady))
-    assert target.n_decoded == ready.n_prompt - 1 + len(line), "each token was decoded once"
+    assert target.n_decoded == ready(events).n_prompt - 1 + len(line), "each token was decoded once"
 
 
 class RoughSequence(FakeSequence):
@@ -218,17 +217,15 @@ def test_each_token_says_by_how_much_the_target_preferred_it(settings: Speculati
         wanted = request(sampling=sampling, raw_prompt="abcab", messages=())
         events = run(make_session(settings, target=target), wanted)
         line = LETTERS.tokenize("abcab", add_special=True, parse_special=True)
-        for event in events:
-            for token in event.tokens if isinstance(event, TokensCommitted) else ():
-                row = target.logits_behind(line)
-                choice = sampler.choose(row, line, len(line))
-                assert (token.token, token.margin) == (choice.token, choice.margin)
-                line.append(token.token)
+        for token in committed(events):
+            row = target.logits_behind(line)
+            choice = sampler.choose(row, line, len(line))
+            assert (token.token, token.margin) == (choice.token, choice.margin)
+            line.append(token.token)
         assert len(line) > 60
 
 
 def test_no_margin_is_told_where_none_is_compared() -> None:
     events = run(make_session(judged(DRAFT, "rejection")), request(sampling=WARM))
-    told = [t.margin for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
-    assert set(told) == {None}
+    assert {each.margin for each in committed(events)} == {None}
     assert finished(events).stats.n_near_ties == 0
