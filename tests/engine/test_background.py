@@ -69,18 +69,6 @@ def test_an_owner_that_fails_too_does_not_keep_the_body_from_going_on(
     assert printed == ["cannot tell of worker"] * 2
 
 
-def test_without_a_handler_the_reference_is_printed_with_the_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    notes: list[str] = []
-    owner: list[ThreadFault] = []
-    monkeypatch.setattr(
-        threading, "excepthook", lambda args: notes.extend(args.exc_value.__notes__)
-    )
-    start_thread(failing, name="worker", on_fault=owner.append).join(WAIT_S)
-    assert notes == [f"reference {owner[0].reference}"]
-
-
 def test_every_thread_of_the_engine_is_started_by_it() -> None:
     made = [
         path.relative_to(ROOT).as_posix()

@@ -1,9 +1,7 @@
-from itertools import product
-
 import numpy as np
 import pytest
 
-from engine.sampling import Dice, Distribution, certain, fork, uniform
+from engine.sampling import Dice, Distribution, uniform
 
 EVEN = Distribution(np.arange(64), np.full(64, 1 / 64))
 N = 3000
@@ -56,18 +54,8 @@ def test_uniform_numbers_are_inside_the_unit_and_even() -> None:
     assert float(((counts - N / 10) ** 2 / (N / 10)).sum()) < 27.9, "p < 0.001"
 
 
-def test_forked_seeds_differ_by_every_word() -> None:
-    seeds = {fork(seed, *words) for seed in range(5) for words in product(range(8), repeat=2)}
-    assert len(seeds) == 5 * 64
-
-
 def test_probabilities_of_cut_tokens_are_zero() -> None:
     law = Distribution(np.array([7, 2]), np.array([0.75, 0.25]))
     assert law.probabilities(np.array([0, 2, 7, 900])).tolist() == [0.0, 0.25, 0.75, 0.0]
     assert law.probability(7) == 0.75
     assert law.probability(3) == 0.0
-
-
-def test_a_chosen_token_is_certain() -> None:
-    assert certain(4).draw(seed=1, position=1) == 4
-    assert certain(4).probability(4) == 1.0

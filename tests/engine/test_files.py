@@ -13,7 +13,6 @@ import pytest
 from engine.configuration import Configuration
 from engine.files import (
     NewestEntries,
-    drafting_process,
     is_file,
     open_file,
     read_bytes,
@@ -68,29 +67,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None
         replace_file(path, parts(), is_durable=True)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_write_that_fails_names_the_file(tmp_path: Path) -> None:
-    def parts() -> Iterator[bytes]:
-        yield b"half"
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match=r"one\.kv"):
-        replace_file(tmp_path / "one.kv", parts(), is_durable=True)
-
-
-def test_a_draft_names_the_process_that_writes_it(tmp_path: Path) -> None:
-    seen: list[int | None] = []
-
-    def parts() -> Iterator[bytes]:
-        seen.extend(drafting_process(path) for path in tmp_path.iterdir())
-        yield b"content"
-
-    replace_file(tmp_path / "one.kv", parts(), is_durable=False)
-    assert seen == [os.getpid()]
-    assert drafting_process(tmp_path / "one.kv") is None
-    assert drafting_process(tmp_path / "one.12.kv") is None
-    assert drafting_process(tmp_path / "one.new") is None
 
 
 @pytest.mark.parametrize("name", sorted(WRITERS))

@@ -26,7 +26,6 @@ from engine.manifest import (
     check_hashes,
     hashes_of,
     made_manifest,
-    parted_at,
     read_manifest,
     write_manifest,
 )
@@ -176,13 +175,6 @@ def test_replies_are_as_many_as_prompts_or_none(tmp_path: Path) -> None:
     assert kept(one, tmp_path).replies == (reply,)
     with pytest.raises(ManifestError, match="1 prompts and 2 replies"):
         kept(one.model_copy(update={"replies": (reply, reply)}), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "at"), [((1, 2, 3), None), ((1, 9, 3), 1), ((1, 2), 2), ((1, 2, 3, 4), 3)]
-)
-def test_a_reply_parts_at_its_first_other_token(tokens: tuple[int, ...], at: int | None) -> None:
-    assert parted_at(RecordedReply(finish_reason="end", token_ids=(1, 2, 3)), tokens) == at
 
 
 def test_a_model_with_other_content_is_refused_and_a_copy_is_not(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from engine.events import (
     FinishReason,
     GenerationStats,
     SourceCounts,
-    SpeculationChanged,
     TiersChanged,
     WorkerStopped,
 )
@@ -25,7 +24,6 @@ from engine.metrics import (
     DRAFTED,
     EXAMINED,
     FAILURES,
-    METRICS,
     PROMPT_TOKENS,
     REPLIES,
     REUSED_TOKENS,
@@ -35,11 +33,10 @@ from engine.metrics import (
     TIER_BYTES,
     TOKENS,
     VERIFIED,
-    MetricKind,
     Metrics,
 )
 from tests.support.fakes_client import CONFIGURATION, loaded
-from tests.support.sessions import DRAFT, OFF, make_session, request, run
+from tests.support.sessions import DRAFT, make_session, request, run
 
 
 @pytest.fixture
@@ -77,15 +74,6 @@ def test_counters_are_the_sums_that_sessions_tell_at_the_end(
     assert metrics.value(CELLS_USED) == ends[-1].n_used
 
 
-def test_what_nobody_guessed_is_counted_apart() -> None:
-    metrics = Metrics()
-    for event in run(make_session(OFF), request()):
-        metrics.observe(event)
-    assert metrics.total(ROUNDS) == 60
-    assert metrics.total(DRAFTED) == 0
-    assert metrics.value(ACCEPTANCE) is None
-
-
 def test_the_engine_tells_its_buffers_threads_tiers_and_faults() -> None:
     metrics = Metrics()
     metrics.observe(loaded(CONFIGURATION))
@@ -101,13 +89,6 @@ def test_the_engine_tells_its_buffers_threads_tiers_and_faults() -> None:
     assert metrics.value(CACHE_COUNTS, event="evictions") == 1
     assert (metrics.value(FAILURES), metrics.value(STOPS)) == (1, 1)
     assert metrics.value(THREADS, phase="decode") is None
-
-
-def test_a_reset_begins_again(told: tuple[Metrics, list[Finished]]) -> None:
-    metrics, _ = told
-    metrics.reset()
-    assert metrics.prometheus() == Metrics().prometheus()
-    assert "kvchat_prompt_tokens_total 0\n" in metrics.prometheus()
 
 
 def parsed(text: str) -> Iterator[tuple[str, str, float]]:
@@ -136,15 +117,6 @@ def test_the_text_has_each_series_once_under_its_help_and_type(
     assert [value for _, _, value in found] == [value for _, _, value in metrics.samples()]
 
 
-def test_names_keep_prometheus_rules() -> None:
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
-    for metric in METRICS:
-        assert metric.name.startswith("kvchat_")
-        assert metric.name.replace("_", "").isalnum()
-        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
-        assert "\n" not in metric.help
-
-
 def test_a_name_of_others_stays_inside_its_quotes() -> None:
     metrics = Metrics()
     stats = GenerationStats(by_source={'custom:a"} 1\n\\evil': SourceCounts(1, 1, 1, 1, 1)})
@@ -152,10 +124,3 @@ def test_a_name_of_others_stays_inside_its_quotes() -> None:
     text = metrics.prometheus()
     assert r'kvchat_drafted_tokens_total{source="custom:a\"} 1\n\\evil"} 1' in text
     assert all(line.startswith(("#", "kvchat_")) for line in text.splitlines())
-
-
-def test_what_says_nothing_changes_nothing() -> None:
-    metrics = Metrics()
-    before = metrics.prometheus()
-    metrics.observe(SpeculationChanged("off", "auto"))
-    assert metrics.prometheus() == before

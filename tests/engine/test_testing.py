@@ -6,7 +6,7 @@ from engine.configuration import ControllerName, SpeculationSettings
 from engine.generation.callbacks import CallbackDecoder
 from engine.metrics import ACCEPTED, VERIFIED
 from engine.requests import GenerationRequest
-from engine.testing import FakeBackend, FakeVocabulary, draft_function, target_function
+from engine.testing import FakeBackend, draft_function, target_function
 from tests.support.sessions import DRAFT, LETTERS, finished, make_session, run
 
 FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
@@ -28,11 +28,3 @@ def test_the_doubles_functions_decode_as_a_session_of_the_doubles_does() -> None
     prompt = LETTERS.tokenize("abcabc", add_special=True, parse_special=True)
     assert made.decode(prompt, max_tokens=60) == end.token_ids
     assert made.metrics.total(VERIFIED) > made.metrics.total(ACCEPTED) > 0
-
-
-def test_a_vocabulary_spells_what_it_reads() -> None:
-    letters = FakeVocabulary(26, ord("a"))
-    tokens = letters.tokenize("<user>abc<end>", add_special=True, parse_special=True)
-    spelled = b"".join(letters.piece(token, special=True) for token in tokens)
-    assert spelled == b"<bos><user>abc<end>"
-    assert letters.is_end(tokens[-1])

@@ -262,43 +262,26 @@ def asked(session: Session, text: str, **changes: object) -> tuple[PromptReady, 
     return ready, next(event for event in events if isinstance(event, Finished))
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen2vl", "qwen35"])
+@pytest.mark.parametrize("name", ["gemma3", "janus_pro", "qwen2vl", "qwen35"])
 def test_a_chat_with_an_image_says_the_same_with_any_predictor(
     name: str, tmp_path: Path, picture: Image
 ) -> None:
     question = f"as as as {picture.reference} as as as"
-    replies = set()
-    for predictor in (PredictorName.OFF, PredictorName.SUFFIX, PredictorName.LOOKUP):
-        speculation = SpeculationSettings(predictor=predictor, lookup_pattern_min=1)
-        configuration = configured(tmp_path, name, n_ubatch=1 if name != "gemma3" else 512)
-        session = load_session(replace(configuration, speculation=speculation)).session
-        replies.add(asked(session, question)[1].token_ids)
-        session.close()
-    assert len(replies) == 1
-
-
-@pytest.mark.parametrize("name", ["janus_pro", "qwen2vl"])
-def test_a_draft_model_reads_what_stands_behind_the_image(
-    name: str, tmp_path: Path, picture: Image
-) -> None:
-    question = f"as as as {picture.reference} as as as"
-    plain = configured(tmp_path, name, n_ubatch=1)
-    drafted = replace(
-        plain,
-        draft=DraftConfiguration(plain.model_path, n_ctx=256),
-        speculation=SpeculationSettings(
-            predictor=PredictorName.DRAFT,
-            controller=ControllerName.FIXED,
-            draft_min_confidence=0.0,
-        ),
-    )
+    plain = configured(tmp_path, name, n_ubatch=1 if name != "gemma3" else 512)
+    drafting = replace(plain, draft=DraftConfiguration(plain.model_path, n_ctx=256))
     replies = []
-    for configuration in (plain, drafted):
-        session = load_session(configuration).session
+    for predictor in (PredictorName.OFF, PredictorName.SUFFIX, PredictorName.DRAFT):
+        if predictor is PredictorName.DRAFT and name in ("gemma3", "qwen35"):
+            continue
+        speculation = SpeculationSettings(
+            predictor=predictor, controller=ControllerName.FIXED, draft_min_confidence=0.0
+        )
+        configuration = drafting if predictor is PredictorName.DRAFT else plain
+        session = load_session(replace(configuration, speculation=speculation)).session
         replies.append(asked(session, question)[1])
         session.close()
-    assert replies[0].token_ids == replies[1].token_ids
-    assert replies[1].stats.n_verified > 0
+    assert {reply.token_ids for reply in replies} == {replies[0].token_ids}
+    assert name in ("gemma3", "qwen35") or replies[-1].stats.n_verified > 0
 
 
 @pytest.mark.parametrize("name", ["idefics3", "qwen2vl"])
@@ -325,10 +308,8 @@ def test_two_chats_with_images_at_once_say_what_each_says_alone(
         session.step()
         for each, events in zip(both, told, strict=True):
             events.extend(each.take())
-    together = [
-        event.token_ids for events in told for event in events if isinstance(event, Finished)
-    ]
-    assert together == alone
+    ends = [event for events in told for event in events if isinstance(event, Finished)]
+    assert [end.token_ids for end in ends] == alone
     session.close()
 
 

@@ -49,6 +49,13 @@ def files(path: Path) -> set[str]:
     return {file.stem for file in path.glob("*.kv")}
 
 
+def change_table(path: Path, statements: str) -> None:
+    """Do as another program would, behind the back of the store."""
+    with sqlite3.connect(path / "states.db") as connection:
+        connection.executescript(statements)
+    connection.close()
+
+
 def test_what_was_written_is_read_bit_for_bit(store: SnapshotStore) -> None:
     state = state_of([1, 2, -3, 2**31 - 1])
     store.write(NAMESPACE, state, memoryview(payload_of(state)))
@@ -149,9 +156,7 @@ def test_a_damaged_table_is_begun_anew_with_one_word_said(
 def test_the_states_of_another_version_are_computed_again(path: Path) -> None:
     with SnapshotStore(path) as store:
         put(store, *STATES)
-    with sqlite3.connect(path / "states.db") as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
+    change_table(path, "PRAGMA user_version = 99")
     with SnapshotStore(path) as store:
         assert listed(store) == files(path) == set()
         assert len(store.take_notes()) == 1
@@ -172,9 +177,7 @@ def test_a_table_that_is_damaged_while_it_is_used_is_begun_anew(
     store: SnapshotStore, path: Path
 ) -> None:
     put(store, *STATES)
-    with sqlite3.connect(path / "states.db") as connection:
-        connection.execute("DROP TABLE states")
-    connection.close()
+    change_table(path, "DROP TABLE states")
     assert listed(store) == files(path) == set()
     put(store, STATES[0])
     assert listed(store) == keys(STATES[0])
@@ -199,9 +202,7 @@ def test_a_row_that_says_what_cannot_be_is_never_used(
     store: SnapshotStore, path: Path, change: str
 ) -> None:
     put(store, STATES[0])
-    with sqlite3.connect(path / "states.db") as connection:
-        connection.execute(f"UPDATE states SET {change}")
-    connection.close()
+    change_table(path, f"UPDATE states SET {change}")
     assert store.states() == store.prune(1, now=1.0) == []
     assert store.take_notes()
     assert not files(path)
@@ -225,9 +226,7 @@ ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
 def test_a_table_with_a_view_a_trigger_or_more_is_begun_anew(path: Path, statements: str) -> None:
     with SnapshotStore(path) as store:
         put(store, *STATES)
-    with sqlite3.connect(path / "states.db") as connection:
-        connection.executescript(statements)
-    connection.close()
+    change_table(path, statements)
     with SnapshotStore(path) as store:
         assert store.states() == []
         put(store, STATES[0])
@@ -247,9 +246,7 @@ def test_a_row_that_names_another_file_deletes_none(path: Path) -> None:
     mine.touch()
     with SnapshotStore(path) as store:
         put(store, STATES[0])
-    with sqlite3.connect(path / "states.db") as connection:
-        connection.execute("UPDATE states SET key = '../mine'")
-    connection.close()
+    change_table(path, "UPDATE states SET key = '../mine'")
     with SnapshotStore(path) as store:
         assert store.states() == []
     assert mine.exists()

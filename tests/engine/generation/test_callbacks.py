@@ -4,22 +4,19 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import engine.generation.loop
 from engine.backends.base import Backend
 from engine.backends.callback import CallbackBackend, EventLoop
 from engine.configuration import (
     ControllerName,
     SamplingSettings,
     SpeculationSettings,
-    Verification,
 )
 from engine.errors import DecodeError, EngineError, PresetError, TokenError
 from engine.events import (
@@ -32,18 +29,13 @@ from engine.events import (
 )
 from engine.generation.callbacks import (
     CallbackDecoder,
-    CallbackPredictor,
     DraftCallback,
     SettingsChanged,
 )
 from engine.metrics import ACCEPTED, DRAFTED, ROUNDS, TOKENS, VERIFIED
 from engine.sampling import Sampler
-from engine.speculation.predictors.base import DraftToken
-from engine.speculation.verify import draw_draft
 from engine.testing import FakeBackend
 from tests.contracts.backend import BackendContract
-from tests.contracts.predictor import PredictorContract
-from tests.support.chances import Chances, EnumeratedSampler, law_of
 
 Rows = NDArray[np.float32]
 N_VOCAB = 12
@@ -126,63 +118,6 @@ def test_the_text_is_the_targets_own(
         settings = replace(FIXED, controller=controller, n_draft=n_draft, bonus_token=bonus)
         made = decoder(drafting(which), sampling=sampling, settings=settings)
         assert made.decode(PROMPT, max_tokens=max_tokens, seed=3) == wanted
-
-
-@pytest.mark.parametrize("mode", get_args(Verification))
-@pytest.mark.parametrize("bonus", [True, False])
-def test_what_is_drawn_follows_the_law_of_the_target_exactly(
-    mode: Verification, bonus: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_vocab, n_tokens = 3, 3
-    sampling = SamplingSettings(temperature=0.8, repetition_penalty=1.4)
-    settings = replace(FIXED, n_draft=2, verification=mode, bonus_token=bonus)
-
-    def program(chances: Chances) -> tuple[int, ...]:
-        sampler = EnumeratedSampler(sampling, chances)
-
-        def draft(line: Sequence[int], n_max: int) -> Iterator[DraftToken]:
-            seen = list(line)
-            for _ in range(n_max):
-                made = draw_draft(
-                    row(1, seen, n_vocab),
-                    sampler,
-                    seen,
-                    round_start=len(line),
-                    position=len(seen),
-                    verification=mode,
-                )
-                seen.append(made.token)
-                yield DraftToken(made.token, 0.5, made.law)
-
-        def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
-            lines = ((*line, *draft[:n]) for n in range(len(draft) + 1))
-            return np.stack([row(0, each, n_vocab) for each in lines])
-
-        monkeypatch.setattr(engine.generation.loop, "Sampler", lambda *_, **__: sampler)
-        made = CallbackDecoder(
-            draft,
-            target,
-            n_vocab=n_vocab,
-            is_end=lambda token: False,
-            settings=settings,
-            sampling=sampling,
-        )
-        return made.decode((0, 1), max_tokens=n_tokens)
-
-    sampler = Sampler(sampling, seed=0)
-
-    @cache
-    def own(text: tuple[int, ...]) -> float:
-        chance, line = 1.0, [0, 1]
-        for token in text:
-            law = sampler.distribution(row(0, line, n_vocab), line)
-            chance *= law.probability(token)
-            line.append(token)
-        return chance
-
-    found = law_of(program)
-    for text in product(range(n_vocab), repeat=n_tokens):
-        assert found.get(text, 0.0) == pytest.approx(own(text), abs=1e-12)
 
 
 def test_a_perfect_draft_takes_a_call_for_each_full_round_and_none_more() -> None:
@@ -326,11 +261,6 @@ def test_a_change_of_settings_is_told_and_counts_from_the_next_round_on() -> Non
     made.update_settings(n_draft=1)
     assert len(told) == 1
     assert made.settings.n_draft == 1
-
-
-def test_a_setting_that_is_none_is_named_with_those_there_are() -> None:
-    with pytest.raises(PresetError, match="n_drafts"):
-        decoder(drafting(0)).update_settings(n_drafts=3)
 
 
 # --- from an event loop ---
@@ -477,19 +407,3 @@ class TestCallbackBackend(BackendContract):
 
     def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
         assert backend.vocabulary.piece(3) == b""  # numbers are all that a function knows
-
-
-def successors(line: Sequence[int], n_max: int) -> Iterator[int]:
-    return (line[-1] + step for step in range(1, n_max + 1))
-
-
-class TestCallbackPredictor(PredictorContract):
-    @pytest.fixture
-    def predictor(self) -> CallbackPredictor:
-        predictor = CallbackPredictor(successors)
-        predictor.longest = 4
-        return predictor
-
-    @pytest.fixture
-    def line(self) -> list[int]:
-        return [1, 2, 3, 4, 5, 6, 7]

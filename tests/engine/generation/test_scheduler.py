@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.backends.base import Logits
 from engine.configuration import SpeculationSettings
 from engine.errors import DecodeError
-from engine.events import Event, Finished, FinishReason, SpeculationChanged, TokensCommitted
+from engine.events import Event, Finished, FinishReason, TokensCommitted
 from engine.generation.scheduler import Generation
 from engine.generation.session import Session
 from engine.requests import Cancellation, GenerationRequest, Message
@@ -145,15 +145,6 @@ def test_replies_join_and_leave_without_a_trace_in_the_others(
     assert finished(run(session, asked(5))).token_ids == alone(asked(5)).token_ids
 
 
-def test_prompts_that_nobody_waits_beside_go_into_one_batch() -> None:
-    backend = several(n_sequences=8, n_batch=1024, n_ctx=512)
-    session = make_session(OFF, target=backend)
-    wanted = [GenerationRequest(raw_prompt="ab" * 50, max_tokens=4) for _ in range(8)]
-    serve(session, begin_all(session, wanted))
-    assert max(sum(batch) for batch in backend.batches) > 8 * 50
-    assert len(backend.batches) < 10
-
-
 def test_a_reply_that_waits_is_cancelled_without_having_begun() -> None:
     backend = several(n_sequences=1)
     session = make_session(OFF, target=backend)
@@ -221,22 +212,3 @@ def test_drafts_share_the_rows_of_a_batch() -> None:
     assert sum(finished(events).stats.n_accepted for events in told) > 100
     for events, each in zip(told, wanted, strict=True):
         assert finished(events).token_ids == finished(run(single, each)).token_ids
-
-
-def test_a_reply_beside_the_one_with_the_draft_model_says_why_it_has_none() -> None:
-    session = make_session(DRAFT, target=several())
-    told = serve(session, begin_all(session, [asked(0), asked(1)]))
-    notes = [
-        event.note for events in told for event in events if isinstance(event, SpeculationChanged)
-    ]
-    assert notes == [None, "the draft predictor drafts for another reply: this has none"]
-
-
-def test_each_request_may_be_drafted_for_in_its_own_way() -> None:
-    session = make_session(OFF, target=several(order=1))
-    lookup = replace(LOOKUP, lookup_pattern_min=1)
-    wanted = [asked(3, max_tokens=80, sampling=GREEDY, speculation=each) for each in (lookup, OFF)]
-    drafted, plain = (finished(events) for events in serve(session, begin_all(session, wanted)))
-    assert drafted.stats.n_verified > 0
-    assert plain.stats.n_verified == 0
-    assert drafted.token_ids == plain.token_ids

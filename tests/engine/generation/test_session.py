@@ -116,15 +116,6 @@ def test_counts_are_kept_apart_and_add_up() -> None:
         assert sum(told_round.verdicts) == told_round.n_accepted
 
 
-def test_the_text_of_a_round_is_shared_out_to_its_tokens() -> None:
-    events = run(make_session(DRAFT), request())
-    told = [event for event in events if isinstance(event, TokensCommitted) and event.tokens]
-    assert any(len(event.tokens) > 2 for event in told)
-    for event in told:
-        assert sum(event.lengths) == len(event.text)
-        assert len(event.tokens) - 1 <= len(event.lengths) <= len(event.tokens)
-
-
 def test_the_second_turn_prefills_only_what_is_new() -> None:
     backend = FakeBackend(LETTERS)
     session = make_session(OFF, target=backend)
@@ -396,18 +387,6 @@ def test_used_cells_are_told_each_round() -> None:
     assert used[0] == len("BU" + "abcabcabc" + "EA")
     assert used == sorted(used)
     assert used[-1] == finished(events).n_used
-
-
-def test_a_prompt_that_fills_its_last_batch_is_read_before_the_first_token() -> None:
-    n_around = len("BU") + len("EA") - 1
-    for n_text in range(16 - n_around, 34 - n_around):
-        target = FakeBackend(LETTERS, n_batch=16)
-        wanted = request("a" * n_text, max_tokens=1, seed=None)
-        events = run(make_session(OFF, target=target), wanted)
-        n_known = n_text + n_around
-        assert target.n_decodes == -(-(n_known + 1) // 16)
-        assert target.n_decoded == n_known + 1
-        assert finished(events).n_used == n_known + 1
 
 
 class TimedBackend(FakeBackend):

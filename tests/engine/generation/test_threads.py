@@ -163,14 +163,6 @@ def test_an_instant_shows_who_waits_for_a_core_in_each_look(
     assert ProcessorLoad(running=running).free_now() == 4 - n_others
 
 
-@pytest.mark.parametrize("text", ["", "0.1 0.2 0.3", "a b c d/e 9", "\xff"])
-def test_where_an_instant_cannot_be_seen_nothing_is_known(tmp_path: Path, text: str) -> None:
-    running = tmp_path / "loadavg"
-    assert ProcessorLoad(running=running).free_now() is None
-    running.write_bytes(text.encode("latin-1"))
-    assert ProcessorLoad(running=running).free_now() is None
-
-
 def test_a_container_s_quota_limits_the_cores(tmp_path: Path) -> None:
     group = tmp_path / "sys/fs/cgroup/box"
     group.mkdir(parents=True)

@@ -104,17 +104,6 @@ def test_a_reply_that_does_not_fit_is_an_error_that_says_where() -> None:
     assert allowed(mask, "the gre") == "ey"
 
 
-def test_a_request_without_a_grammar_has_no_mask() -> None:
-    assert GRAMMARS.mask_of(GenerationRequest(), after("")) is None
-
-
-def test_masks_of_one_grammar_do_not_disturb_each_other() -> None:
-    first, second = fresh(), fresh()
-    assert allowed(first, "the gre") == "ey"
-    assert allowed(second, "") == "t"
-    assert allowed(first, "the gree") == "n"
-
-
 def test_a_vocabulary_without_an_end_is_refused() -> None:
     endless = FakeVocabulary()
     endless.is_end = lambda token: False  # type: ignore[method-assign]  # a base model's habit

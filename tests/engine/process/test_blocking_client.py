@@ -104,17 +104,6 @@ def test_an_engine_that_failed_for_good_has_its_model_again_for_the_next_reply()
     assert len(client.loads) == 2
 
 
-def test_nothing_of_the_engine_before_is_taken_for_the_new_one() -> None:
-    old, new = replace(LOADED, elapsed_s=1.0), replace(LOADED, elapsed_s=2.0)
-    engine = BlockingClient(Loading([LOADED], [new]))
-    engine.load(CONFIGURATION)
-    for event in (DIED, old):
-        engine.client.emit(event)  # type: ignore[attr-defined]
-    with pytest.raises(EngineStoppedError):
-        [*engine.reply(REQUEST)]
-    assert engine.load(CONFIGURATION) is new
-
-
 def test_an_engine_that_died_has_its_model_again_for_the_next_reply() -> None:
     client = ScriptedClient(Script(dies_after=1))
     engine = _ready(client)

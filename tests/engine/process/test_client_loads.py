@@ -264,11 +264,6 @@ def test_closing_begins_without_waiting_and_says_when_it_is_over(
     wait_until(lambda: client.has_ended)
 
 
-def test_closing_without_a_model_is_over_at_once(client: WorkerClient) -> None:
-    client.begin_close()
-    wait_until(lambda: client.has_ended)
-
-
 def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -111,6 +111,18 @@ def test_late_drafts_are_switched_off_where_the_length_is_fixed(parts: dict[str,
     assert changes(events)[-1].predictor is PredictorName.OFF
     assert "late" in (changes(events)[-1].note or "")
     assert not any(event.n_drafted for event in events[-20:] if isinstance(event, RoundFinished))
+
+
+def test_a_slow_moment_now_and_then_is_forgiven() -> None:
+    asked = count()
+
+    def propose(_: Mine) -> Iterator[DraftToken]:
+        CLOCK.at += 3600.0 if next(asked) % 3 else 0.0
+        return iter(())
+
+    events = run(session_with({"propose": propose}), request())
+    assert {change.predictor for change in changes(events)} == {PredictorName.CUSTOM}
+    assert next(asked) > 9
 
 
 @pytest.mark.parametrize("controller", ControllerName)

@@ -42,20 +42,6 @@ def test_a_machine_that_becomes_slower_does_not_bend_the_rows() -> None:
     assert rows.plain.seconds == pytest.approx(0.020)
 
 
-def test_what_switching_costs_is_no_speed_of_the_machine() -> None:
-    rows = measured({1: 0.010, 4: 0.028}, n_samples=1)
-    for _ in range(8):
-        for n_rows, seconds in ((4, 0.028), (1, 0.012), (1, 0.010)):
-            rows.add(n_rows, seconds)
-    assert rows.switching == pytest.approx(0.2)
-    rows.add(4, 0.028)
-    for _ in range(5):
-        rows.add(1, 0.012)
-        rows.add(4, 0.028)
-    assert rows.plain.seconds == pytest.approx(0.010)
-    assert rows.steps(4) == pytest.approx(2.8)
-
-
 def test_a_source_that_rested_has_to_catch_up() -> None:
     cost = DraftCost()
     cost.add(1, 1, 0.002)

@@ -139,23 +139,19 @@ def test_without_leave_to_catch_up_it_goes_on_from_the_end_of_the_line() -> None
     assert backend.n_decoded <= RESTART + 2
 
 
+class NoBos(FakeVocabulary):
+    adds_bos = False
+
+
 def test_a_vocabulary_with_one_other_token_is_refused_and_the_token_named() -> None:
     check_pair(FakeVocabulary(), FakeVocabulary())
-    with pytest.raises(IncompatiblePairError, match="token 5 "):
-        check_pair(FakeVocabulary(26, ord("a")), FakeVocabulary(26, ord("b")))
-
-
-def test_vocabularies_of_very_different_size_are_refused() -> None:
-    class NoBos(FakeVocabulary):
-        adds_bos = False
-
-    with pytest.raises(IncompatiblePairError, match=r"25 .* 255"):
-        check_pair(NoBos(20), NoBos(250))
-
-
-def test_another_bos_is_refused_where_it_is_added() -> None:
-    with pytest.raises(IncompatiblePairError, match=r"20 .* 22"):
-        check_pair(FakeVocabulary(20), FakeVocabulary(22))
+    for target, draft, said in (
+        (FakeVocabulary(26, ord("a")), FakeVocabulary(26, ord("b")), "token 5 "),
+        (NoBos(20), NoBos(250), "25 .* 255"),
+        (FakeVocabulary(20), FakeVocabulary(22), "bos_token_id"),
+    ):
+        with pytest.raises(IncompatiblePairError, match=said):
+            check_pair(target, draft)
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])

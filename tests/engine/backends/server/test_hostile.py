@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +54,7 @@ QUICK = TimeLimits(
 HASTY = replace(QUICK, answer_s=0.3, first_s=0.3, silence_s=0.3)
 WHOLE = "The cat sat on the mat."
 KINDS: tuple[Kind, ...] = ("llama-server", "vLLM", "SGLang", "Ollama", "OpenAI")
+ASKED = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=50)
 REPLIES = ("/completion", "/v1/chat/completions")
 """Where replies are asked for."""
 
@@ -69,36 +70,57 @@ def server() -> Iterator[LanguageServer]:
         yield started
 
 
-def opened(server: LanguageServer, model: str | None = None) -> ServerSession:
-    return ServerSession(Configuration.at_server(server.url, model, is_trusted=True), QUICK)
+def opened(
+    server: LanguageServer, model: str | None = None, limits: TimeLimits = QUICK
+) -> ServerSession:
+    return ServerSession(Configuration.at_server(server.url, model, is_trusted=True), limits)
 
 
-def ended(session: ServerSession, cancellation: Cancellation | None = None) -> ServedGeneration:
-    request = GenerationRequest(messages=(Message("user", "Hello"),))
-    generation = session.begin(request, cancellation or Cancellation())
+def ended(session: ServerSession) -> ServedGeneration:
+    generation = session.begin(ASKED, Cancellation())
     while session.step():
         pass
     return generation
 
 
-def events_of(generation: ServedGeneration) -> list[Event]:
-    return list(generation.take())
+@dataclass
+class Reply:
+    """How a reply ended, what was told of it, and how often it was asked for."""
+
+    fault: EngineError | None
+    events: list[Event]
+    n_asked: int
+
+    @property
+    def text(self) -> str:
+        return text_of(self.events)
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.events[-1], Finished)
+        return self.events[-1]
 
 
-def finished_of(generation: ServedGeneration) -> Finished:
-    finished = events_of(generation)[-1]
-    assert isinstance(finished, Finished)
-    return finished
+def reply_of(
+    server: LanguageServer, misdeed: Misdeed = "none", limits: TimeLimits = QUICK
+) -> Reply:
+    """Open a session while the server behaves, and ask while it does not."""
+    session = opened(server, limits=limits)
+    server.misdeed = misdeed
+    generation = ended(session)
+    session.close()
+    n_asked = sum(path in REPLIES for path, _, _ in server.asked)
+    return Reply(generation.fault, list(generation.take()), n_asked)
 
 
 def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokensCommitted))
 
 
-def stopped_behind_sat(
-    session: ServerSession, generation: ServedGeneration, cancellation: Cancellation
-) -> list[Event]:
+def stopped_behind_sat(session: ServerSession) -> list[Event]:
     """What a reply told that was stopped behind its third word."""
+    cancellation = Cancellation()
+    generation = session.begin(ASKED, cancellation)
     events: list[Event] = []
     while not text_of(events).endswith("sat"):
         session.step()
@@ -112,24 +134,18 @@ def stopped_behind_sat(
 def test_a_good_server_is_recognised_and_its_reply_is_whole(kind: Kind) -> None:
     with serving(kind) as server:
         session = opened(server)
-        assert session.facts.program == kind
-        events = events_of(ended(session))
         session.close()
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    assert finished.text == text_of(events) == WHOLE
-    assert finished.stats.n_emitted == 7
-    assert finished.stats.n_prompt == 9
+        reply = reply_of(server)
+    assert session.facts.program == kind
+    assert reply.finished.text == reply.text == WHOLE
+    assert (reply.finished.stats.n_emitted, reply.finished.stats.n_prompt) == (7, 9)
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM", "SGLang"])
 def test_what_a_server_does_not_count_is_not_known(kind: Kind) -> None:
     with serving(kind) as server:
         server.numbers["usage"] = None
-        session = opened(server)
-        finished = finished_of(ended(session))
-        session.close()
-    stats = finished.stats
+        stats = reply_of(server).finished.stats
     assert (stats.n_prompt, stats.n_reused, stats.n_emitted) == (None, None, None)
     assert (stats + stats).n_emitted is None
     assert stats.tokens_per_round is None
@@ -137,13 +153,10 @@ def test_what_a_server_does_not_count_is_not_known(kind: Kind) -> None:
 
 def test_counts_of_rounds_are_those_of_the_server() -> None:
     with serving("llama-server") as server:
-        session = opened(server)
-        finished = finished_of(ended(session))
-        session.close()
+        finished = reply_of(server).finished
     stats = finished.stats
     assert (stats.n_drafted, stats.n_accepted, stats.n_examined) == (3, 2, 3)
-    assert stats.n_rounds == 5
-    assert stats.decode_tps == 50.0
+    assert (stats.n_rounds, stats.decode_tps) == (5, 50.0)
     assert finished.token_ids == (0, 1, 2, 3, 4, 5, 6)
     assert finished.reason is FinishReason.STOP_STRING
 
@@ -171,53 +184,32 @@ BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
 def test_a_reply_that_breaks_is_reported_and_what_came_is_there(
     kind: Kind, misdeed: Misdeed, said: str
 ) -> None:
-    limits = replace(QUICK, silence_s=1.0)
     with serving(kind) as server:
-        session = ServerSession(Configuration.at_server(server.url), limits)
-        server.misdeed = misdeed
-        generation = ended(session)
-        assert said in str(generation.fault)
-        assert text_of(events_of(generation)).startswith("The cat sat")
-        n_asked = sum(path in REPLIES for path, _, _ in server.asked)
-        assert n_asked == 1, "nothing is asked again once a token came"
+        reply = reply_of(server, misdeed, replace(QUICK, silence_s=1.0))
+        assert said in str(reply.fault)
+        assert reply.text.startswith("The cat sat")
+        assert reply.n_asked == 1, "nothing is asked again once a token came"
         server.misdeed = "none"
-        assert text_of(events_of(ended(session))) == WHOLE
-        session.close()
+        assert reply_of(server).text == WHOLE
 
 
-@pytest.mark.parametrize("misdeed", DRIPS)
+@pytest.mark.parametrize("misdeed", [*DRIPS, "slow"])
 def test_bytes_that_bring_nothing_are_no_sign_of_life(
     server: LanguageServer, misdeed: Misdeed
 ) -> None:
-    limits = replace(HASTY, answer_s=20.0)
-    session = ServerSession(Configuration.at_server(server.url), limits)
-    server.misdeed = misdeed
-    generation = ended(session)
-    session.close()
-    assert "0.3 s" in str(generation.fault)
-    n_asked = sum(path == "/v1/chat/completions" for path, _, _ in server.asked)
-    assert n_asked == 1, "what took too long once takes as long again"
-    with pytest.raises(ServerSilentError):
-        ServerSession(Configuration.at_server(server.url), HASTY)
+    reply = reply_of(server, misdeed, replace(HASTY, answer_s=20.0))
+    assert isinstance(reply.fault, ServerSilentError)
+    assert reply.n_asked == 1, "what took too long once takes as long again"
+    if misdeed in DRIPS:
+        with pytest.raises(ServerSilentError):
+            opened(server, limits=HASTY)
 
 
 def test_events_without_end_that_bring_nothing_are_given_up_before_they_cost_minutes(
     server: LanguageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MOST_IDLE", 20)
-    session = opened(server)
-    server.misdeed = "empty objects"
-    assert "21 events" in str(ended(session).fault)
-    session.close()
-
-
-def test_a_prompt_that_takes_too_long_is_not_computed_again(server: LanguageServer) -> None:
-    limits = replace(HASTY, answer_s=20.0)
-    session = ServerSession(Configuration.at_server(server.url), limits)
-    server.misdeed = "slow"
-    assert isinstance(ended(session).fault, ServerSilentError)
-    session.close()
-    assert sum(path == "/v1/chat/completions" for path, _, _ in server.asked) == 1
+    assert "21 events" in str(reply_of(server, "empty objects").fault)
 
 
 def test_a_busy_server_is_waited_for_with_a_word(server: LanguageServer) -> None:
@@ -244,64 +236,47 @@ def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     kind: Kind, value: object
 ) -> None:
     with serving(kind) as server:
-        session = opened(server)
         server.numbers = dict.fromkeys((*COUNTS, *TIMES), value)
-        request = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=50)
-        generation = session.begin(request, Cancellation())
-        while session.step():
-            pass
-        events = events_of(generation)
-        session.close()
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    assert finished.text == WHOLE
-    stats = asdict(finished.stats)
+        reply = reply_of(server)
+    assert reply.finished.text == WHOLE
+    stats = asdict(reply.finished.stats)
     json.dumps(stats, allow_nan=False)
     assert all(each >= 0 for each in stats.values() if isinstance(each, int | float))
     assert (stats["n_emitted"] or 0) <= 50
-    assert all(
-        len(each.verdicts) <= MOST_DRAFT for each in events if isinstance(each, RoundFinished)
-    )
+    rounds = [each for each in reply.events if isinstance(each, RoundFinished)]
+    assert all(len(each.verdicts) <= MOST_DRAFT for each in rounds)
 
 
 def test_what_is_no_token_s_id_is_none_and_the_text_is_kept() -> None:
     with serving("llama-server") as server:
-        session = opened(server)
         for token in (-1, 2**31, 2**64 - 1, True, 1.5, "x", None):
             server.numbers = {"tokens": [token]}
-            finished = finished_of(ended(session))
+            finished = reply_of(server).finished
             assert (finished.text, finished.token_ids) == (WHOLE, ())
-        session.close()
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
 def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
     with serving(kind) as server:
-        session = opened(server)
-        server.misdeed = "usage beside choices"
-        finished = finished_of(ended(session))
-        session.close()
-    assert (finished.stats.n_emitted, finished.stats.n_prompt) == (7, 9)
+        stats = reply_of(server, "usage beside choices").finished.stats
+    assert (stats.n_emitted, stats.n_prompt) == (7, 9)
 
 
-def test_a_speed_and_rounds_that_a_server_does_not_report_are_not_made_up() -> None:
-    with serving("OpenAI") as server:
-        session = opened(server)
-        finished = finished_of(ended(session))
-        session.close()
-    assert finished.stats.n_emitted == 7
-    assert (finished.stats.decode_tps or 0.0) < 7 / 0.05, "it came at once"
-    assert (finished.stats.n_rounds, finished.stats.tokens_per_round) == (0, None)
+def test_a_speed_and_rounds_that_a_server_does_not_report_are_not_made_up(
+    server: LanguageServer,
+) -> None:
+    stats = reply_of(server).finished.stats
+    assert stats.n_emitted == 7
+    assert (stats.decode_tps or 0.0) < 7 / 0.05, "it came at once"
+    assert (stats.n_rounds, stats.tokens_per_round) == (0, None)
 
 
 def test_without_drafts_each_token_is_a_round_wherever_it_is_stopped() -> None:
-    undrafted: dict[str, object] = {"draft_n": 0, "draft_n_accepted": 0}
     with serving("llama-server") as server:
         session = opened(server)
-        server.numbers, server.misdeed = undrafted, "silence"
-        cancellation = Cancellation()
-        generation = session.begin(GenerationRequest(raw_prompt="Hello"), cancellation)
-        events = stopped_behind_sat(session, generation, cancellation)
+        server.numbers = {"draft_n": 0, "draft_n_accepted": 0}
+        server.misdeed = "silence"
+        events = stopped_behind_sat(session)
         session.close()
     stopped = events[-1]
     assert isinstance(stopped, Finished)
@@ -311,18 +286,17 @@ def test_without_drafts_each_token_is_a_round_wherever_it_is_stopped() -> None:
 
 def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
     limits = replace(QUICK, pauses_s=(0.05,) * 40)
-    request = GenerationRequest(messages=(Message("user", "Hello"),))
     with serving() as server:
-        session = ServerSession(Configuration.at_server(server.url), limits)
+        session = opened(server, limits=limits)
         server.misdeed = "comments"
-        begun = session.begin(request, Cancellation())
+        begun = session.begin(ASKED, Cancellation())
         told: list[Event] = []
         while not text_of(told).endswith("sat"):
             session.step()
             told += begun.take()
         server.misdeed = "slow"
-        waiting = [session.begin(request, Cancellation()) for _ in range(3)]
-        while sum(path == "/v1/chat/completions" for path, _, _ in server.asked) < 4:
+        waiting = [session.begin(ASKED, Cancellation()) for _ in range(3)]
+        while sum(path in REPLIES for path, _, _ in server.asked) < 4:
             session.step()
         port = int(server.url.rpartition(":")[2])
     with serving(port=port):
@@ -330,19 +304,15 @@ def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
             pass
     session.close()
     assert begun.fault is not None
-    assert text_of(told + events_of(begun)) == "The cat sat"
+    assert text_of([*told, *begun.take()]) == "The cat sat"
     assert [each.fault for each in waiting] == [None] * 3
-    assert [text_of(events_of(each)) for each in waiting] == [WHOLE] * 3
+    assert [text_of(list(each.take())) for each in waiting] == [WHOLE] * 3
 
 
 @pytest.mark.parametrize("misdeed", ["busy once", "reset once"])
 def test_before_the_first_token_it_is_asked_again(server: LanguageServer, misdeed: Misdeed) -> None:
-    session = opened(server)
-    server.misdeed = misdeed
-    generation = ended(session)
-    session.close()
-    assert generation.fault is None
-    assert text_of(events_of(generation)) == WHOLE
+    reply = reply_of(server, misdeed)
+    assert (reply.fault, reply.text) == (None, WHOLE)
 
 
 def test_nobody_at_the_address() -> None:
@@ -366,10 +336,7 @@ def test_a_redirect_to_no_address_is_told(server: LanguageServer, address: str) 
     with pytest.raises(ServerError):
         opened(server)
     server.misdeed = "none"
-    session = opened(server)
-    server.misdeed = "no address"
-    assert isinstance(ended(session).fault, ServerError)
-    session.close()
+    assert isinstance(reply_of(server, "no address").fault, ServerError)
 
 
 def test_a_model_that_is_not_there_and_one_that_vanished(server: LanguageServer) -> None:
@@ -382,10 +349,7 @@ def test_a_model_that_is_not_there_and_one_that_vanished(server: LanguageServer)
 
 
 def test_a_prompt_that_is_too_long_is_a_full_context(server: LanguageServer) -> None:
-    session = opened(server)
-    server.misdeed = "too long"
-    assert isinstance(ended(session).fault, ContextFullError)
-    session.close()
+    assert isinstance(reply_of(server, "too long").fault, ContextFullError)
 
 
 def test_a_server_that_comes_back_with_another_model_is_told() -> None:
@@ -397,18 +361,14 @@ def test_a_server_that_comes_back_with_another_model_is_told() -> None:
         back.model = "another"
         assert "another" in str(ended(session).fault)
         back.model = "tiny"
-        assert text_of(events_of(ended(session))) == WHOLE
+        assert text_of(list(ended(session).take())) == WHOLE
     session.close()
 
 
 def test_a_stop_reaches_the_server_and_keeps_what_came(server: LanguageServer) -> None:
     session = opened(server)
     server.misdeed = "comments"
-    cancellation = Cancellation()
-    request = GenerationRequest(messages=(Message("user", "Hello"),))
-    generation = session.begin(request, cancellation)
-    events = stopped_behind_sat(session, generation, cancellation)
-    finished = events[-1]
+    finished = stopped_behind_sat(session)[-1]
     assert isinstance(finished, Finished)
     assert finished.reason is FinishReason.CANCELLED
     assert finished.text == "The cat sat"
@@ -437,9 +397,7 @@ def test_the_key_goes_with_every_request(
 ) -> None:
     server.key = KEY
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    session = opened(server)
-    assert text_of(events_of(ended(session))) == WHOLE
-    session.close()
+    assert reply_of(server).text == WHOLE
     assert all(headers["authorization"] == f"Bearer {KEY}" for _, headers, _ in server.asked)
 
 
@@ -449,7 +407,7 @@ def test_an_address_that_the_user_did_not_name_gets_no_key_of_the_environment(
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     session = ServerSession(Configuration.at_server(server.url), QUICK)
     assert not session.loaded.configuration.is_server_trusted
-    assert text_of(events_of(ended(session))) == WHOLE
+    assert text_of(list(ended(session).take())) == WHOLE
     session.close()
     assert server.asked
     assert KEY not in repr(server.asked)
@@ -477,10 +435,7 @@ def test_no_key_goes_to_another_host(
         with pytest.raises(ServerError, match="other host"):
             opened(server)
         server.misdeed = "none"
-        session = opened(server)
-        server.misdeed = "elsewhere"
-        assert "other host" in str(ended(session).fault)
-        session.close()
+        assert "other host" in str(reply_of(server, "elsewhere").fault)
         assert thief.asked == []
 
 
@@ -557,9 +512,7 @@ def test_a_certificate_that_the_user_trusts_is_good_for_its_own_name_only(
     pem = own_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     with serving(certificate=pem) as server:
-        session = opened(server)
-        assert text_of(events_of(ended(session))) == WHOLE
-        session.close()
+        assert reply_of(server).text == WHOLE
     with (
         serving(certificate=own_certificate(tmp_path, "DNS:elsewhere")) as server,
         pytest.raises(ServerError, match="certificate"),

@@ -17,7 +17,6 @@ from engine.backends.torch.caches.base import held_bytes
 from engine.backends.torch.caches.tiered import Tier, TieredCache
 from engine.backends.torch.hyperparameters import read_hyperparameters
 from engine.configuration import ControllerName, KVTypes, PredictorName, SpeculationSettings
-from engine.contexts import TorchContexts
 from engine.errors import ModelLoadError, PresetError
 from engine.events import Finished
 from engine.generation.session import Session
@@ -31,7 +30,6 @@ from engine.model.chat_template import ChatTemplate
 from engine.quality.laboratory import LaboratoryFinished as Measured
 from engine.quality.laboratory import LaboratoryPlan, Note
 from engine.quality.request import LaboratoryRequest
-from engine.quality.scoring import BatchShape
 from engine.quality.texts import Text
 from engine.requests import Cancellation, GenerationRequest
 from tests.engine.backends.torch_models import rows_of, settings
@@ -101,26 +99,6 @@ def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: Na
     assert np.abs(one - other).max() < 1e-4 * np.abs(one).max()
     slides.close()
     whole.close()
-
-
-def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
-    contexts = TorchContexts(settings(llama))
-    shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
-    opened = {
-        name: contexts.open(KVTypes(name, name), shape) for name in ("f32", "f16", "q4_0", "paged")
-    }
-    backends = [each.backend for each in opened.values()]
-    models = {id(each.model) for each in backends if isinstance(each, TorchBackend)}
-    assert len(models) == 1
-    assert all(each.n_rows == 32 and each.n_ctx == 1024 for each in backends)
-    assert opened["f32"].compute_bytes == 0, "attention reads a view"
-    assert opened["f16"].compute_bytes == 1024 * 2 * 2 * 32 * 4
-    assert opened["f16"].backend.kv_bytes == 1024 * 2 * 2 * 2 * 32 * 2
-    with pytest.raises(ModelLoadError, match="turbo"):
-        contexts.open(KVTypes("turbo", "turbo"), shape)
-    opened["f16"].backend.close()
-    assert rows_of(opened["q4_0"].backend, LINE).shape == (200, 259)
-    contexts.close()
 
 
 def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:

@@ -41,20 +41,6 @@ def rows(layer: int, n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def test_layers_in_tiers_read_as_layers_on_the_device(manager: TierManager) -> None:
-    plain = [make() for _ in range(N_LAYERS)]
-    for n_tokens in (20, 1, 1, 7):
-        for layer, (tiered, dense) in enumerate(zip(manager.caches, plain, strict=True)):
-            keys, values = rows(layer, n_tokens)
-            one, other = tiered.update(keys, values), dense.update(keys, values)
-            assert torch.equal(one.keys, other.keys)
-            assert torch.equal(one.values, other.values)
-    for tiered, dense in zip(manager.caches, plain, strict=True):
-        tiered.crop(11)
-        dense.crop(11)
-        assert torch.equal(tiered.state().keys, dense.state().keys)
-
-
 def test_budgets_are_kept_while_layers_are_computed(manager: TierManager) -> None:
     for _ in range(3):
         for layer, cache in enumerate(manager.caches):
@@ -110,25 +96,3 @@ def test_a_folder_that_cannot_be_written_leaves_it_in_memory(tmp_path: Path) -> 
         cache.demote()
     assert cache.tier is Tier.HOST
     assert torch.equal(cache.state().keys, keys)
-
-
-def test_a_line_that_is_emptied_or_saved_while_layers_are_read_ahead_keeps_the_budget(
-    manager: TierManager,
-) -> None:
-    for _ in range(20):
-        for layer, cache in enumerate(manager.caches):
-            cache.update(*rows(layer, 20))
-        saved = [cache.save() for cache in manager.caches]
-        for cache in manager.caches:
-            cache.crop(0)
-            assert cache.length == 0
-        assert tiers_of(manager).count(Tier.DEVICE) <= 2
-        for cache, one in zip(manager.caches, saved, strict=True):
-            cache.load(one)
-            assert tiers_of(manager).count(Tier.DEVICE) <= 2
-        assert [cache.save() for cache in manager.caches] == saved
-        for cache in manager.caches:
-            cache.crop(0)
-    empty = manager.caches[0].save()
-    manager.caches[1].load(empty)
-    assert manager.caches[1].length == 0
