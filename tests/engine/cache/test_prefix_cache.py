@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.cache.radix import unpack
 from engine.errors import StateError
 from tests.engine.cache.made_up import (
     MemoryDisk,
@@ -39,12 +40,18 @@ def test_the_shared_start_of_two_lines_lies_in_memory_once():
     assert restored(cache, B) == 50
 
 
-def test_a_state_that_starts_too_early_is_cut_and_one_too_late_refused():
-    cache = make_cache()
-    put(cache, A)
-    assert cache.put(B, 10, state_of(B, 10), recompute_s=1.0)
+def test_a_state_that_starts_too_early_is_cut_with_its_time_and_one_too_late_refused():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A, seconds=7.0)
+    work(cache)
+    assert [state.recompute_s for state in disk.states()] == [7.0]
+    assert cache.put(B, 10, state_of(B, 10), recompute_s=4.0)
+    work(cache)
     assert restored(cache, B) == 50
-    with pytest.raises(StateError, match="save from token 30 on"):
+    (own,) = (state for state in disk.states() if unpack(state.packed)[-1] == B[-1])
+    assert (own.start, own.recompute_s) == (30, 2.0), "half of what was saved was new"
+    with pytest.raises(StateError, match="token 30"):
         cache.put([*A[:30], 9, 9, 9], 31, state_of([9, 9]), recompute_s=1.0)
 
 

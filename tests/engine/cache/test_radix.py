@@ -1,13 +1,11 @@
 """The prefix tree against lines kept in a plain list."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.base import common_prefix
-from engine.cache.radix import Node, RadixTree, pack, unpack
+from engine.cache.radix import RadixTree, pack, unpack
 
 lines = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
 line = st.lists(st.integers(0, 2), max_size=11)
@@ -18,13 +16,6 @@ def filled(all_lines: list[list[int]]) -> RadixTree[int]:
     for index, tokens in enumerate(all_lines):
         tree.insert(pack(tokens), index)
     return tree
-
-
-def remove_unlocked(tree: RadixTree[int]) -> Iterator[Node[int]]:
-    """Take leaves without locks out of a tree, as long as there are any."""
-    while leaf := next((n for n in tree.nodes() if not n.children and not n.n_locks), None):
-        tree.remove(leaf)
-        yield leaf
 
 
 def check(tree: RadixTree[int]) -> None:
@@ -59,27 +50,6 @@ def test_every_line_ends_at_a_node_that_holds_its_last_value(all_lines):
         assert not found.is_inside
         assert found.nodes[-1].value == last
         assert unpack(tree.line(found.nodes[-1])) == tuple(tokens)
-
-
-@given(lines, st.lists(st.integers(0, 11), max_size=5))
-def test_a_lock_protects_a_line_and_what_is_left_without_locks_is_nothing(all_lines, chosen):
-    tree = filled(all_lines)
-    locked: list[Node[int]] = []
-    for index in chosen:
-        if index < len(all_lines):
-            node = tree.match(pack(all_lines[index])).nodes[-1]
-            tree.lock(node)
-            locked.append(node)
-    kept = {id(each) for node in locked for each in tree.way(node)}
-    for gone in remove_unlocked(tree):
-        assert id(gone) not in kept
-        check(tree)
-    assert kept >= {id(node) for node in tree.nodes()}
-    for node in locked:
-        assert tree.match(tree.line(node)).nodes[-1] is node
-        tree.unlock(node)
-    list(remove_unlocked(tree))
-    assert (len(list(tree.nodes())), tree.n_tokens) == (0, 0)
 
 
 @given(lines, st.integers(0, 11))

@@ -53,19 +53,6 @@ def test_a_second_start_restores_from_real_files(folder):
     second.close(10.0)
 
 
-def test_a_file_that_another_process_deleted_is_a_miss(folder):
-    first = open_cache(folder)
-    put(first, A)
-    first.close(10.0)
-    second = open_cache(folder)
-    for path in files(folder):
-        path.unlink()
-    assert restored(second, A) == 0
-    put(second, A)
-    second.close(10.0)
-    assert len(files(folder)) == 1
-
-
 def test_two_processes_on_one_folder_give_only_true_states(folder):
     chance = random.Random(3)
     with SnapshotStore(folder.path) as other:

@@ -177,22 +177,6 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
     assert again.stats.n_reused == again.stats.n_prompt - 1
 
 
-@pytest.mark.slow
-def test_states_are_pinned_verified_dropped_and_forgotten_by_name(start: StartClient) -> None:
-    client = start()
-    answer(client, ASKED)
-    key = report_in(client, lambda report: bool(report.entries)).entries[0].key
-
-    client.manage_cache("pin", key)
-    assert report_in(client, lambda report: report.entries[0].is_pinned)
-    client.manage_cache("verify", key)
-    assert any("sound" in note.text for note in report_of(client).notes)
-    client.manage_cache("drop", "no such key")
-    assert any(note.is_problem for note in report_of(client).notes)
-    client.forget_owner("chat:1")
-    assert not report_of(client).entries
-
-
 def report_of(client: WorkerClient) -> CacheReport:
     return report_in(client, lambda report: True)
 

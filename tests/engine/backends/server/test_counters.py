@@ -25,15 +25,6 @@ def test_samples_are_added_up_over_their_labels_and_junk_is_left_out() -> None:
     assert read_samples(text) == {"a": 5.0, "f": 1.5}
 
 
-def test_what_is_not_told_is_said() -> None:
-    with serving("OpenAI") as server:
-        session = ServerSession(Configuration.at_server(server.url))
-        told = session.look()
-        session.close()
-    assert text_of(told, "speculation")
-    assert text_of(told, "throughput")
-
-
 @contextmanager
 def watching(server: LanguageServer) -> Iterator[tuple[ServerSession, list[str]]]:
     """A session, and what its panels are told."""
