@@ -4,11 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
+
 from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes  # noqa: E402
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
 from engine.backends.torch.caches.codecs import Codec, FloatCodec, SplitCodec, TokenCodec  # noqa: E402
 from engine.backends.torch.caches.windowed import WindowedCache  # noqa: E402
-from engine.backends.torch.model import attend  # noqa: E402
+from engine.backends.torch.model import attend, attend_split  # noqa: E402
 from tests.support.torch_device import DEVICE  # noqa: E402
 
 ROOM = CacheRoom(256, torch.float32, DEVICE)
@@ -50,3 +52,12 @@ def test_each_part_takes_the_bytes_of_its_own_type() -> None:
         FloatCodec(torch.float16, 32),
     )
     assert held_bytes([cache]) == 256 * 2 * (18 + 2 * 34 + 2 * 32)
+
+
+def test_attention_that_is_split_over_the_keys_is_that_of_torch() -> None:
+    draws = torch.Generator().manual_seed(0)
+    rows, keys, values = (torch.randn(2, 3, n, 16, generator=draws) for n in (4, 9, 9))
+    mask = torch.arange(9) <= torch.arange(5, 9)[:, None]
+    for seen in (None, mask):
+        expected = scaled_dot_product_attention(rows, keys, values, seen, scale=0.3)
+        assert torch.allclose(attend_split(rows, keys, values, seen, 0.3), expected, atol=1e-5)
