@@ -194,3 +194,29 @@ def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
     put(cache, [*range(400, 440)])
     work(cache)
     assert lines(disk) == {400}
+
+
+def test_while_the_disk_refuses_memory_keeps_to_its_budget():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=100 * 4)
+    disk.is_full = True
+    for line in (A, B, C):
+        clock.at += 1
+        put(cache, line)
+        work(cache)
+    assert cache.report().tiers[0].nbytes <= 100 * 4
+    assert restored(cache, C) == 50
+    assert cache.report().counts.n_evictions == 1
+
+
+def test_a_chat_is_deleted_from_a_disk_that_is_too_full_to_write():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A, owner="chat:1")
+    work(cache)
+    disk.is_full = True
+    put(cache, B)
+    work(cache)
+    disk.is_full = False
+    cache.forget("chat:1")
+    assert not disk.files

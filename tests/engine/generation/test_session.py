@@ -443,3 +443,42 @@ def test_costs_of_a_machine_of_another_speed_are_forgotten() -> None:
     session = make_session(OFF, costs=replace(COSTS, plain_s=1000.0))
     run(session, request(max_tokens=8))
     assert session.costs() is None
+
+
+def test_a_late_cancel_does_not_stop_the_next_reply() -> None:
+    session = make_session(OFF)
+    late = Cancellation()
+    list(session.generate(request(), late))
+    events: list[Event] = []
+    for event in session.generate(request(), Cancellation()):
+        events.append(event)
+        late.cancel()
+    assert finished(events).reason is FinishReason.LENGTH
+
+
+def test_a_session_is_closed_after_its_replies_only_and_makes_none_afterwards() -> None:
+    target = FakeBackend(LETTERS, sharpness=2.0)
+    session = make_session(target=target)
+    reply = session.generate(request(), Cancellation())
+    next(reply)
+    with pytest.raises(EngineError, match="is making a reply"):
+        session.close()
+    assert not target.is_closed
+    reply.close()
+    session.close()
+    assert target.is_closed
+    with pytest.raises(EngineError, match="is closed"):
+        run(session, request())
+
+
+def test_a_reply_that_is_stopped_at_its_first_token_keeps_what_was_read() -> None:
+    target = FakeBackend(LETTERS, n_batch=16)
+    session, cancellation = make_session(OFF, target=target), Cancellation()
+    events: list[Event] = []
+    for event in session.generate(request("a" * 50, seed=None), cancellation):
+        events.append(event)
+        if isinstance(event, PromptProgress) and event.n_done == 48:
+            cancellation.cancel()
+    assert finished(events).reason is FinishReason.CANCELLED
+    assert finished(events).n_used == 48
+    assert finished(run(session, request("a" * 50))).stats.n_reused == 48

@@ -174,3 +174,10 @@ def test_a_prompt_of_token_ids_is_taken_as_it_is() -> None:
     assert by_ids.stats.n_prompt == len(ids)
     with pytest.raises(TokenError, match="261"):
         reply(OFF, request(messages=(), prompt_tokens=(1, 261)))
+
+
+def test_a_context_that_ends_before_the_grammar_does_not_fit_it() -> None:
+    session = make_session(OFF, target=FakeBackend(n_ctx=40, seed=1))
+    *_, finished = session.generate(request(), Cancellation())
+    assert isinstance(finished, Finished)
+    assert (finished.reason, finished.fits_grammar) == (FinishReason.CONTEXT, False)

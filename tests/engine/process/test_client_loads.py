@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import engine.process.client
+from engine.background import ThreadFault
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import FALLBACK_NOTE, WorkerClient
@@ -331,3 +332,17 @@ def test_an_engine_whose_log_cannot_be_written_starts_and_says_so_once(
         assert str(log) in notes[0][-1]
     else:
         assert "is lost" in notes[0][-1]
+
+
+def test_a_fault_of_the_clients_own_thread_is_reported_and_the_next_load_works(
+    client: WorkerClient, monkeypatch: pytest.MonkeyPatch, thread_faults: list[ThreadFault]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkerClient, "_as_set", lambda *_: {}["no such answer"])
+        client.load(model("first"))
+        stopped = events_up_to(client, WorkerStopped)[-1]
+    assert isinstance(stopped, WorkerStopped)
+    assert thread_faults[0].reference in stopped.message
+    assert not client.is_busy
+    client.load(model("second"))
+    assert isinstance(events_up_to(client, Loaded)[-1], Loaded)

@@ -138,3 +138,12 @@ def test_speeds_and_bytes_are_those_of_each_kind(n_most: int | None) -> None:
     assert all(
         cost is not None and 0 < cost.shallow_depth < cost.deep_depth < 600 for cost in costs
     )
+
+
+def test_complete_kinds_are_not_measured_again() -> None:
+    first = finished(laboratory(Q8)).report
+    opener = FakeOpener()
+    second = finished(replace(laboratory(Q8, Q4, opener=opener), report=first)).report
+    assert [kind for kind, _, _ in opener.opened] == [F16, Q4]
+    assert second.find(Q8) == first.find(Q8)
+    assert second.find(Q4) is not None
