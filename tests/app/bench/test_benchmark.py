@@ -25,7 +25,7 @@ from app.bench.prompt_sets import BenchPrompt, PromptChoice
 from app.bench.results import BenchError, PromptRecord, Results
 from app.config import Settings
 from app.opening import ModelRequest
-from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
 from engine.errors import WorkerError
 from engine.events import Event, Failed, Finished, WorkerStopped
 from engine.model.identity import model_identity
@@ -89,12 +89,6 @@ def test_results_are_kept_after_every_prompt() -> None:
     assert len(told.runs) == 8
 
 
-def test_one_engine_serves_the_whole_benchmark() -> None:
-    client = AnsweringClient()
-    run(client)
-    assert client.n_loads == 1
-
-
 def test_a_failing_prompt_does_not_end_the_benchmark() -> None:
     client = Failing(two=Failed("The context is full", "raise --ctx"))
     final, _, _ = run(client)
@@ -142,15 +136,6 @@ def test_a_hung_engine_that_the_watchdog_restarts_is_waited_for() -> None:
     assert client.n_loads == 1
 
 
-def test_an_engine_that_cannot_be_loaded_is_an_error() -> None:
-    class Broken(AnsweringClient):
-        def load(self, configuration: Configuration) -> None:
-            self._events = [Failed("No model", "it is broken", fatal=True)]
-
-    with pytest.raises(WorkerError, match="it is broken"):
-        loaded(Broken())
-
-
 def test_results_that_cannot_be_kept_end_the_benchmark() -> None:
     def full(results: Results) -> None:
         raise BenchError("the disk is full")
@@ -167,15 +152,6 @@ def test_what_is_resumed_leaves_out_what_is_done_and_tries_failures_again() -> N
     assert [name for name, _ in told.prompts] == ["two", "four"]
     assert [each.prompt for each in final.prompts] == ["one", "three", "two", "four"]
     assert final.elapsed_s > done.elapsed_s
-
-
-def test_sets_come_one_after_the_other_at_each_temperature() -> None:
-    sets = [[BenchPrompt("a", "1", ""), BenchPrompt("a", "2", "")], [BenchPrompt("b", "1", "")]]
-    keys = [(unit.key, unit.index) for unit in make_units(sets, [0.0, 0.7, 0.0])]
-    assert keys == [
-        (("a", "1", 0.0), 0), (("a", "2", 0.0), 1), (("b", "1", 0.0), 0),
-        (("a", "1", 0.7), 0), (("a", "2", 0.7), 1), (("b", "1", 0.7), 0),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("preset", [None, "balanced"])

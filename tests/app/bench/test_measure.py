@@ -83,13 +83,6 @@ def test_the_prompt_is_in_the_cache_before_anything_is_timed() -> None:
     assert request.max_tokens == 2
 
 
-def test_every_run_is_told() -> None:
-    told: list[str] = []
-    engine = loaded(AnsweringClient())
-    measure_prompt(engine, PROMPT, plan(LOOKUP), temperature=0, index=0, run_done=told.append)
-    assert told == ["lookup:fixed:2", "plain", "plain", "lookup:fixed:2"]
-
-
 def test_where_texts_part_is_written_down_with_what_came_instead() -> None:
     def parting(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
         tokens = list(range(40))
@@ -175,23 +168,6 @@ def order(slots: Sequence[PlannedReply]) -> list[int]:
     return [slot.policy.n_draft or 0 if slot.policy else 0 for slot in slots]
 
 
-def test_a_plain_run_stands_between_two_policies() -> None:
-    assert order(slots_of_pair(policies(4), prompt=0, pair=0)) == [1, 0, 2, 3, 0, 4]
-
-
-def test_the_second_pair_is_the_first_one_backwards() -> None:
-    assert order(slots_of_pair(policies(4), prompt=0, pair=1)) == [4, 0, 3, 2, 0, 1]
-
-
-def test_an_odd_policy_has_a_plain_run_of_its_own() -> None:
-    assert order(slots_of_pair(policies(3), prompt=0, pair=0)) == [1, 0, 2, 3, 0]
-
-
-def test_one_policy_alternates_with_plain() -> None:
-    runs = [order(slots_of_pair(policies(1), prompt=0, pair=pair)) for pair in range(2)]
-    assert runs == [[1, 0], [0, 1]]
-
-
 @pytest.mark.parametrize("n", range(1, 9))
 @pytest.mark.parametrize("prompt", range(5))
 def test_each_policy_runs_once_a_pair_right_beside_the_plain_run_of_its_group(
@@ -217,12 +193,6 @@ def test_two_pairs_put_each_policy_once_before_and_once_behind_its_plain_run(n: 
 def test_with_one_pair_the_prompts_balance_the_order(n: int) -> None:
     for policy in policies(n):
         assert sum(is_before(policy, n, prompt, pair=0) for prompt in range(4)) == 2
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_who_comes_first_changes_with_the_prompts(n: int) -> None:
-    orders = [order(slots_of_pair(policies(n), prompt=prompt, pair=0)) for prompt in range(4 * n)]
-    assert len({first for first, *_ in orders}) > n / 2
 
 
 def is_before(policy: Policy, n: int, prompt: int, pair: int) -> bool:

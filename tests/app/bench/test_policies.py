@@ -18,12 +18,6 @@ def names(policies: tuple[Policy, ...]) -> list[str]:
     return [policy.name for policy in policies]
 
 
-def test_fixed_takes_every_predictor_with_every_length() -> None:
-    assert names(make_policies([LOOKUP, SUFFIX], [FIXED], [2, 4])) == [
-        "lookup:fixed:2", "lookup:fixed:4", "suffix:fixed:2", "suffix:fixed:4",
-    ]  # fmt: skip
-
-
 def test_auto_runs_once_where_the_sources_compete() -> None:
     assert names(make_policies([LOOKUP, COMBINED], [AUTO], [])) == ["combined:auto"]
     assert names(make_policies([LOOKUP, SUFFIX], [AUTO], [])) == ["lookup:auto", "suffix:auto"]
@@ -33,13 +27,6 @@ def test_what_is_named_twice_runs_once() -> None:
     assert names(make_policies([LOOKUP, LOOKUP], [AUTO, FIXED, AUTO], [3, 3])) == [
         "lookup:auto", "lookup:fixed:3",
     ]  # fmt: skip
-
-
-def test_nothing_to_compare_is_an_error() -> None:
-    with pytest.raises(BenchError, match="nothing to compare"):
-        make_policies([LOOKUP], [FIXED], [])
-    with pytest.raises(BenchError, match="always measured"):
-        make_policies([PredictorName.OFF], [AUTO], [])
 
 
 @pytest.mark.parametrize(
@@ -92,9 +79,3 @@ def test_what_the_model_cannot_use_is_refused_with_what_it_can() -> None:
         names_with(replace(CHOICE, predictors=("lookup",)), ("off",))
     with pytest.raises(BenchError, match="nothing to compare"):
         names_with(CHOICE, ("off",))
-
-
-def test_bad_policies_are_found_before_a_model_is_loaded() -> None:
-    CHOICE.check()
-    with pytest.raises(BenchError, match="luck"):
-        replace(CHOICE, predictors=("luck",)).check()

@@ -96,8 +96,3 @@ def test_a_preset_is_found_by_its_name_or_path(path: Path, tmp_path: Path) -> No
 def test_what_is_no_name_is_no_target(name: str, tmp_path: Path) -> None:
     with pytest.raises(PresetError, match="this makes no preset"):
         find_target(name, tmp_path)
-
-
-def test_a_preset_that_comes_with_kvchat_is_not_changed(tmp_path: Path) -> None:
-    with pytest.raises(PresetError, match="comes with kvchat"):
-        find_target("balanced", tmp_path)

@@ -27,23 +27,12 @@ def test_the_tasks_of_a_built_in_set_have_equal_shares(name: str) -> None:
     assert len(set(tasks.values())) == 1
 
 
-def test_a_grounded_prompt_ends_in_its_document() -> None:
-    prompt = read_set("grounded")[0]
-    assert "class Inventory" in prompt.text
-    assert prompt.text.startswith("Rewrite this Python code")
-
-
 def test_the_same_seed_draws_the_same_prompts_in_the_order_of_the_set() -> None:
     prompts = read_set("chat")
     drawn = choose(prompts, 6, seed=1)
     assert drawn == choose(prompts, 6, seed=1)
     assert [prompts.index(prompt) for prompt in drawn] == sorted(map(prompts.index, drawn))
     assert drawn != choose(prompts, 6, seed=2)
-
-
-def test_more_prompts_than_there_are_gives_all() -> None:
-    prompts = read_set("chat")
-    assert choose(prompts, 1000, seed=0) == choose(prompts, None, seed=0) == prompts
 
 
 @pytest.mark.parametrize(
@@ -90,19 +79,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
         read_set(str(path))
 
 
-def test_an_unknown_set_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(BenchError, match="grounded, chat"):
-        read_set("grounde")
-
-
 def test_prompts_with_one_id_stay_apart(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n', encoding="utf-8")
     assert [prompt.name for prompt in read_set(str(path))] == ["1-1", "2-1"]
-
-
-def test_every_set_gives_as_many_prompts() -> None:
-    assert [len(prompts) for prompts in read_prompts(CHOICE)] == [3, 3]
 
 
 def test_prompts_can_be_chosen_by_name() -> None:
@@ -112,10 +92,6 @@ def test_prompts_can_be_chosen_by_name() -> None:
     ]  # fmt: skip
     with pytest.raises(BenchError, match="story-99"):
         read_prompts(replace(CHOICE, only=("story-99",)))
-
-
-def test_a_set_named_twice_runs_once() -> None:
-    assert len(read_prompts(replace(CHOICE, sets=("chat", "chat")))) == 1
 
 
 def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:

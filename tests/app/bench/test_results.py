@@ -11,7 +11,6 @@ from app.bench.results import (
     PromptRecord,
     check_same_subject,
     read_results,
-    this_machine,
     write_results,
 )
 from tests.app.bench.made_results import record, results
@@ -28,14 +27,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "all.json"
     write_results(path, made)
     assert read_results(path) == made
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "all.json"
-    write_results(path, results(record({AUTO: [1.0]}), policies=[AUTO]))
-    write_results(path, results(policies=[AUTO]))
-    assert read_results(path).prompts == ()
-    assert [each.name for each in tmp_path.iterdir()] == ["all.json"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": 99}', "[" * 100_000])
@@ -67,10 +58,3 @@ def test_only_the_same_measurement_is_gone_on_with() -> None:
     check_same_subject(subject, replace(subject))
     with pytest.raises(BenchError, match="n_tokens was 64 and is 128"):
         check_same_subject(subject, replace(subject, n_tokens=128))
-
-
-def test_this_machine_has_every_fact() -> None:
-    machine = this_machine()
-    assert machine.n_cores >= 1
-    assert machine.memory_bytes > 1 << 28
-    assert "llama-cpp-python 0.3.36" in machine.llama_cpp

@@ -89,12 +89,6 @@ def test_the_page_loads_nothing_and_escapes_the_text_of_the_model() -> None:
     assert "&lt;b&gt;two&lt;/b&gt;" in text
 
 
-def test_a_slow_prompt_is_told_with_what_the_rule_said() -> None:
-    slow = results(record({AUTO: [0.9]}), policies=[AUTO])
-    object.__setattr__(slow.prompts[0].runs[1], "last_reason", "off: a drafted token costs 0.61")
-    assert "off: a drafted token costs 0.61" in printed(slow)
-
-
 PROMPT = BenchPrompt("chat", "[red]one", "?")
 
 

@@ -21,7 +21,7 @@ from app.chat.attachments import (
     read_files,
     without_marks,
 )
-from engine.images import Image, images_in, read_image
+from engine.images import Image, images_in
 from tests.support.filled_projectors import png
 
 
@@ -103,11 +103,6 @@ def test_a_question_sent_again_from_another_folder_keeps_the_files_it_had(
     assert as_written(message, folder) == text
 
 
-def test_what_only_looks_like_a_file_in_a_message_is_kept_by_an_edit(folder: Path) -> None:
-    message = "compare\n\nFile x.py:\n```\n1\n```"
-    assert as_written(message, folder) == message
-
-
 def test_a_long_message_comes_back_as_one_line_and_a_short_one_as_it_was(folder: Path) -> None:
     long = "line\n" * 20
     assert list(pieces(as_written(long, folder))) == [(long, True)]
@@ -178,29 +173,6 @@ def test_an_image_stands_where_it_is_named_and_comes_back_by_its_name(
         "what is kept serves"
     )
     assert images_in(message_with(as_written(message, folder), ())) == [image]
-
-
-def test_an_image_is_read_again_only_when_its_file_changed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = png(folder / "a.png", width=4, height=3)
-    n_read = 0
-
-    def read(path: Path, name: str) -> Image:
-        nonlocal n_read
-        n_read += 1
-        return read_image(path, name)
-
-    monkeypatch.setattr("app.chat.attachments.read_image", read)
-    for _ in range(3):
-        [file] = read_files("@a.png", folder)
-    assert n_read == 1
-    png(path, width=5, height=3)
-    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
-    [changed] = read_files("@a.png", folder)
-    assert file.image is not None
-    assert changed.image is not None
-    assert (file.image.width, changed.image.width, n_read) == (4, 5, 2)
 
 
 def test_an_image_at_the_end_of_a_sentence_keeps_the_sentence(folder: Path) -> None:

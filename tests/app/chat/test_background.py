@@ -3,8 +3,6 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation
-from app.store.chats import ChatStore
-from app.store.records import StoredMessage
 from engine.events import Failed, FinishReason
 from tests.app.chat.test_conversation import Clock, loaded
 from tests.support.fakes_client import Script, ScriptedClient
@@ -59,21 +57,6 @@ def test_a_reply_goes_on_in_its_own_chat_while_another_is_shown(
     assert controller.history.message(reply.key).finish_reason == FinishReason.END
 
 
-def test_going_back_shows_the_live_text_and_it_grows(tmp_path: Path, clock: Clock) -> None:
-    controller, _, chat_id = left(tmp_path, clock)
-    pass_time(controller, clock, 1.0)
-    controller.open_chat(chat_id)
-    assert controller.background_title is None
-    assert controller.poll().is_rebuilt
-    live = controller.entries()[-1]
-    assert live.is_live
-    assert live.content.startswith("word word")
-    assert pass_time(controller, clock, 1.0).startswith(" word")
-    assert controller.stop()
-    controller.poll()
-    assert controller.entries()[-1].ending.startswith("stopped")
-
-
 def test_a_chat_in_the_background_stays_locked_until_its_reply_ends(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -126,17 +109,6 @@ def test_another_variant_can_be_shown_while_another_chat_is_answered(
     assert controller.entries()[-1].content == "first"
 
 
-def test_a_chat_that_is_gone_leaves_the_shown_one_as_it_was(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = loaded(tmp_path, clock)
-    controller.send("one")
-    controller.poll()
-    chat = controller.history.chat
-    assert chat is not None
-    with pytest.raises(Exception, match="chat 99"):
-        controller.open_chat(99)
-    assert controller.history.is_shown(chat.id)
-
-
 def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -151,27 +123,3 @@ def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(
     pass_time(controller, clock, 30.0)
     assert controller.show_message(first)
     assert controller.entries()[-1].key == first
-
-
-def test_a_reply_whose_end_cannot_be_handled_is_over_and_its_text_is_saved(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("alpha " * 9,)))
-
-    def broken(message: StoredMessage) -> None:
-        raise RuntimeError("a fault of kvchat itself")
-
-    monkeypatch.setattr(controller.history.store, "finish_message", broken)
-    controller.send("one")
-    with pytest.raises(RuntimeError):
-        controller.poll()
-    assert not controller.is_replying
-    assert controller.can_ask
-    assert controller.entries()[-1].content == "alpha " * 9
-    monkeypatch.undo()
-    controller.close()
-    controller.history.store.close()
-    with ChatStore(tmp_path / "chats.db") as store:
-        [chat] = store.list_chats()
-        assert chat.head_id is not None
-        assert store.path_to(chat.head_id)[-1].content == "alpha " * 9

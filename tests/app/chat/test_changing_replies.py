@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.entries import CONTINUES, thinking_of, thinking_text
+from app.chat.entries import CONTINUES, thinking_text
 from app.render.lines import plain
 from app.render.transcript import EntryLines
 from engine.events import Thinking
@@ -100,19 +100,6 @@ def test_a_fork_of_a_streaming_reply_has_its_text_so_far_and_can_go_on(
     assert controller.entries()[-1].content == "word " * 50, "it went on in its own chat"
 
 
-def test_thinking_is_folded_and_a_key_opens_it(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=(THINKS,)))
-    controller.send("why")
-    controller.poll()
-    lines = EntryLines(controller.entries()[-1])
-    assert "▸ thought" in text_of(lines)
-    assert "The answer." in text_of(lines)
-    assert "then that" not in text_of(lines)
-    lines.set_open(is_open=True)
-    assert "then that" in text_of(lines)
-    assert "</think>" not in text_of(lines)
-
-
 def test_a_reply_that_streams_shows_where_it_thinks_and_folds_that_then(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -129,12 +116,6 @@ def test_a_reply_that_streams_shows_where_it_thinks_and_folds_that_then(
     assert shown[-1].rstrip().endswith("The answer.")
     assert "then that" not in shown[-1]
     assert "1,200 tokens" in text_of(lines)
-
-
-def test_how_long_it_thought_is_told_and_why_it_was_closed() -> None:
-    assert thinking_of({"n_thinking": 412, "thinking_s": 12.0}) == "thought for 12.0 s, 412 tokens"
-    assert thinking_of({}) == ""
-    assert thinking_text(Thinking(3, 0.5, True, "why")).endswith("closed, why")
 
 
 def test_a_reply_of_another_model_says_which(tmp_path: Path) -> None:

@@ -6,13 +6,9 @@ import pytest
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import DIVIDER_KEY, SUMMARY_BEGINS, Speaker
-from app.chat.trimming import INSTRUCTION, Summariser
-from app.compare.comparison import Comparison
-from app.compare.side import plain_side, speculative_side
-from engine.cache.report import CacheNote, CacheReport
+from app.chat.trimming import INSTRUCTION
 from engine.configuration import SamplingSettings
-from engine.events import FinishReason, TiersChanged
-from engine.requests import GenerationRequest, Message
+from engine.events import FinishReason
 from tests.app.chat.test_conversation import Clock, contents, loaded
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
@@ -117,21 +113,6 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     assert controller.can_ask
 
 
-def test_the_end_of_a_summary_leaves_the_users_statistics_where_they_are(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client, maker = refused(tmp_path, clock)
-    client.script = Script(replies=("They asked six times.", "and here it is"))
-    client._n_replies = 0
-    maker.summarise()
-    note = next(m for m, e in controller.history.notes._notes if "summarises" in e.content)
-    assert note is not None
-    controller.toggle_note(note, "74 tok/s")
-    for _ in range(3):
-        controller.poll()
-    assert [entry.content for _, entry in controller.history.notes._notes] == ["74 tok/s"]
-
-
 @pytest.mark.parametrize("is_open_elsewhere", [True, False])
 def test_a_summary_is_written_to_a_chat_that_was_left_only_under_its_lock(
     is_open_elsewhere: bool, tmp_path: Path, clock: Clock
@@ -224,25 +205,6 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     assert not any("{reply-stop} stops it" in text for _, text in contents(controller))
     assert "a model was loaded meanwhile" in change.notices[0].message
     assert not controller.is_leased
-
-
-def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = loaded(tmp_path, clock)
-    request = GenerationRequest((Message("user", "x"),), seed=1)
-    settings = controller.speculation
-    sides = (plain_side(settings), speculative_side(settings))
-    comparison = Comparison(client, request, sides, restore=settings)
-    comparison.add_pairs()
-    summariser = Summariser(client, 1, iter([request]), lambda *_: None)
-    client._running.clear()  # the engine goes on with nothing: both guests wait for their reply
-    for n_notes, guest in enumerate((summariser, comparison), start=1):
-        controller.lease = guest
-        client.emit(TiersChanged(CacheReport(notes=(CacheNote(0.0, "evicted"),))))
-        controller.poll()
-        assert len(controller.snapshot().cache_log) == n_notes
-        assert controller.is_leased
 
 
 def test_a_later_summary_takes_the_earlier_one_in(tmp_path: Path, clock: Clock) -> None:

@@ -7,7 +7,6 @@ from app.chat.conversation import Conversation
 from app.chat.entries import CONTINUES, Speaker
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
-from engine.configuration import SamplingSettings
 from engine.events import FinishReason
 from tests.app.chat.test_conversation import Clock, contents, loaded
 from tests.support.fakes_app import make_controller, release_locks
@@ -143,64 +142,6 @@ def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
     assert again.entries()[-1].content == cut.content + SECOND
 
 
-def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=(FIRST, SECOND), dies_after=6))
-    controller.send("count")
-    controller.poll()
-    cut = controller.entries()[1]
-    assert cut.ending.endswith(CONTINUES)
-    client.script = replace(client.script, dies_after=None)
-    controller.load(CONFIGURATION)
-    controller.poll()
-    assert controller.continue_reply()
-    assert spelled(client.requests[-1].continues) == cut.content
-    controller.poll()
-    assert controller.entries()[-1].content == cut.content + SECOND
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"vocabulary_id": None},
-        {"token_ids": None},
-        {"vocabulary_id": "other"},
-        {"content": "", "token_ids": None},
-    ],
-)
-def test_the_line_behind_a_cut_reply_promises_that_it_goes_on(
-    tmp_path: Path, clock: Clock, changes: dict[str, object]
-) -> None:
-    controller, _ = stopped(tmp_path, clock)
-    store = controller.history.store
-    cut = replace(store.message(controller.entries()[-1].key), **changes)  # type: ignore[arg-type]
-    store.finish_message(
-        replace(
-            store.message(cut.id),
-            content=cut.content,
-            token_ids=cut.token_ids,
-            vocabulary_id=cut.vocabulary_id,
-            seed=None,
-            finish_reason="engine stopped",
-            stats=None,
-        ),
-    )
-    controller.refresh()
-    assert controller.entries()[-1].ending.endswith(CONTINUES)
-
-
-def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = stopped(tmp_path, clock)
-    controller.continue_reply()
-    controller.poll()
-    clock.now += 0.1
-    change = controller.poll()
-    assert change.text
-    assert SECOND.startswith(change.text) or change.text in SECOND
-
-
 def test_an_engine_that_refuses_to_go_on_leaves_the_reply_as_it_was(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -233,22 +174,9 @@ def test_a_reply_of_another_vocabulary_goes_on_behind_its_text(
     assert whole.token_ids
 
 
-def test_a_refusal_keeps_the_ids_of_another_vocabulary(tmp_path: Path, clock: Clock) -> None:
-    controller, client = stopped(tmp_path, clock)
-    assert controller.loaded is not None
-    cut = controller.history.message(controller.entries()[-1].key)
-    controller.replies.loaded = replace(controller.loaded, vocabulary_id="other")
-    client.script = Script(refuses=("Decoding failed", "no"))
-    controller.continue_reply()
-    controller.poll()
-    assert controller.history.message(cut.id) == cut
-
-
 def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
     with ChatStore(tmp_path / "chats.db") as store:
-        chat = store.create_chat(
-            NewChat(title="open", model_path=None, system_prompt="", sampling=SamplingSettings())
-        )
+        chat = store.create_chat(NewChat(title="open"))
         store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
     controller, client = loaded(tmp_path, clock)
     controller.open_chat(chat.id)
@@ -257,17 +185,6 @@ def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: C
     controller.poll()
     assert client.requests[0].messages[0].content == "anyone?"
     assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
-
-
-def test_a_tint_keeps_the_part_that_was_there(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = stopped(tmp_path, clock)
-    [_, cut] = controller.entries()
-    controller.continue_reply()
-    clock.now += 0.1
-    controller.poll()
-    live = controller.entries()[-1]
-    assert "".join(span.text for span in live.spans) == live.content
-    assert live.content.startswith(cut.content)
 
 
 def test_a_reply_without_text_is_made_anew_in_its_place(tmp_path: Path, clock: Clock) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation
-from app.chat.entries import CUT_BY_CLOSE, CUT_BY_CRASH, FAILED, Speaker
+from app.chat.entries import CUT_BY_CRASH, FAILED, Speaker
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from app.store.errors import ChatInUseError
@@ -89,20 +89,6 @@ def test_a_chat_remembers_the_model_that_answered_last(tmp_path: Path, clock: Cl
     controller.poll()
     controller.send("two")
     assert controller.history.store.chat(chat.id).model_path == "Other.gguf"
-
-
-def test_stopping_keeps_the_text_so_far(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
-    controller.send("go")
-    for _ in range(5):
-        clock.now += 0.5
-        controller.poll()
-    assert controller.stop()
-    controller.poll()
-    [_, reply] = controller.entries()
-    assert 0 < len(reply.content) < 250
-    assert reply.ending.startswith("stopped")
-    assert not controller.is_replying
 
 
 def test_a_reply_is_on_disk_while_it_streams(tmp_path: Path, clock: Clock) -> None:
@@ -260,18 +246,6 @@ def test_a_load_can_be_stopped_and_another_be_tried(tmp_path: Path, clock: Clock
     assert not controller.stop(), "nothing runs"
 
 
-def test_loading_another_model_keeps_the_reply_so_far(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
-    controller.send("go")
-    clock.now += 2
-    controller.poll()
-    controller.load(CONFIGURATION)
-    controller.poll()
-    [_, reply] = controller.entries()
-    assert reply.content.startswith("word")
-    assert reply.ending.startswith("stopped")
-
-
 def test_a_chat_is_asked_by_one_kvchat_at_a_time(tmp_path: Path, clock: Clock) -> None:
     answering, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
     answering.send("go")
@@ -350,20 +324,6 @@ def test_speculation_can_be_switched_while_a_reply_runs(tmp_path: Path, clock: C
     controller.poll()
     assert client.speculation.predictor is PredictorName.OFF
     assert controller.snapshot().predictor == "off"
-
-
-def test_closing_saves_what_came(tmp_path: Path, clock: Clock) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
-    controller.send("go")
-    clock.now += 2
-    controller.poll()
-    controller.close()
-    assert client.is_closed
-    controller.history.store.close()
-    with ChatStore(tmp_path / "chats.db") as store:
-        [chat] = store.list_chats()
-        assert chat.head_id is not None
-        assert store.path_to(chat.head_id)[-1].finish_reason == CUT_BY_CLOSE
 
 
 def test_a_question_whose_reply_never_began_joins_the_next(tmp_path: Path, clock: Clock) -> None:

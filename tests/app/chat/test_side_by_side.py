@@ -92,19 +92,3 @@ def test_another_model_cuts_every_reply(tmp_path: Path, clock: Clock) -> None:
     for chat_id in chats:
         controller.open_chat(chat_id)
         assert controller.entries()[-1].ending.startswith("stopped")
-
-
-def test_the_sessions_counts_have_the_rounds_of_every_reply_under_way(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _, _ = both_answered(tmp_path, clock)
-    clock.now += 1
-    controller.poll()
-    meters = controller.meters
-    emitted = [meter.settled().n_emitted for meter in meters._replies.values()]
-    assert len(emitted) == 2
-    clock.now += 1
-    controller.poll()
-    session = meters.snapshot().session.n_emitted
-    assert session == sum(meter.settled().n_emitted for meter in meters._replies.values())
-    assert session > sum(emitted)

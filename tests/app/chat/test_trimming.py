@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from app.chat.entries import SUMMARY_BEGINS, index_of, prompt_messages
-from app.chat.trimming import IMAGE_TOKENS, N_KNOWN, TokenCounts, n_tokens_of, trim_of
+from app.chat.trimming import IMAGE_TOKENS, TokenCounts, n_tokens_of, trim_of
 from app.store.records import StoredMessage
 from engine.images import Image
 from engine.requests import Role
@@ -85,19 +85,6 @@ def test_on_a_branch_without_the_first_kept_message_everything_is_seen() -> None
     assert SUMMARY_BEGINS not in messages[0].content
 
 
-def test_one_text_is_asked_about_at_a_time_and_answers_are_kept() -> None:
-    asked: list[tuple[int, str]] = []
-    counts = TokenCounts(lambda key, text: asked.append((key, text)))
-    assert counts.of("") == 0
-    assert counts.of("one") is None
-    assert counts.of("two") is None
-    assert [text for _, text in asked] == ["one"], "the second waits for the first"
-    counts.take(asked[0][0], 5)
-    assert counts.of("one") == 5
-    assert counts.of("two") is None
-    assert [text for _, text in asked] == ["one", "two"]
-
-
 def test_where_nobody_can_count_the_counting_ends_and_the_next_text_is_asked_about() -> None:
     asked: list[tuple[int, str]] = []
     counts = TokenCounts(lambda key, text: asked.append((key, text)))
@@ -108,27 +95,6 @@ def test_where_nobody_can_count_the_counting_ends_and_the_next_text_is_asked_abo
     assert not counts.is_counting("abc")
     assert counts.of("abcd") is None
     assert [text for _, text in asked] == ["abc", "abcd"]
-
-
-def test_an_answer_of_the_model_before_is_not_heard() -> None:
-    asked: list[tuple[int, str]] = []
-    counts = TokenCounts(lambda key, text: asked.append((key, text)))
-    counts.of("text")
-    counts.forget()
-    counts.of("text")
-    counts.take(asked[0][0], 5)
-    assert counts.of("text") is None
-    counts.take(asked[1][0], 7)
-    assert counts.of("text") == 7
-
-
-def test_the_oldest_answers_go() -> None:
-    counts = TokenCounts(lambda key, text: None)
-    for i in range(N_KNOWN + 1):
-        counts.of(str(i))
-        counts.take(i + 1, i)
-    assert counts.of(str(N_KNOWN)) == N_KNOWN
-    assert counts.of("0") is None
 
 
 def test_an_image_counts_as_one_and_not_as_the_letters_of_its_name() -> None:

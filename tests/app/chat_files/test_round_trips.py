@@ -1,6 +1,5 @@
 """What is exported comes back, whatever was said; the same file twice is two chats."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -135,23 +134,3 @@ def test_markdown_is_readable(tmp_path_factory: pytest.TempPathFactory) -> None:
         "# Caches", "Begun", "> Be", "> brief.", "## You", "What is a *cache*?", "## SmolLM2",
         "Memory.", "---", "*Another branch after “What is a *cache*?”*", "## SmolLM2", "A store.",
     ]  # fmt: skip
-
-
-def test_an_export_says_nothing_that_a_reader_takes_by_itself() -> None:
-    chat = Chat(
-        id=3, title="t", title_locked=False, created_at=1.0, updated_at=1.0, archived_at=None,
-        model_path=None, system_prompt="", sampling=SamplingSettings(top_k=3), summary=None,
-        head_id=None, kept_from=None,
-    )  # fmt: skip
-    message = StoredMessage(
-        id=7, chat_id=3, parent_id=None, role="user", content="q", token_ids=None,
-        vocabulary_id=None, model_name=None, seed=None, finish_reason=None, stats=None,
-        created_at=1.0,
-    )  # fmt: skip
-    head, line = "".join(jsonl_of([ChatTree(chat, (message,))])).splitlines()
-    assert json.loads(head)["sampling"] == {"top_k": 3}
-    assert set(json.loads(head)) == {
-        "format", "version", "n_messages", "title", "title_locked", "created_at", "updated_at",
-        "system_prompt", "sampling",
-    }  # fmt: skip
-    assert json.loads(line) == {"id": 1, "role": "user", "created_at": 1.0, "content": "q"}

@@ -143,14 +143,6 @@ def test_bad_input_is_one_clear_message_before_a_model_loads(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.model
-def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
-    done = spawned("bench", str(starter_path), *FEW, "--predictors", "draft")
-    assert done.returncode == 1
-    assert "draft cannot be used with this model" in done.stderr
-    assert "--draft names a draft model" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("n_verified", "plain", "n_pairs", "said"),
     [

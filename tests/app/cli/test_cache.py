@@ -15,7 +15,6 @@ from app.store.records import NewChat
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from engine.cache.snapshot_store import SnapshotStore
-from engine.configuration import SamplingSettings
 from engine.memory.units import MIB
 from tests.app.cli.conftest import kvchat
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
@@ -62,11 +61,7 @@ def damage(folder: SnapshotStore, state: StoredState, at: int = -1) -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_list_names_models_settings_states_and_chats() -> None:
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(
-            NewChat(
-                title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
-            )
-        )
+        store.create_chat(NewChat(title="Of caches"))
     lines = kvchat("cache").stdout.splitlines()
     assert lines[0].split()[0] == "smol"
     assert lines[1] == "K type f16"
@@ -83,11 +78,7 @@ def test_the_list_names_models_settings_states_and_chats() -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_list_as_json_says_everything() -> None:
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(
-            NewChat(
-                title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
-            )
-        )
+        store.create_chat(NewChat(title="Of caches"))
     listed = json.loads(kvchat("cache", "list", "--json").stdout)
     first, second = listed["models"]
     assert listed["budget_bytes"] == 8192 * MIB

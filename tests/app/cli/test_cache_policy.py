@@ -14,21 +14,18 @@ from app import paths
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
-from app.planning import keep_report, verdict_of
+from app.planning import keep_report
 from app.startup import Services, prepare
 from engine.builds import installed_build
-from engine.configuration import Configuration, KVTypes
+from engine.configuration import KVTypes
 from engine.memory.hardware import this_processor
 from engine.model.identity import model_identity
-from engine.policy.gates import PolicySettings
 from engine.policy.plans import PlanStore
-from engine.quality.laboratory import LaboratoryFinished
 from engine.quality.records import Report
 from tests.app.cli.conftest import kvchat, spawned
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
 MIXED = KVTypes("q8_0", "q5_1")
-POLICY = PolicySettings()
 
 
 def of_this_machine(found: Report, path: Path) -> Report:
@@ -60,19 +57,6 @@ def types_of(found: dict[str, object]) -> str:
     assert isinstance(arguments, list)
     named = dict(pairwise(arguments))
     return f"{named.get('--cache-type-k', 'f16')}/{named.get('--cache-type-v', 'f16')}"
-
-
-def test_one_measurement_one_sentence_and_the_named_type_runs(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = keep(starter_path)
-    found = verdict_of(saved, Configuration(starter_path, 8192), POLICY)
-    assert found is not None
-    assert found.text.startswith("q8_0 K with q5_1 V: 2.2x smaller, same top token 99.6 %")
-    arguments = ["run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "2"]
-    assert run([*arguments, "--ctx", "512", "--temperature", "0"]) == 0
-    told = capsys.readouterr().err
-    assert "cache measured: q8_0 K with q5_1 V: 2.2x smaller" in told
 
 
 def test_a_plan_takes_the_measured_kind_and_says_what_it_rests_on(
@@ -131,18 +115,6 @@ def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_
     assert run(["plan", str(starter_path), "--type-k", "q8_0", "--type-v", "q8_0"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "quality on your text measured same top token 20.0 %, mean KL 0.4000; " in text
-
-
-def test_exports_write_the_chosen_types_and_never_auto(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keep(starter_path)
-    for name in ("llama-server", "compose", "llama-cpp-python", "models-preset", "shell"):
-        assert run(["export", str(starter_path), "--kv", "auto", "--format", name]) == 0
-        text = capsys.readouterr().out
-        assert "q8_0" in text or "type_k" in text
-        assert "auto" not in {word.strip("\"'=,") for word in text.split() if "cache" in word}
-        assert "type-k auto" not in text
 
 
 @pytest.mark.parametrize("name", ["llama-server", "compose"])
@@ -235,49 +207,6 @@ def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
     done = kvchat("run", "Hi", "--kv", "q9")
     assert done.returncode == 2
     assert "'q9' is no cache type" in done.stderr
-
-
-class MadeLaboratory:
-    """A laboratory whose report is made up."""
-
-    found = report()
-    is_complete = True
-
-    def __init__(self, *_: object) -> None:
-        """Take what the real one takes."""
-
-    def stop(self) -> None:
-        """Tell the last event, which it does anyway."""
-
-    def close(self) -> None:
-        """End nothing."""
-
-    def __iter__(self) -> Iterator[LaboratoryFinished]:
-        yield LaboratoryFinished(self.found, self.is_complete)
-
-
-@pytest.mark.parametrize("is_complete", [True, False])
-def test_the_command_that_measures_keeps_its_verdict_and_says_how_to_run_with_it(
-    starter_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    is_complete: bool,
-) -> None:
-    made = of_this_machine(report({Q8: 0.001, Q4: 0.4}, {Q8: 90.0}), starter_path)
-    rows = tuple(replace(each, is_complete=is_complete) for each in made.measurements)
-    monkeypatch.setattr(MadeLaboratory, "found", replace(made, measurements=rows))
-    monkeypatch.setattr(MadeLaboratory, "is_complete", is_complete)
-    monkeypatch.setattr("app.quality.measure.LaboratoryProcess", MadeLaboratory)
-    assert run(["cache-quality", str(starter_path)]) == (0 if is_complete else 130)
-    shown = capsys.readouterr().out
-    command = f"kvchat {starter_path} --kv auto  runs with q8_0"
-    assert (command in shown.splitlines()) is is_complete
-    expected = "q8_0/q8_0" if is_complete else "f16/f16"
-    found = plan(capsys, starter_path, "--kv", "auto")
-    assert types_of(found) == expected
-    quality = found["quality"]
-    assert isinstance(quality, dict)
-    assert quality["basis"] == ("measured" if is_complete else "guessed")
 
 
 def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(

@@ -14,12 +14,12 @@ from app.cli.cache_quality import read_kinds
 from app.cli.main import run
 from app.quality import measure
 from app.render.lines import plain
-from app.render.quality import INTERVALS, report_lines
+from app.render.quality import report_lines
 from app.store.chats import ChatStore
 from engine.configuration import KVTypes
 from engine.policy.choice import judge
 from engine.policy.gates import Gates
-from engine.quality.records import Figure, QualityError, read_report, write_report
+from engine.quality.records import QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
@@ -33,10 +33,6 @@ def report_path(tmp_path: Path) -> Path:
     return tmp_path / "report.json"
 
 
-def test_kinds_are_read_as_keys_and_values() -> None:
-    assert read_kinds("q8_0, q8_0/q4_0,q8_0") == (KVTypes("q8_0", "q8_0"), KVTypes("q8_0", "q4_0"))
-
-
 def test_torch_says_itself_which_kinds_it_knows() -> None:
     assert read_kinds("kivi4,nf4/f16", "torch") == (
         KVTypes("kivi4", "kivi4"),
@@ -45,25 +41,6 @@ def test_torch_says_itself_which_kinds_it_knows() -> None:
     for value in ("NF 4", "a" * 40, "f16/f16/f16"):
         with pytest.raises(click.BadParameter):
             read_kinds(value, "torch")
-
-
-def test_a_report_names_the_library_that_computed() -> None:
-    report = made_report(made_measurement(Q8_Q4, 0.0125))
-    torch = replace(report.subject, build="torch 2.13.0", settings={"backend": "torch"})
-    for subject, expected in (
-        (report.subject, f"llama-cpp-python {report.subject.build}"),
-        (torch, ", torch 2.13.0"),
-    ):
-        lines = report_lines(replace(report, subject=subject), (), 300)
-        shown = "\n".join(map(plain, lines))
-        assert expected in shown
-        assert ("llama-cpp-python" in shown) == (subject is report.subject)
-
-
-@pytest.mark.parametrize("value", ["q3_0", "q8_0/q9", ",", "f16/f16/f16"])
-def test_what_is_no_kind_is_refused(value: str) -> None:
-    with pytest.raises(click.BadParameter):
-        read_kinds(value)
 
 
 def test_a_report_is_shown_with_every_row(
@@ -119,24 +96,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
     assert "97.50 %" in rows[0]
 
 
-def test_every_figure_has_its_interval_on_the_terminal(
-    report_path: Path,
-) -> None:
-    report = read_report(report_path)
-    lines = [plain(line) for line in report_lines(report, (), 300)]
-    titles, control, row = lines[lines.index(INTERVALS) + 1 :][:3]
-    assert " ".join(titles.split()) == "K/V loss perplexity KL mean median p99 p99.9 same top"
-    assert control.startswith("f16 control")
-    for interval in ("+0.0031 to +0.0083", "0.00625 to 0.015", "0.25 to 0.5"):
-        assert interval in row
-    lone = [
-        replace(each, scores=replace(each.scores, kl_mean=Figure(each.scores.kl_mean.value)))
-        for each in report.measurements
-    ]
-    alone = replace(report, measurements=tuple(lone))
-    assert not any(plain(line) == INTERVALS for line in report_lines(alone, (), 300))
-
-
 def test_too_little_text_is_said_and_no_kind_is_praised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,15 +136,6 @@ def test_bad_input_is_told_before_anything_is_loaded(
     assert run(["cache-quality", str(starter_path), *arguments]) in (1, 2)
     assert told in capsys.readouterr().err
     assert not Path("/nowhere").exists()
-
-
-def test_a_table_of_costs_without_any_is_left_out(report_path: Path) -> None:
-    report = read_report(report_path)
-    rows = [replace(row, cost=None, needle=()) for row in report.measurements]
-    bare = replace(report, measurements=tuple(rows))
-    for each, has_table in ((report, True), (bare, False)):
-        text = "".join(map(plain, report_lines(each, (), 400)))
-        assert ("What it takes" in text) is has_table
 
 
 def test_an_earlier_report_is_not_overwritten(

@@ -14,7 +14,6 @@ from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewChat, NewMessage
 from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import SamplingSettings
-from engine.errors import CacheStoreError
 from tests.app.cli.conftest import kvchat
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
@@ -109,12 +108,6 @@ def test_a_search_for_nothing_is_refused(store: ChatStore, words: str) -> None:
     assert "name a word" in done.stderr
 
 
-def test_an_export_of_all_chats_says_where_there_are_none(store: ChatStore) -> None:
-    done = kvchat("chats", "export", "--all")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "There are no chats yet." in done.stderr
-
-
 def test_hostile_text_is_harmless_in_the_terminal(store: ChatStore) -> None:
     evil = "\x1b]0;owned\x07\u202ecache\r\nx"
     dialogue(store, f"title {evil}", f"answer {evil}")
@@ -190,20 +183,6 @@ def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None
         done = kvchat("chats", "delete", "gone", "--yes")
         assert "with it 1 kept state" in done.stderr
         assert [state.key for state in folder.states()] == [states[0].key]
-
-
-def test_states_that_cannot_be_removed_are_named_and_the_chat_is_gone(
-    store: ChatStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(store: SnapshotStore, owner: str) -> None:
-        raise CacheStoreError(f"{store.path} cannot be written")
-
-    dialogue(store, "gone")
-    paths.snapshots_dir().mkdir(parents=True)
-    monkeypatch.setattr(SnapshotStore, "forget", refuse)
-    assert run(["chats", "delete", "gone", "--yes"]) == 0
-    assert "could not be removed" in capsys.readouterr().err
-    assert store.list_chats() == []
 
 
 def test_deleting_makes_no_folder_where_nothing_is_kept(store: ChatStore) -> None:
@@ -305,13 +284,3 @@ def test_folders_are_listed_and_an_import_prints_what_it_added(
     kvchat("chats", "export", "--all", "-o", file)
     added = kvchat("chats", "import", file)
     assert (added.stdout + added.stderr).splitlines()[-1] == "2 chats with 6 messages added"
-
-
-def test_of_a_chat_without_kept_tokens_no_zero_is_listed(store: ChatStore) -> None:
-    chat = store.create_chat(
-        NewChat(title="from elsewhere", model_path=None, system_prompt="",
-                sampling=SamplingSettings())
-    )  # fmt: skip
-    store.add_message(NewMessage(chat_id=chat.id, parent_id=None, role="user", content="hi"))
-    line = kvchat("chats").stdout.splitlines()[1]
-    assert line.split()[3:5] == ["1", "-"], line

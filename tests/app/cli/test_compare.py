@@ -59,14 +59,6 @@ def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
     assert first["stats"]["n_drafted"] == 0
 
 
-@pytest.mark.model
-def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
-    done = spawned("compare", str(starter_path), "Hello", "--second", "draft", "--threads", "1")
-    assert done.returncode == 1
-    assert "the draft predictor cannot be used here, only off, lookup" in done.stderr
-    assert "--draft" in done.stderr
-
-
 def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> None:
     done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1

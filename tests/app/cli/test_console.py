@@ -4,33 +4,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-from app.cli import console, run_reply
+from app.cli import console
 from app.cli.console import SlowReading
 from app.console import console as rich_console
-from engine.events import Event
-from engine.metrics import Metrics
-from engine.process.blocking_client import BlockingClient
-from engine.requests import GenerationRequest
 from tests.app.cli.terminals import HOSTILE, OWN_CODES, harmful, shown_by
-from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
-from tests.support.waiting import wait_until
-
-
-def replying(text: str) -> Iterator[Event]:
-    engine = BlockingClient(ScriptedClient(Script(replies=(text,))))
-    engine.load(CONFIGURATION)
-    return engine.reply(GenerationRequest(messages=()))
-
-
-def test_a_reply_goes_into_a_pipe_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    run_reply._follow(replying(HOSTILE), Metrics(), shows_text=True)
-    assert capsys.readouterr().out == HOSTILE + "\n"
 
 
 def test_json_is_harmless_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,13 +54,6 @@ class Clock:
         return self.now
 
 
-def test_what_is_quick_is_not_talked_about(capsys: pytest.CaptureFixture[str]) -> None:
-    reading = SlowReading(Clock())
-    reading.header("m.gguf", 1 << 20)
-    reading.__exit__()
-    assert capsys.readouterr().err == ""
-
-
 def test_without_a_terminal_slow_reading_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     reading = SlowReading(clock)
@@ -86,24 +61,6 @@ def test_without_a_terminal_slow_reading_is_said_once(capsys: pytest.CaptureFixt
         reading.header("m.gguf", 3 << 20)
     reading.__exit__()
     assert capsys.readouterr().err == "reading the header of m.gguf …\n"
-
-
-def test_a_terminal_sees_one_line_that_goes_away(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    reading = SlowReading(clock)
-    for clock.now, n_done in ((1.0, 5), (1.1, 6), (2.0, 9)):
-        reading.scanned(n_done, 200)
-    reading.__exit__()
-    lines = capsys.readouterr().err.split("\r\033[K")
-    assert lines == [
-        "",
-        "reading the headers of the models: 5 of 200",
-        "reading the headers of the models: 9 of 200",
-        "",
-    ]
 
 
 def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,11 +71,3 @@ def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in shown()
     assert "abc" in OWN_CODES.sub("", shown())
-
-
-def test_a_hub_that_takes_long_is_said_to_be_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(console, "QUIET_S", -0.1)
-    with SlowReading().hub():
-        wait_until(lambda: "waiting for the hub" in capsys.readouterr().err)

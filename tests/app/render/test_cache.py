@@ -5,11 +5,10 @@ import pytest
 
 from app.chat.snapshot import CockpitSnapshot
 from app.format import NO_VALUE
-from app.render.cache import cache_lines, note_line, reuse_line, tier_line, tiers_of
+from app.render.cache import cache_lines, reuse_line, tier_line, tiers_of
 from app.render.charts import GraphSymbols
 from app.render.lines import Line, plain, width_of
-from app.render.reuse import prefix_line
-from engine.cache.report import CacheCounts, CacheNote, CacheReport, TierName, TierUse
+from engine.cache.report import CacheCounts, CacheNote, CacheReport, TierUse
 from engine.events import CacheChanged, PromptReady
 from engine.memory.units import MIB
 
@@ -59,13 +58,6 @@ def test_four_lines_show_three_tiers_and_the_prefix() -> None:
     ]
 
 
-def test_the_context_of_one_sequence_is_as_full_as_its_last_round_made_it() -> None:
-    old = CacheReport((replace(HOT, n_entries=1, n_tokens=1), WARM, COLD))
-    shown = text(cache_lines(replace(TOLD, n_slots=1, tiers=old), 60))
-    assert "1,200 of 8,192 cells · 26.4 of 180 MiB · 1 sequence" in shown[1]
-    assert "1 of 8,192 cells" in text(cache_lines(replace(TOLD, tiers=old), 60))[1]
-
-
 def test_a_tall_panel_has_the_counts_in_full() -> None:
     shown = "\n".join(text(cache_lines(TOLD, 60)))
     for part in (
@@ -80,13 +72,6 @@ def test_a_tall_panel_has_the_counts_in_full() -> None:
     ):
         assert part in shown
     assert "older" not in shown
-
-
-def test_only_a_problem_of_the_log_stands_in_the_panel() -> None:
-    told = "wrote 2 snapshots of 31 MiB"
-    assert told not in "\n".join(text(cache_lines(TOLD, 60)))
-    problem = replace(TOLD.cache_log[-1], is_problem=True)
-    assert told in "\n".join(text(cache_lines(replace(TOLD, cache_log=(problem,)), 60)))
 
 
 def test_before_the_first_report_only_the_context_is_known() -> None:
@@ -105,61 +90,7 @@ def test_a_tier_without_a_budget_is_off() -> None:
     ]
 
 
-def test_a_tier_has_its_name_and_its_own_colour() -> None:
-    for tier in (HOT, WARM, COLD):
-        styles = {run.style for run in tier_line(tier, 44, "block")}
-        assert f"tier-{tier.name}" in styles
-        assert "bar-free" in styles
-
-
-@pytest.mark.parametrize("name", ["warm", "cold"])
-def test_a_tier_over_its_budget_is_drawn_full(name: TierName) -> None:
-    full = plain(tier_line(TierUse(name, 1, 10, 300 * MIB, 200 * MIB), 60, "block"))
-    assert "░" not in full
-    assert "150%" in full
-
-
-@pytest.mark.parametrize(
-    ("width", "said"),
-    [
-        (70, "1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms"),
-        (48, "1,104 of 1,163: 900 hot, 204 cold, 12 ms"),
-        (44, "1,104/1,163: 900 hot, 204 cold, 12 ms"),
-        (42, "1,104 of 1,163: 900 hot, 204 cold"),
-        (24, "1,104 of 1,163"),
-    ],
-)
-def test_the_prefix_is_said_in_the_longest_wording_that_fits(width: int, said: str) -> None:
-    assert plain(prefix_line(TOLD.prompt, width)) == f"prefix {said}"
-
-
-def test_restoring_has_no_time_where_nothing_was_restored() -> None:
-    hot = PromptReady(1163, n_hot=900)
-    assert plain(prefix_line(hot, 60)) == "prefix 900 of 1,163: 900 hot"
-
-
-def test_why_less_was_reused_stands_beside_the_prefix() -> None:
-    told = PromptReady(1163, n_hot=900, note="the window has moved on\x1b[2J")
-    snapshot = replace(TOLD, prompt=told)
-    shown = "\n".join(text(cache_lines(snapshot, 60)))
-    assert "the window has moved on" in shown
-    assert "\x1b" not in shown
-
-
 def test_no_time_is_claimed_before_any_was_saved() -> None:
     assert plain(reuse_line(CacheCounts(), 60)) == "reuse  0 restored · 0 missed"
     restored = CacheCounts(n_hits=1, n_cold_tokens=61)
     assert plain(reuse_line(restored, 60)) == f"reuse  1 restored · 0 missed · {NO_VALUE} saved"
-
-
-def test_a_loss_of_time_is_named_and_coloured() -> None:
-    line = reuse_line(replace(COUNTS, saved_s=-0.4), 60)
-    assert plain(line).endswith(" · 0.40 s lost")
-    assert [run.style for run in line if "0.40" in run.text] == ["bad"]
-
-
-def test_a_problem_in_the_log_has_a_sign_and_a_colour() -> None:
-    line = note_line(CacheNote(0.0, "damaged:\n\x1b[31mred", is_problem=True), 60)
-    assert " ! damaged: " in plain(line)
-    assert "\x1b" not in plain(line)
-    assert "warn" in {run.style for run in line}

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.compare.comparison import Answer, Comparison
+from app.compare.comparison import Comparison
 from app.compare.side import Side
 from app.render.compare import figure_lines, verdict_lines
 from app.render.lines import plain, width_of
 from engine.configuration import (
     ControllerName,
     PredictorName,
-    SamplingSettings,
     SpeculationSettings,
 )
 from engine.events import GenerationStats
@@ -65,34 +64,6 @@ def test_a_gain_a_loss_and_neither_have_words_and_colours() -> None:
         comparison = compared(tps=tps)
         assert words in said(comparison)
         assert style in {run.style for line in verdict_lines(comparison, 100) for run in line}
-
-
-def test_one_pair_has_no_colour_of_a_verdict() -> None:
-    for tps in (142.0, 80.0):
-        lines = verdict_lines(compared(tps=(tps,)), 100)
-        assert not {"strong good", "strong bad"} & {run.style for line in lines for run in line}
-
-
-def test_while_it_answers_the_time_left_is_shown() -> None:
-    now = [0.0]
-    client = ScriptedClient(SAME, lambda: now[0])
-    client.load(CONFIGURATION)
-    client.poll()
-    sides = (PLAIN, LOOKUP)
-    comparison = Comparison(
-        client, REQUEST, sides, restore=SpeculationSettings(), clock=lambda: now[0]
-    )
-    assert "left" not in said(comparison)
-    comparison.add_pairs(3)
-    texts = []
-    while comparison.is_running:
-        now[0] += 1.0
-        for event in client.poll():
-            comparison.take(event)
-        texts.append(said(comparison))
-    assert "at most" in texts[0]
-    assert any("s left" in text and "about" in text for text in texts)
-    assert "left" not in texts[-1]
 
 
 def test_pairs_that_disagree_make_no_claim() -> None:
@@ -160,11 +131,6 @@ def test_no_loss_is_claimed_beyond_what_the_rounds_with_drafts_cost(
     assert words in said(comparison, 140)
 
 
-def test_a_side_that_has_not_begun_to_answer_reads_its_prompt() -> None:
-    waiting = Answer(LOOKUP, lambda: 0.0)
-    assert plain(figure_lines(waiting, 60)[0]) == "reading the prompt"
-
-
 def test_several_pairs_are_listed_beside_their_median() -> None:
     shown = said(compared(tps=(140.0, 110.0, 120.0)))
     assert "1.20x: lookup" in shown
@@ -181,34 +147,8 @@ def test_texts_that_part_show_both_ways_to_go_on() -> None:
     assert "a near tie: 0.030 logits apart" in shown
 
 
-def test_texts_far_apart_are_not_called_a_near_tie() -> None:
-    shown = said(compared(OTHER, ids=PARTED, margin=2.0))
-    assert "near tie" not in shown
-    assert "2.00 logits apart" in shown
-
-
-def test_a_method_that_keeps_only_the_law_says_so() -> None:
-    rejecting = Side(replace(LOOKUP.settings, verification="rejection"))
-    request = replace(REQUEST, sampling=SamplingSettings(temperature=0.7))
-    shown = said(compared(OTHER, ids=PARTED, second=rejecting, request=request), 140)
-    assert "keeps the law of the text, not the text" in shown
-
-
 @pytest.mark.parametrize("width", [20, 40, 78, 160])
 def test_every_line_fits(width: int) -> None:
     comparison = compared(OTHER, ids=PARTED)
     lines = verdict_lines(comparison, width) + figure_lines(comparison.shown[1], width)
     assert all(width_of(line) <= width for line in lines)
-
-
-def test_each_side_shows_clock_speed_and_counts() -> None:
-    comparison = compared()
-    first, second = (
-        "\n".join(plain(line) for line in figure_lines(answer, 60)) for answer in comparison.shown
-    )
-    assert "100 tok/s · 5 tokens" in first
-    assert "no drafts" in first
-    assert "140 tok/s" in second
-    assert "accept 2/9 ·" in second, "few tokens have no per cent"
-    assert "tokens/round" in second
-    assert plain(figure_lines(None, 60)[0]) == "not answered yet"

@@ -1,20 +1,8 @@
-import pytest
-
 from app.chat.entries import divider
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.render.lines import plain, width_of
+from app.render.lines import plain
 from app.render.status import MAX_TITLE, short_title, status_line
-from app.render.transcript import EntryLines, gutter
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_a_divider_is_one_rule_that_says_what_the_model_sees(width: int) -> None:
-    [rule, blank] = EntryLines(divider(None)).lines(width)
-    assert plain(blank) == ""
-    assert width_of(rule) <= width
-    assert plain(rule).startswith("──")
-    if width >= 60:
-        assert "the model no longer sees what is above ({message-see-all} undoes)" in plain(rule)
+from app.render.transcript import EntryLines
 
 
 def test_a_summary_stands_below_the_rule_and_does_nothing_to_the_terminal() -> None:
@@ -22,10 +10,6 @@ def test_a_summary_stands_below_the_rule_and_does_nothing_to_the_terminal() -> N
     assert "as this summary" in lines[0]
     assert "spoke of rivers." in lines[1]
     assert "\x1b" not in lines[1]
-
-
-def test_a_divider_has_no_speaker() -> None:
-    assert plain(gutter(divider(None), is_first=True, is_selected=False)).strip() == ""
 
 
 def test_the_status_line_names_the_chat_that_is_answered_in_the_background() -> None:

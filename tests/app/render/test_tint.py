@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from app.chat.spans import TokenSpan
 from app.render.lines import Run, plain, wrapped
-from app.render.transcript import TintedText, source_style
+from app.render.transcript import TintedText
 from app.sanitize import visible
 from engine.events import TokenKind
 
@@ -28,26 +28,6 @@ def test_accepted_drafts_have_the_colour_of_their_source_and_nothing_else_has() 
         "The": "", "red fox": "source-lookup", "ran": "", "home": "source-suffix",
         "and": "source-suffix", "slept": "source-other", ".": "",
     }  # fmt: skip
-
-
-def test_verdicts_have_a_colour_for_each_way_a_token_can_come() -> None:
-    shown = styles(TintedText("verdict", PIECES))
-    assert shown["red fox"] == "kind-draft"
-    assert shown["ran"] == "kind-correction"
-    assert shown["."] == "kind-bonus"
-    assert shown["The"] == "kind-plain"
-
-
-def test_the_legend_names_each_colour_that_is_there_once() -> None:
-    assert plain(TintedText("source", PIECES).legend) == "colours  ▪ lookup · ▪ suffix · ▪ my-own"
-    assert (
-        plain(TintedText("verdict", PIECES[:2]).legend) == "colours  ▪ no draft · ▪ accepted draft"
-    )
-    assert TintedText("verdict", [TokenSpan("The ")]).legend == ()
-
-
-def test_a_predictor_of_the_users_own_has_a_colour_too() -> None:
-    assert source_style("my-own") == "source-other"
 
 
 @given(st.lists(st.text(alphabet="ab \n\x1b表", max_size=9), max_size=8), st.integers(2, 30))

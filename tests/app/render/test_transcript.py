@@ -5,7 +5,6 @@ from app.render.transcript import (
     MAX_QUESTION_LINES,
     MAX_REPLY_CHARS,
     EntryLines,
-    gutter,
     question_lines,
 )
 from engine.events import TokenKind
@@ -23,28 +22,6 @@ def test_a_pasted_book_is_cut_with_a_line_that_says_so() -> None:
     lines = question_lines("word " * 20_000, 50)
     assert len(lines) == MAX_QUESTION_LINES + 1
     assert "more characters, sent and saved" in plain(lines[-1])
-
-
-def test_a_reply_grows_and_ends_as_its_whole_text() -> None:
-    entry = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
-    assert shown(entry) == ["…", ""]
-    entry.append("Hello *wor")
-    entry.append("ld*")
-    assert shown(entry) == ["Hello world", ""]
-    entry.update(Entry(2, Speaker.MODEL, "Hello *world*", ending="2 tokens"))
-    assert shown(entry) == ["Hello world", "2 tokens", ""]
-
-
-def test_variants_are_counted_below_the_text() -> None:
-    entry = EntryLines(Entry(2, Speaker.MODEL, "x", variant=2, n_variants=3, ending="9 tokens"))
-    said = "variant 2 of 3 ({reply-variant-before}, {reply-variant-next}) · 9 tokens"
-    assert shown(entry, 90)[1] == said
-
-
-def test_the_selected_message_has_a_bar() -> None:
-    entry = Entry(2, Speaker.MODEL, "x")
-    assert plain(gutter(entry, is_first=True, is_selected=True)) == "▌model  "
-    assert plain(gutter(entry, is_first=False, is_selected=False)) == "        "
 
 
 FOX = (
@@ -65,23 +42,6 @@ def test_a_tinted_reply_is_plain_text_in_colours_with_a_legend() -> None:
     assert styles["fox"] == "source-lookup"
     entry.set_tint("off")
     assert shown(entry) == ["The red fox", "ran", ""]
-
-
-def test_a_reply_of_an_earlier_day_stays_markdown_with_any_tint() -> None:
-    assert shown(EntryLines(Entry(2, Speaker.MODEL, "The *red* fox"), "source"))[0] == "The red fox"
-
-
-def test_colours_come_while_a_reply_streams_and_wherever_they_are_switched_on() -> None:
-    entry = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
-    entry.append(FOX[0].text, FOX[:1])
-    entry.set_tint("verdict")
-    for span in FOX[1:]:
-        entry.append(span.text, [span])
-    assert shown(entry, 80)[:2] == ["The *red* fox", "ran"]
-    styles = {run.text: run.style for line in entry.lines(80) for run in line}
-    assert styles["ran"] == "kind-correction"
-    entry.update(reply(FOX))
-    assert shown(entry, 80)[:2] == ["The *red* fox", "ran"]
 
 
 def test_of_a_very_long_reply_the_end_is_laid_out_and_the_rest_is_counted() -> None:

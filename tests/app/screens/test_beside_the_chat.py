@@ -1,16 +1,11 @@
 """What stands beside the messages: the sidebar, what an empty chat offers, and find."""
 
-from datetime import datetime
 from pathlib import Path
-
-import pytest
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.screens.chats import ChatsScreen
-from app.screens.sidebar import Place, chat_rows, folder_named
-from app.store.chats import ChatStore
-from app.store.records import ChatChanges, NewChat
+from app.screens.sidebar import folder_named
 from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.support.fakes_client import Script
 
@@ -83,33 +78,6 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         await wait_until(pilot, lambda: "pinned" in listed(screen))
 
 
-def test_groups_have_headings_only_where_there_are_several(tmp_path: Path) -> None:
-    now = datetime.now()
-    with ChatStore(tmp_path / "chats.db") as store:
-        chats = [store.create_chat(NewChat(title=title)) for title in ("a", "b", "c")]
-        assert len(chat_rows(chats, now, None, set())) == 3
-        store.update_chat(chats[0].id, ChatChanges(is_pinned=True))
-        store.update_chat(chats[1].id, ChatChanges(folder="x\x1b[31m"))
-        store.update_chat(chats[2].id, ChatChanges(is_pinned=False))
-        chats = store.list_chats(pinned_first=True)
-        assert [chat.title for chat in chats] == ["a", "c", "b"]
-        rows = chat_rows(chats, now, chats[0], set())
-        assert [row.is_enabled for row in rows] == [False, True] * 3
-        assert all(plain(row.line(30)).isprintable() for row in rows)
-        assert rows[1].key == Place(chats[0].id)
-        store.update_chat(chats[0].id, ChatChanges(is_pinned=False))
-        assert not store.chat(chats[0].id).is_pinned
-
-
-def test_folders_whose_names_differ_in_case_have_one_heading_each(tmp_path: Path) -> None:
-    with ChatStore(tmp_path / "chats.db") as store:
-        for folder in ("Work", "work", "Work", "work"):
-            chat = store.create_chat(NewChat(title=folder))
-            store.update_chat(chat.id, ChatChanges(folder=folder))
-        rows = chat_rows(store.list_chats(), datetime.now(), None, set())
-        assert [row.is_enabled for row in rows] == [False, True, True] * 2
-
-
 def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
     assert folder_named(" . ") == ""
     assert folder_named(" my\n work ") == "my work"
@@ -135,21 +103,6 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
         assert screen.composer.has_focus
         await pilot.press("ctrl+c", "down", "up", "enter")
         await wait_until(pilot, lambda: screen.controller.history.title == "earlier question")
-
-
-async def test_a_deleted_chat_is_not_offered_to_begin_with(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "earlier question")
-        await pilot.press("ctrl+n")
-        await wait_until(pilot, lambda: len(screen.beginning.rows) == 4)
-        await pilot.press("ctrl+l")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
-        (chat,) = screen.controller.history.store.list_chats()
-        screen.controller.history.store.delete_chat(chat.id)
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: len(screen.beginning.rows) == 3)
 
 
 async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:
@@ -180,16 +133,3 @@ async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> N
         await pilot.press("ctrl+n")
         await wait_until(pilot, lambda: screen.beginning.display)
         assert screen.transcript.is_following, "the new chat has no place to stay at"
-
-
-@pytest.mark.parametrize("text", ["", "not there"])
-async def test_find_says_so_where_nothing_is_found(tmp_path: Path, text: str) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=NARROW) as pilot:
-        screen = await ready(pilot)
-        screen.find_text(text)
-        await pilot.pause()
-        told = str(screen.query_one("#find-count").render())
-        assert told == ("nothing found" if text else "enter, up, down · esc closes")
-        await pilot.press("up", "down", "enter", "escape")
-        assert not screen.find.display

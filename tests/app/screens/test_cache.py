@@ -9,15 +9,12 @@ from textual.pilot import Pilot
 from app.cache import owner_of
 from app.render.lines import plain
 from app.screens.cache import CacheScreen
-from app.screens.dialogs import AskYes, HelpScreen
+from app.screens.dialogs import AskYes
 from app.store.chats import ChatStore
 from app.store.records import NewChat
-from app.widgets.bars import TitleBar
 from app.widgets.ink import LinesView
-from app.widgets.panels import Panel
 from app.widgets.select_list import SelectList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
-from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
 from engine.memory.units import MIB
 from tests.support.fakes_app import NARROW, WIDE, make_app, ready, wait_until
@@ -63,9 +60,7 @@ def report(
 def add_chats(tmp_path: Path, *titles: str) -> None:
     with ChatStore(tmp_path / "chats.db") as store:
         for title in titles:
-            store.create_chat(
-                NewChat(title=title, model_path=None, system_prompt="", sampling=SamplingSettings())
-            )
+            store.create_chat(NewChat(title=title))
 
 
 async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) -> CacheScreen:
@@ -89,25 +84,6 @@ def panel(screen: CacheScreen, name: str) -> str:
     return "\n".join(map(plain, screen.query_one(f"#{name}", LinesView).lines))
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 50)])
-async def test_chats_and_counters_are_shown_in_every_size(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    add_chats(tmp_path, "The plan", "Other\x1b[2J")
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(pilot, client, report())
-        shown = "\n".join(rows(screen))
-        assert "chat" in rows(screen)[0]
-        assert "The plan" in shown
-        assert "1,104" in shown
-        assert "\x1b" not in shown
-        counters = "\n".join(map(plain, screen.query_one(Panel).lines))
-        assert "5 restored" in counters
-        assert "2 evicted" in counters
-        assert "3 states of 2 chats" in plain(screen.query_one(TitleBar).lines[0])
-
-
 async def test_tab_lists_states_and_keeps_the_place(tmp_path: Path) -> None:
     add_chats(tmp_path, "One", "Two")
     app, client = make_app(tmp_path)
@@ -120,27 +96,6 @@ async def test_tab_lists_states_and_keeps_the_place(tmp_path: Path) -> None:
         assert "300 to 500, 200 tokens of its own" in panel(screen, "cache-detail")
         await pilot.press("home", "tab")
         assert "▸ One" in "\n".join(rows(screen))
-
-
-async def test_the_mark_stays_on_its_state_when_the_next_report_comes(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, client, report())
-        await pilot.press("tab", "end")
-        assert "a" in panel(screen, "cache-detail").splitlines()[0]
-        client.emit(TiersChanged(report((ENTRIES[2], entry("new"), *ENTRIES[:2]))))
-        kept = screen.query_one(SelectList)
-        await wait_until(pilot, lambda: len(screen._rows) == 4)
-        assert kept.index == 0
-        assert "state  a" in panel(screen, "cache-detail")
-
-
-async def test_p_pins_and_unpins(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await opened(pilot, client, report())
-        await pilot.press("tab", "p", "j", "p")
-        assert client.managed == [("pin", "b"), ("unpin", "c")]
 
 
 async def test_a_chat_is_pinned_whole_and_only_where_it_is_not_yet(tmp_path: Path) -> None:
@@ -170,17 +125,6 @@ async def test_d_drops_a_state_at_once_and_asks_before_a_pinned_or_shared_one(
         assert client.managed == [("drop", "b"), ("drop", "a")]
 
 
-async def test_dropping_a_chat_leaves_what_others_use(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, client, report())
-        screen.query_one(SelectList).mark(0)
-        owner = screen._rows[0].owner  # type: ignore[union-attr]
-        await pilot.press("d", "y")
-        await wait_until(pilot, lambda: screen.is_current)
-        assert client.managed == [("drop", "b" if owner == owner_of(1) else "c")]
-
-
 async def test_v_verifies_every_state_of_a_chat(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
@@ -200,16 +144,6 @@ async def test_everything_is_cleared_only_after_a_yes(tmp_path: Path) -> None:
         assert client.managed == [("clear", "")]
 
 
-async def test_the_log_is_shown_newest_first(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    notes = (CacheNote(1.0, "written"), CacheNote(2.0, "damaged", is_problem=True))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, client, report(notes=notes))
-        log = panel(screen, "cache-log").splitlines()
-        assert log[0].endswith(" ! damaged")
-        assert log[1].endswith("   written")
-
-
 @pytest.mark.parametrize("size", [NARROW, (60, 16)])
 async def test_what_a_check_found_is_seen_on_small_terminals(
     tmp_path: Path, size: tuple[int, int]
@@ -225,15 +159,6 @@ async def test_what_a_check_found_is_seen_on_small_terminals(
         assert screen.query_one(SelectList).size.height >= 3
 
 
-async def test_nothing_kept_is_said_and_no_key_breaks(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, client, report(()))
-        assert "Nothing is kept of this model yet" in rows(screen)[0]
-        await pilot.press("p", "d", "v", "c", "y", "j", "k", "end", "pagedown", "tab")
-        assert client.managed == []
-
-
 async def test_without_a_model_the_screen_says_what_to_do(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=WIDE) as pilot:
@@ -247,37 +172,3 @@ async def test_without_a_model_the_screen_says_what_to_do(tmp_path: Path) -> Non
         await pilot.press("c", "p")
         assert client.managed == []
         assert "load a model first" in "".join(n.message for n in app._notifications)
-
-
-async def test_help_and_palette_know_the_keys_and_escape_goes_back(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, client, report())
-        titles = [command.title for command in app.get_system_commands(screen)]
-        assert {"cache: Pin", "cache: Drop", "cache: Verify", "cache: Clear all"} <= set(titles)
-        await pilot.press("f1")
-        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is screen)
-        await pilot.press("f6")
-        await wait_until(pilot, lambda: not isinstance(app.screen, CacheScreen))
-        chat = app.screen
-        assert "cache: Cache" in [command.title for command in app.get_system_commands(chat)]
-
-
-async def test_many_states_scroll_with_the_mark_in_sight(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    many = tuple(entry(f"{i:04}", (i,)) for i in range(200))
-    async with app.run_test(size=NARROW) as pilot:
-        screen = await opened(pilot, client, report(many))
-        await pilot.press("tab", "end")
-        await pilot.pause()
-        kept = screen.query_one(SelectList)
-        assert kept.index == 199
-        assert any(row.startswith("▸") for row in rows(screen))
-        assert "chat" in rows(screen)[0]
-        await pilot.press("pageup", "home")
-        assert kept.index == 0
-        await pilot.pause()
-        await pilot.click(SelectList, offset=(10, 4))
-        assert kept.index == 2

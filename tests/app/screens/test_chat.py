@@ -9,11 +9,9 @@ from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
-from app.store.records import NewChat, NewMessage, UnsentText
-from app.widgets.bars import TitleBar
-from app.widgets.panels import Panel
+from app.store.records import NewChat, UnsentText
 from engine.configuration import ControllerName, PredictorName
-from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
 from tests.support.fakes_client import Script
 
 HARD_REPLY = """Some **text**.
@@ -56,19 +54,6 @@ async def test_hostile_text_of_the_user_is_shown_as_it_is(tmp_path: Path) -> Non
         assert screen.transcript.frame_title == "[/x] [bold]␛[2J"
 
 
-async def test_esc_stops_and_keeps_the_partial_text(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 200,), tps=60))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await ask(pilot, screen, "go")
-        await wait_until(pilot, lambda: "word word" in screen.transcript.text)
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        await wait_until(pilot, lambda: "stopped" in screen.transcript.text)
-        assert "word word" in screen.transcript.text
-        assert client.n_stops == 1
-
-
 async def test_enter_sends_and_ctrl_j_begins_a_line(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
@@ -95,16 +80,6 @@ async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> Non
         assert screen.composer.has_focus
 
 
-async def test_what_the_transcript_says_is_no_notice_too(tmp_path: Path) -> None:
-    script = Script(refuses=("The context is full", "the prompt has 9,000 tokens, n_ctx is 8,192"))
-    app, _ = make_app(tmp_path, script)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await ask(pilot, screen, "very long")
-        await wait_until(pilot, lambda: "9,000 tokens" in screen.transcript.text)
-        assert notices(screen) == []
-
-
 @pytest.mark.parametrize("size", [WIDE, (200, 50)])
 async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(
     tmp_path: Path, size: tuple[int, int]
@@ -120,52 +95,6 @@ async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(
             toasts = [toast.region for holder in rack.children for toast in holder.children]
         assert max(toast.right for toast in toasts) <= screen.query_one("#chat-column").region.right
         assert any("ctrl+q leaves" in text for text in notices(screen))
-
-
-async def test_regenerate_keeps_variants_that_brackets_switch(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("first reply", "second reply")))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "go")
-        await pilot.press("shift+tab", "r")
-        await wait_until(pilot, lambda: "second reply" in screen.transcript.text)
-        assert "first reply" not in screen.transcript.text
-        await pilot.press("left_square_bracket")
-        await wait_until(pilot, lambda: "first reply" in screen.transcript.text)
-        assert "variant 1 of 2" in screen.transcript.text
-        await pilot.press("left_square_bracket")
-        assert "There is no further variant." in notices(screen)
-
-
-async def test_editing_a_question_begins_a_branch(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("one", "two")))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "question")
-        await pilot.press("shift+tab", "e")
-        assert screen.composer.text == "question"
-        await pilot.press("s", "enter")
-        await wait_until(pilot, lambda: len(client.requests) == 2)
-        await wait_until(pilot, lambda: "two" in screen.transcript.text)
-        assert "variant 2 of 2" in screen.transcript.text
-        assert client.requests[1].messages[0].content == "questions"
-
-
-async def test_the_death_of_the_engine_is_told_and_one_key_restarts_it(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 30,), dies_after=8))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await ask(pilot, screen, "go")
-        await wait_until(pilot, lambda: "killed by signal 9" in screen.transcript.text)
-        assert "word word" in screen.transcript.text
-        await pilot.press(*"hm", "enter")
-        assert any("ctrl+r" in text for text in notices(screen))
-        assert screen.composer.text == "hm"
-        client.script = Script()
-        await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: screen.controller.can_ask)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: "Hello there." in screen.transcript.text)
 
 
 async def test_a_prompt_that_is_too_long_stays_in_the_composer(tmp_path: Path) -> None:
@@ -188,49 +117,6 @@ async def test_a_hundred_thousand_characters_can_be_pasted_and_sent(tmp_path: Pa
         await wait_until(pilot, lambda: client.requests)
         assert client.requests[0].messages[0].content == text
         await wait_until(pilot, lambda: "more characters" in screen.transcript.text)
-
-
-@pytest.mark.parametrize(("size", "is_wide"), [(WIDE, True), (NARROW, False), ((200, 50), True)])
-async def test_panels_stand_beside_the_chat_or_in_tabs(
-    tmp_path: Path, size: tuple[int, int], is_wide: bool
-) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=size) as pilot:
-        screen = await ready(pilot)
-        await pilot.pause()
-        sizes = [panel.size.width > 0 for panel in screen.query(Panel)]
-        assert all(sizes) if is_wide else not any(sizes)
-        await pilot.press("f9")
-        await pilot.pause()
-        await answered(pilot, screen, "go")
-        panel = screen.query_one("#speculation", Panel)
-        await wait_until(pilot, lambda: "lookup" in "".join(map(plain, panel.lines)))
-        assert screen.transcript.size.width > 0 or not is_wide
-
-
-async def test_a_tiny_window_says_what_it_needs(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=(50, 12)) as pilot:
-        screen = await ready(pilot)
-        await pilot.pause()
-        assert screen.query_one("#too-small").size.width > 0
-        assert screen.transcript.size.width == 0
-        await pilot.resize_terminal(*WIDE)
-        await wait_until(pilot, lambda: screen.transcript.size.width)
-        await wait_until(pilot, lambda: screen.composer.has_focus)
-        await pilot.press(*"typed")
-        assert screen.composer.text == "typed"
-
-
-async def test_the_status_line_always_says_what_runs_and_how_fast(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "go")
-        status = screen.query_one(TitleBar)
-        await wait_until(pilot, lambda: "74 tok/s" in plain(status.lines[0]))
-        assert "Tiny-Instruct · Q4_1 · suffix" in plain(status.lines[0])
-        assert "ctx 2" in plain(status.lines[0])
 
 
 async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path) -> None:
@@ -312,19 +198,6 @@ async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(
         assert "more more" in app.clipboard, "and the live one"
 
 
-async def test_a_further_variant_that_streams_is_why_no_other_is_shown(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("first reply",)))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "go")
-        client.script = Script(replies=("second " * 50,), tps=5)
-        await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: "second" in screen.transcript.text)
-        await pilot.press("alt+p")
-        assert notices(screen)[-1] == "A reply is being written: esc stops it."
-        assert "first reply" not in screen.transcript.text
-
-
 async def test_a_question_in_a_chat_that_another_kvchat_answers_comes_back_with_the_reason(
     tmp_path: Path,
 ) -> None:
@@ -358,55 +231,6 @@ async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) 
         assert "accepted by source: lookup" in aside.content
         await pilot.press("i")
         assert app.controller.entries()[-1] == reply
-
-
-async def test_a_long_chat_opens_with_its_last_messages_and_g_shows_more(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    store = app.controller.history.store
-    chat = store.create_chat(
-        NewChat(
-            title="long",
-            model_path=None,
-            system_prompt="",
-            sampling=app.controller.history.sampling,
-        )
-    )
-    parent = None
-    for i in range(60):
-        role = "user" if i % 2 == 0 else "assistant"
-        parent = store.add_message(
-            NewMessage(chat.id, parent_id=parent, role=role, content=f"message-{i}")
-        ).id  # type: ignore[arg-type]
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        screen.open_chat(chat.id)
-        await wait_until(pilot, lambda: "message-59" in screen.transcript.text)
-        assert "message-39" not in screen.transcript.text
-        assert "40 earlier messages" in screen.transcript.text
-        screen.transcript.focus()
-        await pilot.press("g")
-        assert "message-20" in screen.transcript.text
-        assert "message-19" not in screen.transcript.text
-
-
-async def test_nothing_is_asked_of_a_model_that_still_loads(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, has_model=False)
-    async with app.run_test(size=WIDE) as pilot:
-        await pilot.pause()
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
-        assert isinstance(app.screen, ChatScreen)
-        await ask(pilot, app.screen, "hello")
-        assert client.requests == []
-        assert app.screen.composer.text == "hello"
-
-
-async def test_leaving_closes_engine_and_chat(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("ctrl+q")
-    assert client.is_closed
 
 
 async def test_enter_waits_for_the_letters_before_it(tmp_path: Path) -> None:

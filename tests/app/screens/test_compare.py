@@ -86,18 +86,6 @@ async def test_the_chat_gets_its_engine_and_its_composer_back(tmp_path: Path) ->
         assert "Hello there." in chat.transcript.text
 
 
-async def test_the_last_question_is_answered_with_the_chat_before_it(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
-        await answered(pilot, chat, "first")
-        await answered(pilot, chat, "second")
-        screen = await compared(pilot)
-        contents = [message.content for message in client.requests[-1].messages]
-        assert contents == ["first", "Hello there.", "second"]
-        assert "second" in shown(screen)
-
-
 async def test_pastes_and_files_of_the_prompt_go_to_both_sides_as_the_chat_would_send_them(
     tmp_path: Path,
 ) -> None:
@@ -122,23 +110,6 @@ async def test_pastes_and_files_of_the_prompt_go_to_both_sides_as_the_chat_would
         assert first == second == client.requests[2].messages[-1].content
         assert "line 11" in first
         assert "a note" in first
-
-
-async def test_the_last_question_keeps_its_file_when_its_words_are_changed(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
-        chat.drafts.folder = tmp_path
-        (tmp_path / "notes.md").write_text("a note\n")
-        await answered(pilot, chat, "sum up @notes.md")
-        (tmp_path / "notes.md").unlink()
-        screen = await opened(pilot)
-        screen.prompt.insert("please ", (0, 0))
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: screen.comparison.pairs)
-        asked = client.requests[-1].messages[-1].content
-        assert asked.startswith("please sum up @notes.md")
-        assert asked.count("a note") == 1
 
 
 async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Path) -> None:
@@ -187,18 +158,6 @@ async def test_nothing_runs_before_the_prompt_was_read_and_sent(
         assert [m.content for m in client.requests[3].messages] == ["Count or run to"]
 
 
-async def test_r_adds_pairs_and_the_verdict_takes_their_median(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
-        chat.composer.put(QUESTION)
-        screen = await compared(pilot)
-        await pilot.press("r", "r")
-        await wait_until(pilot, lambda: len(screen.comparison.pairs) == 3)
-        screen.show_now()
-        assert "median of 3 pairs" in shown(screen)
-
-
 async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(tps=0.1))
     async with app.run_test(size=WIDE) as pilot:
@@ -217,19 +176,6 @@ async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
         assert app.screen is screen
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is chat)
-
-
-async def test_t_changes_the_colours_of_the_answers_that_are_there(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(("All is well here.",)))
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
-        chat.composer.put(QUESTION)
-        screen = await compared(pilot)
-        assert "▪ lookup" in shown(screen)
-        await pilot.press("t")
-        assert "▪ accepted draft" in shown(screen)
-        await pilot.press("t")
-        assert "▪" not in shown(screen)
 
 
 async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from app.chat.attachments import folded
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import AskLine
-from app.screens.pending import size_text
 from app.widgets.bars import TitleBar
 from engine.images import images_in
 from tests.support import fakes_client
@@ -219,36 +218,6 @@ async def test_a_blank_at_the_slash_makes_a_message_of_a_word(tmp_path: Path, te
         await wait_until(pilot, lambda: client.requests)
 
 
-async def test_an_empty_file_is_told_to_be_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "none.txt").touch()
-    monkeypatch.chdir(tmp_path)
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "what is @none.txt ?")
-        assert "@none.txt  empty file attached" in screen.transcript.text
-        screen.composer.put("and @none.txt ?")
-        await wait_until(pilot, lambda: "none.txt  empty" in beside(screen))
-
-
-def test_nothing_written_asks_nothing_in_a_chat_that_is_too_long() -> None:
-    assert size_text("", 0, -100, 1_000) == ""
-    assert "5 tokens, and 0 are free" in size_text("a word", 5, -100, 1_000)
-
-
-async def test_a_command_of_several_choices_is_completed_by_its_second_word(
-    tmp_path: Path,
-) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press(*"/theme nord")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: app.theme == "nord")
-
-
 async def test_an_image_goes_where_it_is_named_and_its_size_is_told_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,30 +252,6 @@ async def test_a_model_without_a_projector_says_so_before_an_image_is_sent(
         assert f"an image, and {blind}" in beside(screen)
         said = [notice.message for notice in app._notifications]
         assert said == [f"@a.png is an image, and {blind}"]
-
-
-async def test_ctrl_a_twice_selects_all_in_a_text_that_is_wrapped(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=NARROW) as pilot:
-        screen = await ready(pilot)
-        screen.composer.put("a wrapped text of several rows " * 8)
-        await pilot.press("ctrl+a")
-        assert not screen.composer.selected_text
-        await pilot.press("ctrl+a")
-        assert screen.composer.selected_text == screen.composer.text
-        await pilot.press("ctrl+a", "X")
-        assert screen.composer.text == "X"
-
-
-async def test_a_key_that_waited_behind_tab_is_of_the_messages(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "one")
-        for key in ("tab", "k"):  # both lie in the composer's queue before it looks at the first
-            screen.composer._forward_event(events.Key(key, "k" if key == "k" else None))
-        await wait_until(pilot, lambda: screen.transcript.selected is not None)
-        assert screen.composer.text == ""
 
 
 async def test_what_was_emptied_is_said_in_the_composer_until_something_is_typed(

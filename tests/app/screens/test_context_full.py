@@ -61,28 +61,6 @@ async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Pat
         await wait_until(pilot, lambda: "no longer sees" not in screen.transcript.text)
 
 
-async def test_a_summary_is_written_and_shown(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await filled(app, client, pilot)
-        client.script = Script(replies=("They greeted.", "there is room"))
-        await pilot.press("s")
-        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
-        assert "They greeted." in screen.transcript.text
-        assert "as this summary" in screen.transcript.text
-
-
-async def test_a_new_chat_is_begun_with_the_question(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await filled(app, client, pilot)
-        await pilot.press("n")
-        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
-        assert screen.transcript.frame_title == "third"
-        assert "second" not in screen.transcript.text
-        assert screen.composer.text == ""
-
-
 async def test_esc_changes_nothing_and_gives_the_question_back(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
@@ -91,20 +69,6 @@ async def test_esc_changes_nothing_and_gives_the_question_back(tmp_path: Path) -
         await wait_until(pilot, lambda: screen.composer.text == "third")
         assert "no longer sees" not in screen.transcript.text
         assert len(screen.controller.entries()) == 4
-
-
-async def test_enter_on_a_reply_without_room_asks_again(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("long " * 2000,), fills_after=900))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        client.script = Script(replies=("hello",))
-        await answered(pilot, screen, "hi")
-        client.script = Script(replies=("long " * 9000,), fills_after=8000)
-        await ask(pilot, screen, "tell me")
-        await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
-        await pilot.press("escape")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
 
 
 @pytest.mark.parametrize("key", ["d", "s"])

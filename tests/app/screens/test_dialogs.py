@@ -10,11 +10,9 @@ from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.screens.chat_settings import ChatSettingsScreen
 from app.screens.chats import ChatsScreen
-from app.screens.dialogs import AskLine, AskYes, HelpScreen
+from app.screens.dialogs import AskLine, AskYes
 from app.screens.downloads import FirstRunScreen
 from app.screens.models import ModelsScreen
-from app.screens.presets import PresetsScreen
-from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from engine.configuration import SpeculationSettings
 from engine.errors import InstallError
@@ -30,39 +28,6 @@ from tests.support.fakes_app import (
     wait_until,
 )  # fmt: skip
 from tests.support.fakes_client import CONFIGURATION
-
-
-def help_text(app: KvchatApp) -> str:
-    pager = app.screen.query_one(LinesView)
-    return "\n".join(plain(line) for line in pager.lines)
-
-
-async def test_help_lists_the_live_keys_and_the_glossary(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("f1")
-        assert isinstance(app.screen, HelpScreen)
-        await pilot.pause()
-        text = help_text(app)
-        for part in ("this screen", "in the transcript", "in the composer", "Send the message",
-                     "speculation-predictor", "validated", "prefix reuse"):  # fmt: skip
-            assert part in text
-        await pilot.press("escape")
-        assert isinstance(app.screen, ChatScreen)
-
-
-async def test_a_rebound_key_works_and_help_shows_it(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[keys]\nspeculation-predictor = "f10"\n')
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("f10")
-        assert client.speculation.predictor == "off"
-        await pilot.press("f1")
-        await pilot.pause()
-        [row] = [row for row in help_text(app).split("\n") if "speculation-predictor" in row]
-        assert row.startswith("f10")
 
 
 async def test_chats_are_opened_renamed_and_deleted_from_their_list(tmp_path: Path) -> None:
@@ -171,14 +136,6 @@ async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(
         await pilot.press("i")
         await wait_until(pilot, lambda: client.loads)
         assert client.loads[0].model_path == tmp_path / "starter.gguf"
-
-
-async def test_the_first_run_leads_to_the_models_that_can_be_downloaded(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, has_model=False)
-    async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
-        await pilot.press("d")
-        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
@@ -290,31 +247,3 @@ async def test_settings_of_a_chat_are_shown_as_they_are_and_saved_unchanged(tmp_
         await pilot.press("ctrl+s")
         await wait_until(pilot, lambda: app.screen is screen)
         assert screen.controller.history.sampling == odd
-
-
-async def test_a_preset_without_a_system_prompt_has_that_of_the_settings(
-    tmp_path: Path, starter_path: Path
-) -> None:
-    (tmp_path / "config.toml").write_text('[chat]\nsystem_prompt = "Be kind."\n')
-    presets = tmp_path / "presets"
-    presets.mkdir()
-    for name, rest in (("a", 'system_prompt = "Be a pirate."\n'), ("b", "")):
-        text = f'name = "{name}"\ndescription = "For tests"\nn_ctx = 1024\n{rest}'
-        (presets / f"{name}.toml").write_text(text)
-    controller, _ = make_controller(tmp_path)
-    configuration = replace(CONFIGURATION, model_path=starter_path)
-    app = KvchatApp(controller, services(tmp_path), configuration=configuration)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        prompts = []
-        for steps in (0, 1):
-            await pilot.press("f3")
-            await wait_until(pilot, lambda: isinstance(app.screen, PresetsScreen))
-            for _ in range(steps):
-                await pilot.press("down")
-            view = app.screen.query_one(LinesView)
-            await wait_until(pilot, lambda view=view: "fits" in "".join(map(plain, view.lines)))
-            await pilot.press("enter")
-            await ready(pilot)
-            prompts.append(controller.history.system_prompt)
-    assert prompts == ["Be a pirate.", "Be kind."]
