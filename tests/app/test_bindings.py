@@ -22,59 +22,48 @@ ACTIONS = (
 )
 
 
-def test_keys_are_taken_by_id() -> None:
-    keymap = read_keymap({"chat-stop": "f8, ctrl+t", "app-quit": "f10"}, ACTIONS)
-    assert keymap.keys == {"chat-stop": "f8,ctrl+t", "app-quit": "f10"}
-    assert keymap.problems == ()
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [
+        (
+            {"chat-stop": "f8, ctrl+t", "app-quit": "f10"},
+            {"chat-stop": "f8,ctrl+t", "app-quit": "f10"},
+        ),
+        (
+            {"message-copy": "[", "presets-load": "L"},
+            {"message-copy": "left_square_bracket", "presets-load": "L"},
+        ),
+        ({"chat-stop": "f8", "presets-load": "f8"}, {"chat-stop": "f8", "presets-load": "f8"}),
+        ({"presets-load": "ctrl+n"}, {"presets-load": "ctrl+n"}),
+    ],
+    ids=["by id", "letters and signs", "one key on two screens", "a key of another screen"],
+)
+def test_keys_are_read(typed: dict[str, str], keys: dict[str, str]) -> None:
+    assert read_keymap(typed, ACTIONS).keys == keys
+    assert read_keymap(typed, ACTIONS).problems == ()
 
 
-def test_an_unknown_id_is_named_with_the_nearest() -> None:
-    keymap = read_keymap({"chat-stopp": "f8", "zzz": "f9"}, ACTIONS)
-    assert keymap.keys == {}
-    assert "did you mean chat-stop?" in keymap.problems[0]
-    assert "the help screen shows the ids" in keymap.problems[1]
-
-
-def test_an_empty_key_is_refused() -> None:
-    keymap = read_keymap({"chat-stop": "", "chat-new": "f8,"}, ACTIONS)
-    assert keymap.keys == {}
-    assert len(keymap.problems) == 2
-
-
-def test_a_key_that_no_keyboard_sends_is_refused() -> None:
-    keymap = read_keymap({"chat-stop": "ctlr+t", "chat-new": "f99"}, ACTIONS)
-    assert keymap.keys == {}
-    assert "'ctlr+t' is no key" in keymap.problems[0]
-    assert "'f99' is no key" in keymap.problems[1]
-
-
-def test_a_letter_or_sign_is_a_key_by_itself() -> None:
-    keymap = read_keymap({"message-copy": "[", "presets-load": "L"}, ACTIONS)
-    assert keymap.keys == {"message-copy": "left_square_bracket", "presets-load": "L"}
-
-
-def test_one_key_for_two_actions_goes_to_the_first() -> None:
-    keymap = read_keymap({"chat-stop": "f8", "chat-new": "f9,f8"}, ACTIONS)
-    assert keymap.keys == {"chat-stop": "f8"}
-    assert "wants f8, which chat-stop has already" in keymap.problems[0]
-
-
-def test_one_key_may_do_two_things_on_two_screens() -> None:
-    keymap = read_keymap({"chat-stop": "f8", "presets-load": "f8"}, ACTIONS)
-    assert keymap.problems == ()
-    assert set(keymap.keys) == {"chat-stop", "presets-load"}
-
-
-def test_a_key_that_is_taken_from_another_action_is_told() -> None:
-    keymap = read_keymap({"chat-stop": "ctrl+n"}, ACTIONS)
-    assert keymap.keys == {"chat-stop": "ctrl+n"}
-    assert keymap.problems == (
-        "[keys] chat-stop takes ctrl+n from chat-new, which has no key now: "
-        "give it another, or none",
-    )
-    assert "message-copy" in read_keymap({"chat-stop": "y"}, ACTIONS).problems[0]
-    assert "app-quit" in read_keymap({"presets-load": "ctrl+q"}, ACTIONS).problems[0]
-    assert read_keymap({"presets-load": "ctrl+n"}, ACTIONS).problems == ()
+@pytest.mark.parametrize(
+    ("typed", "kept", "named"),
+    [
+        ({"chat-stopp": "f8"}, {}, "chat-stop?"),
+        ({"zzz": "f8"}, {}, "help screen"),
+        ({"chat-stop": ""}, {}, "chat-stop"),
+        ({"chat-new": "f8,"}, {}, "chat-new"),
+        ({"chat-stop": "ctlr+t"}, {}, "'ctlr+t'"),
+        ({"chat-stop": "f8", "chat-new": "f9,f8"}, {"chat-stop": "f8"}, "chat-new"),
+        ({"chat-stop": "ctrl+n"}, {"chat-stop": "ctrl+n"}, "chat-new"),
+        ({"chat-stop": "y"}, {"chat-stop": "y"}, "message-copy"),
+        ({"presets-load": "ctrl+q"}, {"presets-load": "ctrl+q"}, "app-quit"),
+    ],
+)
+def test_what_is_wrong_with_keys_is_named_once(
+    typed: dict[str, str], kept: dict[str, str], named: str
+) -> None:
+    keymap = read_keymap(typed, ACTIONS)
+    assert keymap.keys == kept
+    [problem] = keymap.problems
+    assert named in problem
 
 
 def test_an_action_may_lose_its_key_on_purpose() -> None:

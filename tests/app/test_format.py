@@ -38,10 +38,11 @@ def test_what_is_not_known_is_a_dash() -> None:
 
 
 def test_a_gain_has_its_sign_and_never_outgrows_its_column() -> None:
-    values = (None, 0.004, -0.42, 1.4, -59.9, 130.0, -3599.0, 7200.0)
+    values = (None, 0.004, -0.42, 1.4, -59.9, 60.0, 130.0, -3599.0, 7200.0)
     shown = [fmt.gain(value) for value in values]
     assert shown == [
-        fmt.NO_VALUE, "+0.00 s", "-0.42 s", "+1.4 s", "-59.9 s", "+2.2 min", "-60.0 min", "+2.0 h",
+        fmt.NO_VALUE, "+0.00 s", "-0.42 s", "+1.4 s", "-59.9 s", "+1.0 min", "+2.2 min",
+        "-60.0 min", "+2.0 h",
     ]  # fmt: skip
     assert all(len(text) <= 9 for text in shown)
 

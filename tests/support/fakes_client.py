@@ -65,6 +65,9 @@ class Script:
     fills_after: int | None = None
 
 
+FULL = Script(refuses=("The context is full", "the prompt has 900 tokens, the context has 512"))
+
+
 @dataclass(slots=True)
 class _Running:
     """One reply that is played."""
@@ -108,6 +111,10 @@ class ScriptedClient:
     @property
     def is_alive(self) -> bool:
         return self._is_alive
+
+    def play(self, script: Script) -> None:
+        """Behave so from now on; the next reply is the script's first."""
+        self.script, self._n_replies = script, 0
 
     def load(self, configuration: Configuration) -> None:
         self.loads.append(configuration)

@@ -190,6 +190,13 @@ class Terminal:
             env=dict(environment), cwd=folder, start_new_session=True,
         )  # fmt: skip
         os.close(slave)
+        self.first_modes = self.modes
+        """The modes that it began with."""
+
+    @property
+    def modes(self) -> list[int]:
+        """What `stty` shows: input, output, control and local modes."""
+        return termios.tcgetattr(self._master)[:4]
 
     @property
     def is_alive(self) -> bool:

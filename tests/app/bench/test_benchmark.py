@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,20 +90,19 @@ def test_results_are_kept_after_every_prompt() -> None:
     assert len(told.runs) == 8
 
 
-def test_a_failing_prompt_does_not_end_the_benchmark() -> None:
-    client = Failing(two=Failed("The context is full", "raise --ctx"))
+@pytest.mark.parametrize(
+    ("event", "n_loads"),
+    [(Failed("The context is full", "raise --ctx"), 1), (DIED, 2)],
+    ids=["refused", "died"],
+)
+def test_a_prompt_that_fails_or_ends_the_engine_does_not_end_the_benchmark(
+    event: Failed | WorkerStopped, n_loads: int
+) -> None:
+    client = Failing(two=event)
     final, _, _ = run(client)
-    assert [each.failure is None for each in final.prompts] == [True, False, True, True]
-    assert client.n_loads == 1
-
-
-def test_an_engine_that_dies_is_started_again_for_the_next_prompt() -> None:
-    client = Failing(two=DIED)
-    final, _, _ = run(client)
-    assert [each.failure for each in final.prompts] == [
-        None, "The engine stopped: killed by signal 9", None, None,
-    ]  # fmt: skip
-    assert client.n_loads == 2
+    failure = f"{event.title}: {event.message}"
+    assert [each.failure for each in final.prompts] == [None, failure, None, None]
+    assert client.n_loads == n_loads
 
 
 def test_an_engine_that_keeps_dying_ends_the_benchmark_and_what_was_done_is_kept() -> None:
@@ -154,29 +154,24 @@ def test_what_is_resumed_leaves_out_what_is_done_and_tries_failures_again() -> N
     assert final.elapsed_s > done.elapsed_s
 
 
-@pytest.mark.parametrize("preset", [None, "balanced"])
-def test_a_measured_speed_names_the_preset_it_was_measured_with_not_the_one_written(
-    preset: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("case", "typed", "preset"),
+    [
+        ("plain", {}, ""),
+        ("preset", {"preset": "balanced"}, "balanced"),
+        ("threads", {"n_threads": 1}, None),
+        ("kv", {"kv": "q8_0"}, None),
+        ("noise", {}, None),
+    ],
+)
+def test_a_speed_is_kept_with_the_preset_it_was_measured_with_and_not_with_other_settings(
+    case: str,
+    typed: dict[str, Any],
+    preset: str | None,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = drafting_model(tmp_path / "models" / "tiny.gguf", 1)
-
-    @contextmanager
-    def opened(*_: object) -> Iterator[BlockingClient]:
-        yield loaded(AnsweringClient())
-
-    monkeypatch.setattr(benchmark, "loaded_engine", opened)
-    request = ModelRequest(str(model), preset=preset)
-    assert run_benchmark(OPTIONS, request, FILES, Settings()) == 0
-    speed = Speeds(paths.speeds_path()).of(model_identity(model))
-    assert speed is not None
-    assert speed.preset == (preset or "")
-
-
-@pytest.mark.parametrize("case", ["threads", "kv", "noise"])
-def test_a_speed_of_other_settings_or_of_a_noisy_machine_is_not_kept(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = drafting_model(tmp_path / "models" / f"{case}.gguf", len(case))
+    model = drafting_model(home / "models" / f"{case}.gguf", len(case))
     rates = cycle([1.0, 2.0] if case == "noise" else [1.0])
 
     def answer(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
@@ -192,6 +187,7 @@ def test_a_speed_of_other_settings_or_of_a_noisy_machine_is_not_kept(
         yield loaded(AnsweringClient(answer))
 
     monkeypatch.setattr(benchmark, "loaded_engine", opened)
-    typed = {"threads": {"n_threads": 1}, "kv": {"kv": "q8_0"}, "noise": {}}[case]
     assert run_benchmark(OPTIONS, ModelRequest(str(model), **typed), FILES, Settings()) == 0
-    assert Speeds(paths.speeds_path()).of(model_identity(model)) is None
+    speed = Speeds(paths.speeds_path()).of(model_identity(model))
+    assert (None if speed is None else speed.preset) == preset
+    assert (paths.presets_dir() / "mine.toml").exists() is (case != "noise")

@@ -24,15 +24,9 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.events import Event, Failed, SpeculationChanged
+from engine.events import Event, Failed
 from engine.requests import GenerationRequest
-from tests.app.bench.answering_client import (
-    AnsweringClient,
-    finished,
-    loaded,
-    round_finished,
-    steady,
-)
+from tests.app.bench.answering_client import AnsweringClient, finished, loaded, round_finished
 
 PROMPT = BenchPrompt("chat", "one", "Hello?")
 LOOKUP, AUTO, DRAFT = map(parse_policy, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
@@ -117,21 +111,6 @@ def test_a_prompt_that_the_engine_refuses_is_a_record_of_why() -> None:
     record = measured(client, plan(LOOKUP))
     assert record.failure == "The context is full: raise --ctx"
     assert record.runs == ()
-
-
-def test_an_empty_reply_has_no_speed() -> None:
-    client = AnsweringClient(lambda request, _: [finished([], None, seed=request.seed)])
-    assert "the reply is empty" in str(measured(client, plan(LOOKUP)).failure)
-
-
-def test_what_the_engine_notes_is_kept_once() -> None:
-    def noting(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
-        note = None if settings.predictor is PredictorName.OFF else "lookup failed and is off"
-        changed = SpeculationChanged(settings.predictor, settings.controller, note)
-        return [changed, *steady(request, settings)]
-
-    record = measured(AnsweringClient(noting), plan(LOOKUP))
-    assert record.notes == ("lookup failed and is off",)
 
 
 def test_a_reply_that_repeats_itself_is_marked() -> None:

@@ -18,11 +18,6 @@ def names(policies: tuple[Policy, ...]) -> list[str]:
     return [policy.name for policy in policies]
 
 
-def test_auto_runs_once_where_the_sources_compete() -> None:
-    assert names(make_policies([LOOKUP, COMBINED], [AUTO], [])) == ["combined:auto"]
-    assert names(make_policies([LOOKUP, SUFFIX], [AUTO], [])) == ["lookup:auto", "suffix:auto"]
-
-
 def test_what_is_named_twice_runs_once() -> None:
     assert names(make_policies([LOOKUP, LOOKUP], [AUTO, FIXED, AUTO], [3, 3])) == [
         "lookup:auto", "lookup:fixed:3",

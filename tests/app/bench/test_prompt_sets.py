@@ -72,13 +72,6 @@ def test_what_is_no_jsonl_is_refused_with_the_line(
         read_set(str(path))
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BenchError, match="cannot be read"):
-        read_set(str(path))
-
-
 def test_prompts_with_one_id_stay_apart(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n', encoding="utf-8")

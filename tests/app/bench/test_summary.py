@@ -11,7 +11,6 @@ from app.bench.summary import (
     bootstrap_interval,
     ends_in_loop,
     exclusion,
-    geometric_mean,
     pair_ratios,
     summarise,
 )
@@ -63,17 +62,6 @@ def test_a_reply_that_the_model_ended_soon_is_too_short_to_time() -> None:
     assert exclusion(record({AUTO: [1.0]}, n_tokens=8, reason="length")) is None
 
 
-def test_sets_and_temperatures_are_kept_apart() -> None:
-    records = [
-        record({AUTO: [2.0]}, set_name="grounded"),
-        record({AUTO: [1.0]}, set_name="chat"),
-        record({AUTO: [0.5]}, set_name="chat", temperature=0.7),
-    ]
-    summaries = summarise(records, [AUTO])
-    assert [summary.label for summary in summaries] == ["grounded at 0", "chat at 0", "chat at 0.7"]
-    assert [summary.policies[0].mean for summary in summaries] == pytest.approx([2.0, 1.0, 0.5])
-
-
 def test_a_prompt_that_failed_is_told_and_counts_nowhere() -> None:
     failed = PromptRecord("grounded", "two", 0.0, failure="the context is full")
     (summary,) = summarise([record({AUTO: [1.5]}), failed], [AUTO])
@@ -115,12 +103,6 @@ def test_the_noise_is_what_a_plain_run_differs_from_the_next() -> None:
     assert summary.plain_spread == pytest.approx(0.25)  # of 0.1, 0.25 and 0.25
 
 
-def test_a_single_plain_run_tells_nothing_about_noise() -> None:
-    (summary,) = summarise([record({AUTO: [1.0]})], [AUTO])
-    assert summary.plain_spread is None
-    assert geometric_mean([]) is None
-
-
 def test_the_curve_is_the_median_over_prompts_in_plain_steps() -> None:
     def costs(*batches: BatchCost) -> PromptRecord:
         return PromptRecord("grounded", "one", 0.0, batches=batches)
@@ -133,10 +115,6 @@ def test_the_curve_is_the_median_over_prompts_in_plain_steps() -> None:
     )
     assert [(point.n_rows, point.n_rounds) for point in points] == [(1, 20), (2, 25)]
     assert [point.steps for point in points] == pytest.approx([1.0, 1.5])
-
-
-def test_without_plain_rounds_there_is_no_curve() -> None:
-    assert batch_curve([PromptRecord("s", "p", 0.0, batches=(BatchCost(2, 50, 0.1),))]) == ()
 
 
 def test_the_interval_of_two_prompts_spans_from_one_to_the_other() -> None:

@@ -6,13 +6,7 @@ import pytest
 
 from app.bench.results import PromptRecord
 from app.bench.summary import SetSummary, summarise
-from app.bench.verdict import (
-    auto_against_best,
-    best_fixed,
-    overall_of,
-    recommend,
-    slow_prompts,
-)
+from app.bench.verdict import auto_against_best, best_fixed, overall_of, recommend, slow_prompts
 from tests.app.bench.made_results import record
 
 AUTO, SHORT, LONG = "combined:auto", "lookup:fixed:2", "lookup:fixed:8"
@@ -88,35 +82,30 @@ def test_a_set_in_which_every_reply_loops_does_not_count() -> None:
     assert recommend(made, [AUTO]).name == AUTO
 
 
-def recommended(*sets: dict[str, float]) -> str | None:
-    policy = recommend(summaries(*sets), ALL).policy
-    return None if policy is None else policy.name
-
-
-def test_auto_is_recommended_within_three_per_cent_of_the_best() -> None:
-    assert recommended({AUTO: 1.46, SHORT: 1.5, LONG: 1.2}) == AUTO
-    assert recommended({AUTO: 1.44, SHORT: 1.5, LONG: 1.2}) == SHORT
-
-
-def test_auto_is_recommended_where_it_costs_nearly_nothing_and_nothing_gains() -> None:
-    assert recommended({AUTO: 0.99, SHORT: 0.8, LONG: 0.5}) == AUTO
-    assert recommended({AUTO: 0.97, SHORT: 0.8, LONG: 0.5}) is None
-
-
-def test_a_length_that_costs_on_one_set_is_not_recommended() -> None:
-    first = {AUTO: 0.9, SHORT: 1.1, LONG: 3.0}
-    assert recommended(first, {AUTO: 1.0, SHORT: 1.0, LONG: 0.97}) == SHORT
-    assert recommended({**first, SHORT: 1.0}, {AUTO: 1.0, SHORT: 1.0, LONG: 0.97}) is None
-
-
-def test_auto_need_not_reach_a_length_that_costs_on_one_set() -> None:
-    sets = ({AUTO: 1.2, SHORT: 1.1, LONG: 3.0}, {AUTO: 1.0, SHORT: 1.0, LONG: 0.97})
-    assert recommended(*sets) == AUTO
-
-
-def test_a_gain_within_the_noise_is_none() -> None:
-    assert recommended({AUTO: 0.9, SHORT: 1.01, LONG: 0.5}) is None
-    assert recommended({AUTO: 0.9, SHORT: 1.03, LONG: 0.5}) == SHORT
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ([(1.46, 1.5, 1.2)], AUTO),
+        ([(1.44, 1.5, 1.2)], SHORT),
+        ([(0.99, 0.8, 0.5)], AUTO),
+        ([(0.97, 0.8, 0.5)], None),
+        ([(0.9, 1.1, 3.0), (1.0, 1.0, 0.97)], SHORT),
+        ([(0.9, 1.0, 3.0), (1.0, 1.0, 0.97)], None),
+        ([(1.2, 1.1, 3.0), (1.0, 1.0, 0.97)], AUTO),
+        ([(0.9, 1.01, 0.5)], None),
+        ([(0.9, 1.03, 0.5)], SHORT),
+    ],
+    ids=[
+        "auto within 3 % of the best", "auto further away", "auto costs nearly nothing",
+        "auto costs", "a length that costs nowhere", "no length without a cost",
+        "auto beside a length that costs", "a gain within the noise", "a gain beyond the noise",
+    ],
+)  # fmt: skip
+def test_what_is_recommended_gains_and_costs_on_no_set(
+    sets: list[tuple[float, float, float]], expected: str | None
+) -> None:
+    found = recommend(summaries(*(dict(zip(ALL, means, strict=True)) for means in sets)), ALL)
+    assert (None if found.policy is None else found.policy.name) == expected
 
 
 def test_without_results_nothing_is_recommended() -> None:

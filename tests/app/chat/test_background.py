@@ -1,18 +1,11 @@
 from pathlib import Path
 
-import pytest
-
 from app.chat.conversation import Conversation
 from engine.events import Failed, FinishReason
-from tests.app.chat.test_conversation import Clock, loaded
+from tests.app.chat.conftest import Clock, loaded
 from tests.support.fakes_client import Script, ScriptedClient
 
 WORDS = "word " * 50
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def left(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient, int]:
@@ -88,25 +81,6 @@ def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean
     assert question.content == "go"
     assert controller.history.message(reply.key).finish_reason == FinishReason.CONTEXT
     assert "{composer-send} shows what can be done" in reply.ending
-
-
-def test_another_variant_can_be_shown_while_another_chat_is_answered(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=("first", "second")))
-    controller.send("one")
-    controller.poll()
-    controller.regenerate()
-    controller.poll()
-    [_, reply] = controller.entries()
-    chat = controller.history.chat
-    assert chat is not None
-    controller.new_chat()
-    client.script = Script(replies=(WORDS,), tps=10)
-    controller.send("busy")
-    controller.open_chat(chat.id)
-    assert controller.switch_variant(reply.key, -1)
-    assert controller.entries()[-1].content == "first"
 
 
 def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(

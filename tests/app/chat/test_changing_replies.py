@@ -3,21 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from app.chat.entries import CONTINUES, thinking_text
 from app.render.lines import plain
 from app.render.transcript import EntryLines
 from engine.events import Thinking
-from tests.app.chat.test_conversation import Clock, contents, loaded
+from tests.app.chat.conftest import Clock, contents, loaded
 from tests.support.fakes_client import CONFIGURATION, Script, spelled
 
 THINKS = "<think>\nfirst this\nthen that\n</think>\n\nThe answer."
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def text_of(lines: EntryLines, width: int = 80) -> str:

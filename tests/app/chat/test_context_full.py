@@ -9,16 +9,10 @@ from app.chat.entries import DIVIDER_KEY, SUMMARY_BEGINS, Speaker
 from app.chat.trimming import INSTRUCTION
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason
-from tests.app.chat.test_conversation import Clock, contents, loaded
-from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.app.chat.conftest import Clock, contents, loaded
+from tests.support.fakes_client import CONFIGURATION, FULL, Script, ScriptedClient
 
-FULL = Script(refuses=("The context is full", "the prompt has 900 tokens, the context has 512"))
 SMALL = replace(CONFIGURATION, n_ctx=512)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def chat_of(tmp_path: Path, clock: Clock, n_turns: int = 6) -> tuple[Conversation, ScriptedClient]:
@@ -76,23 +70,9 @@ def test_shifting_hides_the_oldest_turns_from_the_model_alone(tmp_path: Path, cl
     assert "question 0" not in "".join(m.content for m in client.requests[-1].messages)
 
 
-def test_dropping_is_undone_with_one_key(tmp_path: Path, clock: Clock) -> None:
-    controller, client, maker = refused(tmp_path, clock)
-    maker.shift()
-    controller.poll()
-    assert maker.see_all()
-    assert DIVIDER_KEY not in [entry.key for entry in controller.entries()]
-    controller.send("next")
-    assert client.requests[-1].messages[1].content.startswith("question 0")
-    assert not client.requests[-1].is_trimmed
-    controller.poll()
-    assert not maker.see_all()
-
-
 def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, clock: Clock) -> None:
     controller, client, maker = refused(tmp_path, clock)
-    client.script = Script(replies=("They asked six times.", "and here it is"))
-    client._n_replies = 0
+    client.play(Script(replies=("They asked six times.", "and here it is")))
     n_dropped = maker.options().n_dropped
     maker.summarise()
     asked = client.requests[-1]
@@ -118,8 +98,7 @@ def test_a_summary_is_written_to_a_chat_that_was_left_only_under_its_lock(
     is_open_elsewhere: bool, tmp_path: Path, clock: Clock
 ) -> None:
     controller, client, maker = refused(tmp_path, clock)
-    client.script = Script(replies=("They asked six times.", "and here it is"))
-    client._n_replies = 0
+    client.play(Script(replies=("They asked six times.", "and here it is")))
     maker.summarise()
     chat = controller.history.chat
     assert chat is not None
@@ -140,8 +119,7 @@ def test_a_summary_that_is_too_long_is_asked_of_fewer_messages(
     client.script = FULL
     maker.summarise()
     whole = client.requests[-1].messages
-    client.script = Script(replies=("They asked.", "and here it is"))
-    client._n_replies = 0
+    client.play(Script(replies=("They asked.", "and here it is")))
     told = [notice.message for _ in range(4) for notice in controller.poll().notices]
     fewer = client.requests[-2].messages
     assert fewer[0] == whole[0], "the system prompt"
@@ -209,8 +187,7 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
 
 def test_a_later_summary_takes_the_earlier_one_in(tmp_path: Path, clock: Clock) -> None:
     controller, client, maker = refused(tmp_path, clock)
-    client.script = Script(replies=("First summary.", "answer " * 40))
-    client._n_replies = 0
+    client.play(Script(replies=("First summary.", "answer " * 40)))
     maker.summarise()
     for _ in range(3):
         controller.poll()
@@ -221,29 +198,6 @@ def test_a_later_summary_takes_the_earlier_one_in(tmp_path: Path, clock: Clock) 
     asked = client.requests[-1]
     assert "First summary." in asked.messages[0].content
     assert "question 0" not in "".join(m.content for m in asked.messages)
-
-
-def test_a_new_chat_takes_the_system_prompt_and_the_question_along(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client, maker = refused(tmp_path, clock)
-    old = controller.history.chat
-    assert old is not None
-    maker.branch_off()
-    assert controller.poll().draft is None, "the question is asked, not given back"
-    assert not controller.history.is_shown(old.id)
-    assert [m.content for m in client.requests[-1].messages] == ["Be kind.", "one more"]
-    assert contents(controller)[-1][1] == "and here it is"
-    controller.open_chat(old.id)
-    assert contents(controller)[-1][1] == "reply " * 40, "the question is not left open in the old"
-
-
-def test_stopping_gives_the_question_back(tmp_path: Path, clock: Clock) -> None:
-    controller, _, maker = refused(tmp_path, clock)
-    controller.replies.take_back_refused()
-    assert controller.poll().draft == "one more"
-    assert contents(controller)[-1][1] == "reply " * 40
-    assert not maker.is_needed()
 
 
 def test_a_question_that_no_context_holds_goes_back_and_no_turn_is_offered_for_it(
@@ -264,8 +218,7 @@ def test_a_reply_that_fills_the_context_goes_on_behind_what_was_dropped(
     tmp_path: Path, clock: Clock
 ) -> None:
     controller, client = chat_of(tmp_path, clock)
-    client.script = Script(replies=("first half", " second half"), fills_after=2)
-    client._n_replies = 0
+    client.play(Script(replies=("first half", " second half"), fills_after=2))
     controller.send("tell me")
     assert controller.poll().context_full == "all 8,192 cells of the context are used"
     cut = controller.entries()[-1]

@@ -8,17 +8,12 @@ from app.chat.entries import CONTINUES, Speaker
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
 from engine.events import FinishReason
-from tests.app.chat.test_conversation import Clock, contents, loaded
+from tests.app.chat.conftest import Clock, contents, loaded
 from tests.support.fakes_app import make_controller, release_locks
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
 FIRST = "one two three four five six seven eight nine ten"
 SECOND = " and the rest."
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def stopped(
@@ -190,17 +185,7 @@ def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: C
 def test_a_reply_without_text_is_made_anew_in_its_place(tmp_path: Path, clock: Clock) -> None:
     controller, client = stopped(tmp_path, clock)
     cut = controller.history.message(controller.entries()[-1].key)
-    controller.history.store.finish_message(
-        replace(
-            cut,
-            content="",
-            token_ids=cut.token_ids,
-            vocabulary_id="other",
-            seed=None,
-            finish_reason="cancelled",
-            stats=None,
-        ),
-    )
+    controller.history.store.finish_message(replace(cut, content="", vocabulary_id="other"))
     controller.refresh()
     assert controller.continue_reply()
     assert client.requests[-1].continues == ()

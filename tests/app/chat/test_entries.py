@@ -4,7 +4,9 @@ import pytest
 
 from app.chat.entries import ending_of
 from app.chat.history import MAX_TITLE_CHARS, title_of
+from app.chat.spans import TokenSpan, cut_spans, spans_of
 from app.store.records import StoredMessage
+from engine.events import CommittedToken, TokenKind, TokensCommitted
 
 
 def reply(reason: str | None, stats: dict[str, object] | None = None) -> StoredMessage:
@@ -62,3 +64,38 @@ def test_a_title_is_the_first_line_that_says_something() -> None:
     assert title_of("\n  \n Hello there \nmore") == "Hello there"
     assert len(title_of("x" * 500)) == MAX_TITLE_CHARS
     assert title_of("\n") == "New chat"
+
+
+DRAFTED = CommittedToken(1, TokenKind.DRAFT, "lookup")
+BONUS = CommittedToken(2, TokenKind.BONUS, "lookup")
+
+
+def test_every_token_of_a_round_has_its_own_text() -> None:
+    event = TokensCommitted((DRAFTED, BONUS), "two words", (4, 5))
+    assert list(spans_of(event)) == [
+        TokenSpan("two ", TokenKind.DRAFT, "lookup"),
+        TokenSpan("words", TokenKind.BONUS, "lookup"),
+    ]
+
+
+def test_an_end_token_and_a_held_back_token_have_no_text() -> None:
+    assert list(spans_of(TokensCommitted((DRAFTED, BONUS), "two ", (0, 4)))) == [
+        TokenSpan("two ", TokenKind.BONUS, "lookup")
+    ]
+    assert list(spans_of(TokensCommitted((DRAFTED, BONUS), "two ", (4,)))) == [
+        TokenSpan("two ", TokenKind.DRAFT, "lookup")
+    ]
+
+
+def test_text_that_no_token_claims_is_never_lost() -> None:
+    assert list(spans_of(TokensCommitted((), "rest"))) == [TokenSpan("rest")]
+    spans = spans_of(TokensCommitted((DRAFTED, BONUS), "two words"))
+    assert "".join(span.text for span in spans) == "two words"
+
+
+def test_pieces_follow_a_text_that_a_stop_string_shortened() -> None:
+    spans = [TokenSpan("one ", TokenKind.PLAIN), TokenSpan("two", TokenKind.DRAFT, "suffix")]
+    assert cut_spans(spans, "one t") == (TokenSpan("one ", TokenKind.PLAIN),
+                                    TokenSpan("t", TokenKind.DRAFT, "suffix"))  # fmt: skip
+    assert cut_spans(spans, "another text") is None
+    assert cut_spans(spans, "one two three") is None

@@ -10,20 +10,14 @@ from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.compare.comparison import Comparison
 from app.compare.side import plain_side, speculative_side
-from engine.events import CacheChanged, FinishReason, OfReply, ThreadsChanged
+from engine.events import CacheChanged, FinishReason, ThreadsChanged
 from engine.requests import GenerationRequest, Message
-from tests.app.chat.test_context_full import FULL
-from tests.app.chat.test_conversation import Clock, contents
+from tests.app.chat.conftest import Clock, contents
 from tests.support.fakes_app import make_controller
-from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.support.fakes_client import CONFIGURATION, FULL, Script, ScriptedClient
 
 SLOW, LEFT, RIGHT = "slow words " * 20, "left " * 90, "right " * 90
 TWO_SLOTS = replace(CONFIGURATION, n_ctx=512, n_slots=2)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def full_beside_slow(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient, int]:
@@ -105,13 +99,7 @@ def summarised(controller: Conversation, client: ScriptedClient) -> None:
     ContextFull(controller).summarise()
 
 
-@pytest.mark.parametrize(
-    "lend",
-    [
-        summarised,
-        compared,
-    ],
-)
+@pytest.mark.parametrize("lend", [summarised, compared])
 def test_what_is_typed_is_counted_while_the_engine_is_lent(
     lend: Callable[[Conversation, ScriptedClient], object], tmp_path: Path, clock: Clock
 ) -> None:
@@ -129,11 +117,8 @@ def test_what_a_lent_engine_measures_of_itself_reaches_the_panels(
 ) -> None:
     controller, client, _ = full_beside_slow(tmp_path, clock)
     summarised(controller, client)
-    asked = client._running[-1].number
-    client._events += [
-        OfReply(asked, ThreadsChanged(3, 3, "")),
-        OfReply(asked, CacheChanged(77, 512, 1)),
-    ]
+    client.emit(ThreadsChanged(3, 3, ""))
+    client.emit(CacheChanged(77, 512, 1))
     controller.poll()
     snapshot = controller.snapshot()
     assert snapshot.threads is not None

@@ -18,6 +18,7 @@ from engine.events import (
     Waiting,
     WorkerStopped,
 )
+from tests.app.chat.conftest import Clock
 from tests.support.fakes_client import CONFIGURATION, loaded
 
 
@@ -36,18 +37,6 @@ def a_round(
 
 def tokens(n: int) -> TokensCommitted:
     return TokensCommitted(tuple(CommittedToken(i, TokenKind.PLAIN) for i in range(n)), "x" * n)
-
-
-class Clock:
-    now = 10.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -94,13 +83,6 @@ def test_the_session_adds_replies_and_the_running_one(meters: Meters) -> None:
     assert snapshot.session.n_accepted == 2
 
 
-def test_the_live_speed_is_that_of_the_last_seconds(meters: Meters, clock: Clock) -> None:
-    for _ in range(40):
-        meters.feed(tokens(5))
-        clock.now += 0.1
-    assert meters.snapshot().decode_tps == pytest.approx(50.0, rel=0.05)
-
-
 def test_a_slow_model_has_a_live_speed_and_one_that_stalls_slows_down(
     meters: Meters, clock: Clock
 ) -> None:
@@ -120,32 +102,6 @@ def test_an_engine_that_is_gone_holds_no_memory(meters: Meters) -> None:
     hot = plain(cache_lines(snapshot, 44)[0])
     assert measured.split() == ["measured", NO_VALUE]
     assert hot.split() == ["hot", NO_VALUE]
-
-
-def test_a_reply_that_goes_on_has_one_account(clock: Clock) -> None:
-    meters = Meters(clock)
-    first = GenerationStats(
-        n_rounds=4, n_verified=5, n_accepted=1, n_emitted=5, decode_s=2.0, first_token_s=14.5,
-        saved_s=-0.5, saved_error_s=0.1, decode_tps=2.5, prefill_s=1.0,
-    )  # fmt: skip
-    second = GenerationStats(
-        n_rounds=2, n_verified=7, n_accepted=3, n_emitted=5, decode_s=1.0, first_token_s=3.0,
-        saved_s=0.2, saved_error_s=0.1, decode_tps=5.0, prefill_s=2.0,
-    )  # fmt: skip
-    meters.start_reply(7, first)
-    meters.feed(tokens(1), 7)
-    meters.feed(a_round(saved_s=0.1), 7)
-    shown = meters.snapshot(7)
-    assert (shown.reply.n_verified, shown.reply.n_accepted) == (7, 2)
-    assert shown.reply.saved_s == pytest.approx(-0.4)
-    assert shown.first_token_s == 14.5
-    assert shown.session.n_verified == 2
-    meters.feed(Finished(FinishReason.END, "", (), "v", 1, second), 7)
-    shown, whole = meters.snapshot(), first + second
-    assert shown.reply == whole
-    assert (shown.decode_tps, shown.first_token_s) == (whole.decode_tps, whole.first_token_s)
-    assert shown.prefill_s == whole.prefill_s == 3.0
-    assert shown.session.n_emitted == 5
 
 
 def test_the_log_of_the_cache_forgets_its_oldest_lines(meters: Meters) -> None:

@@ -3,14 +3,9 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation
-from tests.app.chat.test_conversation import Clock, loaded
+from tests.app.chat.conftest import Clock, loaded
 from tests.support.fakes_app import make_controller, release_locks
 from tests.support.fakes_client import CONFIGURATION, Script
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def left(tmp_path: Path, clock: Clock, *, how: str) -> None:

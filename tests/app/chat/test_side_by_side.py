@@ -3,20 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from app.chat.conversation import Conversation
 from engine.events import FinishReason
-from tests.app.chat.test_conversation import Clock
+from tests.app.chat.conftest import Clock
 from tests.support.fakes_app import make_controller
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 FIRST, SECOND = "alpha " * 40, "beta " * 40
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def both_answered(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient, list[int]]:

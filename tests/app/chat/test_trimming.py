@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from app.chat.entries import SUMMARY_BEGINS, index_of, prompt_messages
-from app.chat.trimming import IMAGE_TOKENS, TokenCounts, n_tokens_of, trim_of
+from app.chat.trimming import IMAGE_TOKENS, n_tokens_of, trim_of
 from app.store.records import StoredMessage
 from engine.images import Image
 from engine.requests import Role
@@ -83,18 +83,6 @@ def test_on_a_branch_without_the_first_kept_message_everything_is_seen() -> None
     messages = prompt_messages("", path, kept_from=99, summary="of another branch")
     assert len(messages) == 4
     assert SUMMARY_BEGINS not in messages[0].content
-
-
-def test_where_nobody_can_count_the_counting_ends_and_the_next_text_is_asked_about() -> None:
-    asked: list[tuple[int, str]] = []
-    counts = TokenCounts(lambda key, text: asked.append((key, text)))
-    assert counts.of("abc") is None
-    assert counts.is_counting("abc")
-    counts.take(asked[0][0], None)
-    assert counts.of("abc") is None
-    assert not counts.is_counting("abc")
-    assert counts.of("abcd") is None
-    assert [text for _, text in asked] == ["abc", "abcd"]
 
 
 def test_an_image_counts_as_one_and_not_as_the_letters_of_its_name() -> None:

@@ -1,6 +1,7 @@
 """What is wrong with a file is said with its line."""
 
 import json
+import re
 from io import BytesIO
 from pathlib import Path
 
@@ -34,55 +35,42 @@ def read(data: bytes) -> list[ChatTree]:
 
 
 @pytest.mark.parametrize(
-    ("line", "changes", "message"),
+    ("line", "changes", "named"),
     [
-        (1, {"format": "other"}, "line 1: a chat begins"),
-        (1, {"version": 2}, "line 1: the format has version 2"),
-        (1, {"title": None}, "line 1: title is None: input should be a valid string"),
-        (1, {"title": "\ud800"}, "is half of a character"),
-        (1, {"title_locked": 1}, "line 1: title_locked is 1: input should be a valid boolean"),
-        (1, {"created_at": True}, "line 1: created_at is True: input should be a valid number"),
-        (1, {"created_at": float("nan")}, "nan is no finite number"),
-        (1, {"updated_at": 1.79e12}, "line 1: updated_at is 1790000000000.0: input should be less"),
-        (1, {"archived_at": -1e12}, "line 1: archived_at is -1000000000000.0: input should be gr"),
-        (2, {"created_at": 1e18}, "line 2: created_at is 1e+18: input should be less"),
-        (1, {"head": 9}, "line 1: head is 9, which is no message"),
-        (1, {"kept_from": 9}, "line 1: kept_from is 9, which is no message"),
-        (1, {"n_messages": 4}, "has 4 messages, and the file ends after 3"),
-        (1, {"n_messages": 2, "head": 2}, "line 4: a chat begins"),
-        (1, {"n_messages": -1}, "has -1 messages"),
-        (
-            1,
-            {"sampling": {"temperature": "hot"}},
-            "line 1: sampling.temperature is 'hot': input should be a valid number",
-        ),
-        (
-            1,
-            {"sampling": {"top_k": 1.5}},
-            "line 1: sampling.top_k is 1.5: input should be a valid integer",
-        ),
-        (1, {"sampling": {"unheard": 1}}, "line 1: sampling.unheard is unknown here"),
-        (1, {"sampling": 1}, "line 1: sampling is 1: input should be an object"),
-        (
-            2,
-            {"role": "robot"},
-            "line 2: role is 'robot': input should be 'system', 'user' or 'assistant'",
-        ),
-        (2, {"content": 5}, "line 2: content is 5: input should be a valid string"),
-        (2, {"unheard": 5}, "line 2: unheard is unknown here, a newer kvchat may have made it"),
-        (3, {"id": 1}, "line 3: message 1 is there twice"),
-        (3, {"parent": 3}, "line 3: the parent 3 is no message before"),
-        (3, {"seed": 2**63}, "line 3: seed is 9223372036854775808: input should be less than"),
-        (3, {"token_ids": [2**31]}, "line 3: token_ids.0 is 2147483648: input should be less than"),
-        (3, {"token_ids": [True]}, "line 3: token_ids.0 is True: input should be a valid integer"),
-        (3, {"stats": [1]}, "line 3: stats is [1]: input should be an object"),
+        (1, {"format": "other"}, "line 1"),
+        (1, {"version": 2}, "version 2"),
+        (1, {"title": None}, "line 1: title"),
+        (1, {"title": "\ud800"}, "half of"),
+        (1, {"title_locked": 1}, "line 1: title_locked"),
+        (1, {"created_at": True}, "line 1: created_at"),
+        (1, {"created_at": float("nan")}, "nan"),
+        (1, {"updated_at": 1.79e12}, "line 1: updated_at"),
+        (1, {"archived_at": -1e12}, "line 1: archived_at"),
+        (2, {"created_at": 1e18}, "line 2: created_at"),
+        (1, {"head": 9}, "line 1: head"),
+        (1, {"kept_from": 9}, "line 1: kept_from"),
+        (1, {"n_messages": 4}, "4 messages"),
+        (1, {"n_messages": 2, "head": 2}, "line 4"),
+        (1, {"n_messages": -1}, "-1 messages"),
+        (1, {"sampling": {"temperature": "hot"}}, "line 1: sampling.temperature"),
+        (1, {"sampling": {"top_k": 1.5}}, "line 1: sampling.top_k"),
+        (1, {"sampling": {"unheard": 1}}, "line 1: sampling.unheard"),
+        (1, {"sampling": 1}, "line 1: sampling"),
+        (2, {"role": "robot"}, "line 2: role"),
+        (2, {"content": 5}, "line 2: content"),
+        (2, {"unheard": 5}, "line 2: unheard"),
+        (3, {"id": 1}, "line 3: message 1"),
+        (3, {"parent": 3}, "line 3"),
+        (3, {"seed": 2**63}, "line 3: seed"),
+        (3, {"token_ids": [2**31]}, "line 3: token_ids.0"),
+        (3, {"token_ids": [True]}, "line 3: token_ids.0"),
+        (3, {"stats": [1]}, "line 3: stats"),
     ],
 )
-def test_a_wrong_field_is_named(line: int, changes: dict[str, object], message: str) -> None:
+def test_a_wrong_field_is_named(line: int, changes: dict[str, object], named: str) -> None:
     lines = [{**values, **changes} if n == line else values for n, values in enumerate(LINES, 1)]
-    with pytest.raises(ChatFileError) as caught:
+    with pytest.raises(ChatFileError, match=re.escape(named)):
         read(spelled(*lines))
-    assert message in str(caught.value)
 
 
 OPTIONAL = {
@@ -104,39 +92,37 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "place"),
     [
-        (b"", "holds no chat"),
-        (b"\n \n", "holds no chat"),
-        (b"# a note\n\nof mine\n", "line 1: this is no JSON"),
-        (b"{\n", "line 1: this is no JSON"),
-        (spelled(*LINES)[:-30], "line 4: this is no JSON"),
+        (b"", "no chat"),
+        (b"\n \n", "no chat"),
+        (b"# a note\n\nof mine\n", "line 1"),
+        (b"{\n", "line 1"),
+        (spelled(*LINES)[:-30], "line 4"),
         (b"{" * 100_000, "line 1"),
         (b'{"a":' * 100_000, "line 1"),
-        (spelled(LINES[0], 5), "line 2: a JSON object is expected"),
-        (spelled(LINES[0]) + b"\xff\n", "line 2: this is no text in UTF-8"),
+        (spelled(LINES[0], 5), "line 2"),
+        (spelled(LINES[0]) + b"\xff\n", "line 2"),
     ],
 )
-def test_a_file_of_another_kind_or_that_is_cut_is_named(data: bytes, message: str) -> None:
-    with pytest.raises(ChatFileError) as caught:
+def test_a_file_of_another_kind_or_that_is_cut_is_named(data: bytes, place: str) -> None:
+    with pytest.raises(ChatFileError, match=place):
         read(data)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({f"field {n}": n for n in range(2_000)}, "line 2: an object has more than 1,000 fields"),
-        ({"stats": {str(n): n for n in range(2_000)}}, "an object has more than 1,000 fields"),
-        ({"token_ids": [True] * 100_000}, "line 2: token_ids.0 is True: input should be a valid i"),
+        ({f"field {n}": n for n in range(2_000)}, "1,000 fields"),
+        ({"stats": {str(n): n for n in range(2_000)}}, "1,000 fields"),
+        ({"token_ids": [True] * 100_000}, "token_ids.0"),
     ],
 )
 def test_of_any_number_of_wrong_fields_few_are_named(
-    changes: dict[str, object], message: str
+    changes: dict[str, object], named: str
 ) -> None:
-    with pytest.raises(ChatFileError) as caught:
+    with pytest.raises(ChatFileError, match=f"line 2.*{named}") as caught:
         read(spelled(LINES[0], {**LINES[1], **changes}, *LINES[2:]))
-    assert message in str(caught.value)
     assert len(str(caught.value)) < 200
 
 

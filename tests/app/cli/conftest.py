@@ -26,6 +26,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The variables of a command in a process of its own."""
+    folders = {
+        f"XDG_{kind}_HOME": str(tmp_path / kind) for kind in ("CONFIG", "DATA", "STATE", "CACHE")
+    }
+    config = tmp_path / "CONFIG" / "kvchat" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[engine]\nn_threads = 1\n")  # other tests have the other cores
+    return {**os.environ, "HOME": str(tmp_path), **folders}
+
+
 def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in this process, which starts in no time, without a terminal."""
     out, err = io.BytesIO(), io.BytesIO()

@@ -3,7 +3,6 @@
 import json
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewChat, NewMessage
 from engine.cache.snapshot_store import SnapshotStore
-from engine.configuration import SamplingSettings
 from tests.app.cli.conftest import kvchat
+from tests.app.store.conftest import finish
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 
@@ -26,10 +25,7 @@ def store() -> Iterator[ChatStore]:
 
 def dialogue(store: ChatStore, title: str, answer: str = "It remembers.") -> Chat:
     """Give a chat of a question with two answers, the second one shown."""
-    chat = store.create_chat(
-        NewChat(title=title, model_path="/m/smol.gguf", system_prompt="Be brief.",
-        sampling=SamplingSettings()),
-    )  # fmt: skip
+    chat = store.create_chat(NewChat(title, "/m/smol.gguf", "Be brief."))
     question = store.add_message(
         NewMessage(chat.id, parent_id=None, role="user", content="Which cache?")
     )
@@ -39,17 +35,7 @@ def dialogue(store: ChatStore, title: str, answer: str = "It remembers.") -> Cha
                 chat.id, parent_id=question.id, role="assistant", content="", model_name="smol"
             )
         )
-        store.finish_message(
-            replace(
-                store.message(reply.id),
-                content=text,
-                token_ids=(1, 2, 3),
-                vocabulary_id="v",
-                seed=7,
-                finish_reason="end",
-                stats={"n_emitted": 3},
-            ),
-        )
+        finish(store, reply, text)
     return store.chat(chat.id)
 
 

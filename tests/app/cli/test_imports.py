@@ -21,6 +21,7 @@ COMMANDS = (
     "models catalogue qwen3-8b", "models cards 4090", "doctor --help", "chats", "chats --help",
     "cache", "cache --help", "chats search x", "chats export --all", "bench --help",
     "import -- llama-server -m a.gguf",
+    "fit llama-3.1-8b --device 8GiB --json",
 )  # fmt: skip
 
 

@@ -80,31 +80,24 @@ def test_ctrl_c_ends_with_130_and_says_nothing(
     assert capsys.readouterr().err.strip() == ""
 
 
-def test_an_error_of_the_system_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing_with(monkeypatch, PermissionError(13, "Permission denied", "/secret"))
-    assert main.run(["where"]) == 1
-    assert capsys.readouterr().err == "kvchat: /secret cannot be used: Permission denied\n"
-
-
-def test_output_that_cannot_be_written_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing_with(monkeypatch, OSError(28, "No space left on device"))
-    assert main.run(["where"]) == 1
-    shown = capsys.readouterr().err
-    assert shown == "kvchat: standard output cannot be used: No space left on device\n"
-
-
 @pytest.mark.parametrize(
-    ("code", "expected"), [(SystemExit(3), 3), (SystemExit(), 0), (SystemExit("because"), 1)]
+    ("error", "named"),
+    [
+        (PermissionError(13, "Permission denied", "/secret"), "/secret"),
+        (OSError(28, "No space left on device"), "standard output"),
+    ],
 )
-def test_a_command_can_choose_its_exit_code(
-    monkeypatch: pytest.MonkeyPatch, code: SystemExit, expected: int
+def test_an_error_of_the_system_is_one_line(
+    error: OSError,
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    failing_with(monkeypatch, code)
-    assert main.run(["where"]) == expected
+    failing_with(monkeypatch, error)
+    assert main.run(["where"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kvchat: {named} ")
+    assert line.endswith(error.strerror)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -125,12 +118,6 @@ def test_a_mistyped_command_without_a_terminal_is_told_with_the_nearest() -> Non
     assert "No terminal" not in done.stderr
 
 
-def test_a_mistyped_command_is_taken_as_a_model_and_hinted_at() -> None:
-    assert main._command_hint("modles") == "\nDid you mean the command `kvchat models`?"
-    assert main._command_hint("qwen2.5-7b") == ""
-    assert main._command_hint(None) == ""
-
-
 def settings(text: str) -> None:
     path = paths.settings_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,16 +127,13 @@ def settings(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[chat]\ntemprature = 1\n", "line 2, [chat] temprature is no setting, did you mean"),
-        ("\n[cache]\ncold = '9 giraffes'\n", "line 3, [cache] cold: "),
-        ("[cahce]\n", "line 1, [cahce] is no setting, did you mean cache"),
-        ("[models\n", "at line 1, column 8"),
+        ("[chat]\ntemprature = 1\n", "line 2, [chat] temprature"),
+        ("\n[cache]\ncold = '9 giraffes'\n", "line 3, [cache] cold"),
+        ("[cahce]\n", "line 1, [cahce]"),
+        ("[models\n", "line 1, column 8"),
     ],
 )
-@pytest.mark.parametrize(
-    "command",
-    [["where"], ["models"], ["cache"], ["chats"], ["plan", "x"], ["run", "x", "-m", "x"]],
-)
+@pytest.mark.parametrize("command", [["where"], ["cache"], ["run", "x", "-m", "x"]])
 def test_every_command_says_what_is_wrong_in_the_settings(
     command: list[str], text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,8 +182,16 @@ def test_every_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> Non
     assert wide == []
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("command", ["run --model nothing", "models cards 4090", "where", ""])
+@pytest.mark.parametrize(
+    ("command", "closed"),
+    [
+        ("run --model nothing", "<&-"),
+        ("models cards 4090", ">&-"),
+        ("where", "2>&-"),
+        ("", "<&- >&- 2>&-"),
+        ("run --model nothing", "<&- >&- 2>&-"),
+    ],
+)
 def test_a_closed_stream_ends_no_command_with_a_traceback(command: str, closed: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -c "$1" {command} {closed}', sys.executable, MAIN],
@@ -209,7 +201,7 @@ def test_a_closed_stream_ends_no_command_with_a_traceback(command: str, closed: 
     assert done.returncode in (0, 1, 2)
 
 
-@pytest.mark.parametrize("command", ["--version", "where", "models cards 4090"])
+@pytest.mark.parametrize("command", ["--version", "where"])
 def test_output_that_goes_nowhere_is_told_and_fails(command: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -c "$1" {command} >&-', sys.executable, MAIN],

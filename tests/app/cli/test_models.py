@@ -15,11 +15,10 @@ from tests.app.cli.conftest import kvchat
 from tests.support.gguf_files import header, llama_values, write
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
 def test_models_lists_name_quant_context_and_size(
-    starter_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path, is_busy: bool
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setattr(bandwidth, "_is_busy", lambda: is_busy)
+    monkeypatch.setattr(bandwidth, "_is_busy", lambda: False)
     monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     (home / "models").mkdir()
@@ -37,11 +36,8 @@ def test_models_lists_name_quant_context_and_size(
     ]
     starter_line = next(line for line in lines if line.startswith(starter_path.stem))
     assert starter_line.split()[1:7] == ["model", "Q4_1", "8,192", "94", "MiB", "fits"]
-    if is_busy:
-        assert starter_line.split()[7] == "busy"
-    else:
-        assert starter_line.split()[7] == "≤"
-        assert float(starter_line.split()[8]) > 1
+    assert starter_line.split()[7] == "≤"
+    assert float(starter_line.split()[8]) > 1
     broken = next(line for line in lines if line.startswith("a-very-long"))
     name = "a-very-long-name-of-a-broken-model-that-is-not-cut"
     assert broken.split()[:3] == [name, "-", "broken"]

@@ -17,17 +17,6 @@ pytestmark = pytest.mark.model
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    folders = {
-        f"XDG_{kind}_HOME": str(tmp_path / kind) for kind in ("CONFIG", "DATA", "STATE", "CACHE")
-    }
-    config = tmp_path / "CONFIG" / "kvchat" / "config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text("[engine]\nn_threads = 1\n")  # other tests have the other cores
-    return {**os.environ, "HOME": str(tmp_path), **folders}
-
-
 def run(
     arguments: list[str], environment: dict[str, str], **options: object
 ) -> "subprocess.CompletedProcess[str]":
@@ -61,20 +50,6 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
     assert plain.stdout.strip() == reply["text"].strip()
 
 
-def test_a_prompt_is_read_from_the_input(starter_path: Path, environment: dict[str, str]) -> None:
-    arguments = ["-", "--model", str(starter_path), "--max-tokens", "4", "--json"]
-    done = run(arguments, environment, input="Hello there.")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["n_prompt"] > 5
-
-
-@pytest.mark.slow
-def test_a_seed_repeats_the_reply(starter_path: Path, environment: dict[str, str]) -> None:
-    arguments = ["Tell me something.", "--model", str(starter_path), "--temperature", "0.9"]
-    arguments += ["--max-tokens", "16", "--seed", "5"]
-    assert run(arguments, environment).stdout == run(arguments, environment).stdout
-
-
 def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -> None:
     arguments = ["Hello.", "--model", str(starter_path), "--draft", str(starter_path)]
     arguments += ["--temperature", "0", "--max-tokens", "16", "--json"]
@@ -105,14 +80,6 @@ def test_bad_input_is_one_clear_message(
         done = kvchat("run", *arguments, *model, "--max-tokens", "2")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_broken_model_file_is_said(tmp_path: Path, environment: dict[str, str]) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF" + b"\xff" * 100)
-    done = run(["x", "--model", str(broken)], environment)
-    assert done.returncode == 1
-    assert "broken.gguf cannot be read at byte 4" in done.stderr
 
 
 @pytest.mark.slow
@@ -154,16 +121,6 @@ def test_a_draft_that_cannot_pay_is_warned_of_and_the_answer_comes(
     assert done.returncode == 0
     assert "will not make SmolLM2-135M-Instruct.Q4_1.gguf faster" in done.stderr
     assert "the draft reads as much a token as its target" in done.stderr
-
-
-def test_a_draft_of_another_vocabulary_is_refused_with_what_differs(
-    starter_path: Path, gemma_path: Path, environment: dict[str, str]
-) -> None:
-    arguments = ["Hello.", "--model", str(starter_path), "--draft", str(gemma_path)]
-    done = run(arguments, environment)
-    assert done.returncode == 1
-    assert f"{gemma_path.name} cannot draft for {starter_path.name}" in done.stderr
-    assert "is gpt2 in the target and llama in the draft" in done.stderr
 
 
 def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> None:

@@ -1,7 +1,6 @@
 """What a reply may be, token ids, adapters and reading ahead, as `kvchat run` takes them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +17,6 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    folders = {
-        f"XDG_{kind}_HOME": str(tmp_path / kind) for kind in ("CONFIG", "DATA", "STATE", "CACHE")
-    }
-    return {**os.environ, "HOME": str(tmp_path), **folders}
 
 
 @pytest.fixture

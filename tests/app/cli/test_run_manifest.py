@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.manifests import difference, made_with
+from app.manifests import made_with
 from engine.configuration import PredictorName
-from engine.events import Event, Finished, FinishReason, GenerationStats
-from engine.manifest import Manifest, RecordedReply, read_manifest, write_manifest
-from tests.app.cli.test_run import environment, run
+from engine.events import Event
+from engine.manifest import read_manifest, write_manifest
+from tests.app.cli.test_run import run
 from tests.app.cli.test_run_request import client, model
 from tests.support.fakes_client import ScriptedClient
 
-__all__ = ["client", "environment", "model"]  # fixtures
+__all__ = ["client", "model"]  # fixtures
 
 
 def told(model: Path, path: Path, *arguments: str) -> int:
@@ -36,14 +36,6 @@ def test_a_written_run_asks_for_the_same_again(
     assert client.requests[0] == client.requests[1]
     assert client.requests[0].seed is not None
     assert client.loads[0].speculation.predictor is PredictorName.OFF
-
-
-def test_a_seed_that_was_typed_is_recorded(
-    client: ScriptedClient, model: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "run.toml"
-    assert told(model, path, "--seed", "9") == 0
-    assert client.requests[0].seed == read_manifest(path).seed == 9
 
 
 def test_a_manifest_holds_the_reply_and_who_made_it(
@@ -73,24 +65,6 @@ def test_another_reply_than_the_recorded_one_is_told_and_fails(
     assert f"reply 1 differs from the recorded one from token {n} of {n}" in shown.err
     assert "another processor or GPU may round otherwise" in shown.err
     assert shown.out.count("Hello there.") == 2
-
-
-@pytest.mark.parametrize(
-    ("recorded", "reason", "said"),
-    [((7, 8), "length", "goes on to token 3 where the recorded one ends after 2: `max_tokens`"),
-     ((7, 8), "stop string", "ends after 2: a stop string came"),
-     ((7, 8), "end", "ends after 2: another processor or GPU may round"),
-     ((7, 8, 9, 1), "end", "ends after 3 of the 4 tokens recorded: `max_tokens` was reached")],
-)  # fmt: skip
-def test_a_reply_that_ended_at_another_token_says_why(
-    recorded: tuple[int, ...], reason: str, said: str
-) -> None:
-    manifest = Manifest.model_construct(
-        made_with=made_with(),
-        replies=(RecordedReply(finish_reason=reason, token_ids=recorded),),
-    )
-    finished = Finished(FinishReason.LENGTH, "", (7, 8, 9), "v", 4, GenerationStats(n_prompt=3))
-    assert said in (difference(manifest, 0, finished) or "")
 
 
 def test_several_prompts_are_answered_in_turn(
@@ -208,20 +182,6 @@ def test_a_real_run_comes_out_again_token_for_token(
     for _ in range(2):  # costs that are known now must not change how it is computed
         done = again()
         assert (done.returncode, done.stdout) == (0, first.stdout), done.stderr
-
-
-def test_a_manifest_that_was_edited_is_named_as_the_cause(
-    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run.toml"
-    assert told(model, path) == 0
-    manifest = read_manifest(path)
-    reply = manifest.replies[0]
-    other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
-    edited = {"replies": (other,), "prompts": ("something else",)}
-    write_manifest(manifest.model_copy(update=edited), path)
-    assert main.run(["run", "--manifest", str(path)]) == 1
-    assert "the manifest was edited after it was recorded" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_named(

@@ -11,12 +11,11 @@ from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
 from app.store.records import NewChat
-from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
-from engine.errors import EngineError
 from engine.events import WorkerStopped
 from engine.requests import Message
+from tests.app.cli.terminals import HOSTILE
 from tests.support.drafting_models import drafting_model
-from tests.support.fakes_client import ScriptedClient
+from tests.support.fakes_client import Script, ScriptedClient
 from tests.support.gguf_files import header, llama_values, write
 
 
@@ -81,9 +80,7 @@ def test_without_a_model_the_one_used_last_answers(
     monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path))
     assert main.run(["run", "hello"]) == 0
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(
-            NewChat(title="", model_path=str(model), system_prompt="", sampling=SamplingSettings())
-        )
+        store.create_chat(NewChat(model_path=str(model)))
     assert main.run(["run", "hello"]) == 0
     assert [load.model_path for load in client.loads] == [other, model]
 
@@ -156,52 +153,34 @@ def test_an_input_that_is_no_text_is_refused(
     assert "standard input is no text in utf-8" in capsys.readouterr().err
 
 
-class Recorder:
-    """An engine that notes what it is asked to load and loads nothing."""
-
-    asked: Configuration | None = None
-
-    def __init__(self, **paths: object) -> None:
-        pass
-
-    def load(self, configuration: Configuration) -> None:
-        Recorder.asked = configuration
-        raise EngineError("nothing is loaded here")
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture
-def recorded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(engine.process.client, "WorkerClient", Recorder)
-    presets = home / ".config" / "kvchat" / "presets"
-    presets.mkdir(parents=True)
-    (presets / "exact.toml").write_text('name = "exact"\n[speculation]\nverification = "coupled"\n')
-    (presets.parent / "config.toml").write_text(
+@pytest.mark.parametrize(
+    ("typed", "verification", "bonus_token"),
+    [
+        ("", "rejection", False),
+        ("--preset exact", "coupled", True),
+        ("--verification coupled --bonus-token", "coupled", True),
+        ("--preset exact --no-bonus-token", "coupled", False),
+    ],
+)
+def test_drafts_are_verified_as_typed_else_as_the_preset_says_else_as_the_settings_do(
+    typed: str, verification: str, bonus_token: bool, client: ScriptedClient, model: Path
+) -> None:
+    exact = 'name = "exact"\n[speculation]\nverification = "coupled"\n'
+    (paths.presets_dir() / "exact.toml").write_text(exact)
+    paths.settings_path().write_text(
         '[speculation]\nverification = "rejection"\nbonus_token = false\n'
     )
-    return write(tmp_path / "model.gguf", header(llama_values()))
+    assert main.run(asked("run", model, *typed.split())) == 0
+    settings = client.loads[0].speculation
+    assert (settings.verification, settings.bonus_token) == (verification, bonus_token)
 
 
-def judged(recorded: Path, *arguments: str) -> tuple[str, bool]:
-    Recorder.asked = None
-    assert main.run(["run", "hello", "--model", str(recorded), *arguments]) != 0
-    assert Recorder.asked is not None
-    settings: SpeculationSettings = Recorder.asked.speculation
-    return settings.verification, settings.bonus_token
-
-
-def test_config_says_how_drafts_are_judged_and_a_preset_takes_its_place(recorded: Path) -> None:
-    assert judged(recorded) == ("rejection", False)
-    assert judged(recorded, "--preset", "exact") == ("coupled", True)
-
-
-def test_the_command_line_has_the_last_word(recorded: Path) -> None:
-    flags = ["--verification", "rejection", "--bonus-token"]
-    assert judged(recorded, *flags) == ("rejection", True)
-    other = ["--preset", "exact", "--no-bonus-token"]
-    assert judged(recorded, *other) == ("coupled", False)
+def test_a_reply_goes_into_a_pipe_as_it_is(
+    client: ScriptedClient, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.play(Script(replies=(HOSTILE,)))
+    assert main.run(asked("run", model)) == 0
+    assert capsys.readouterr().out == HOSTILE + "\n"
 
 
 def test_an_engine_that_hangs_in_a_reply_ends_the_command_though_it_starts_again(

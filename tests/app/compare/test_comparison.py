@@ -1,27 +1,15 @@
 """One prompt, two ways of drafting, by turns."""
 
-from dataclasses import replace
-
 import pytest
 
 from app.chat.update import SIDES
 from app.compare.comparison import Comparison
 from app.compare.side import Side
-from app.compare.verdict import identity_of, speed_of
+from app.compare.verdict import speed_of
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
-from engine.events import (
-    CacheChanged,
-    Failed,
-    Finished,
-    FinishReason,
-    GenerationStats,
-    Loaded,
-    OfReply,
-    ThreadsChanged,
-    WorkerStopped,
-)
+from engine.events import Failed, WorkerStopped
 from engine.requests import GenerationRequest, Message
-from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
 LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))
@@ -79,16 +67,6 @@ def test_the_side_that_begins_changes_from_pair_to_pair() -> None:
     assert all(pair.first.side is PLAIN and pair.second.side is LOOKUP for pair in comparison.pairs)
 
 
-def test_pairs_asked_for_while_one_runs_are_added() -> None:
-    comparison, client = make()
-    comparison.add_pairs()
-    comparison.add_pairs()
-    run(comparison, client)
-    comparison.add_pairs()
-    run(comparison, client)
-    assert len(comparison.pairs) == 3
-
-
 def test_a_stopped_reply_counts_for_nothing_and_whole_pairs_stay() -> None:
     comparison, client = make(Script(tps=200.0))
     comparison.add_pairs()
@@ -122,61 +100,3 @@ def test_the_chat_hears_too_that_the_engine_is_gone() -> None:
     assert not comparison.take(WorkerStopped("The engine stopped", "It was killed.", -9))
     assert not comparison.is_running
     assert not comparison.take(Failed("late", "late"))
-
-
-def test_events_that_are_not_its_own_are_left_to_others() -> None:
-    comparison, _ = make()
-    event = loaded(CONFIGURATION)
-    assert isinstance(event, Loaded)
-    assert not comparison.take(event)
-    comparison.add_pairs()
-    assert not comparison.take(event)
-    for of_engine in (CacheChanged(1, 2, 3), ThreadsChanged(1, 1, "")):
-        assert not comparison.take(of_engine)
-        assert not comparison.take(OfReply(LEFT, of_engine))
-    ended = Finished(FinishReason.END, "a chat's", (1, 2), "v", 4, GenerationStats(n_emitted=2))
-    assert not comparison.take(OfReply(1, ended))
-    assert comparison.is_running
-
-
-def test_the_verdict_takes_the_median_of_the_pairs() -> None:
-    comparison, client = make()
-    comparison.add_pairs(3)
-    run(comparison, client)
-    for pair, tps in zip(comparison.pairs, (50.0, 100.0, 400.0), strict=True):
-        for answer, value in ((pair.first, 100.0), (pair.second, tps)):
-            assert answer.finished is not None
-            stats = replace(answer.finished.stats, decode_tps=value)
-            answer.finished = replace(answer.finished, stats=stats)
-    speed = speed_of(comparison.pairs)
-    assert speed is not None
-    assert speed.ratios == (0.5, 1.0, 4.0)
-    assert speed.median == 1.0
-
-
-def test_identical_texts_are_called_identical() -> None:
-    comparison, client = make()
-    comparison.add_pairs()
-    run(comparison, client)
-    identity = identity_of(comparison.pairs)
-    assert identity is not None
-    assert (identity.n_same, identity.n_pairs, identity.divergence) == (1, 1, None)
-
-
-def test_texts_that_part_are_told_with_the_token_and_the_words_around_it() -> None:
-    comparison, client = make(Script(("The red fox ran home", "The red dog ran home at last")))
-    comparison.add_pairs()
-    run(comparison, client)
-    for place, ids in enumerate([(1, 2, 3, 4, 5), (1, 2, 9, 4, 5, 6)]):
-        answer = (comparison.pairs[0].first, comparison.pairs[0].second)[place]
-        assert answer.finished is not None
-        answer.finished = replace(answer.finished, token_ids=ids)
-        answer.margins = [1.0, 0.5, 0.03, 0.2, 0.1]
-    identity = identity_of(comparison.pairs)
-    assert identity is not None
-    assert identity.n_same == 0
-    divergence = identity.divergence
-    assert divergence is not None
-    assert (divergence.token, divergence.before) == (2, "The red")
-    assert (divergence.first, divergence.second) == ("fox ran home", "dog ran home at")
-    assert divergence.margin == 0.03

@@ -80,25 +80,6 @@ def test_a_question_behind_one_without_a_reply_joins_it(tmp_path: Path) -> None:
     assert request.messages[0].content == "first\n\nsecond"
 
 
-def test_without_a_question_there_is_nothing_to_ask(tmp_path: Path) -> None:
-    controller, _ = opened(tmp_path)
-    assert request_of(controller, "  ") is None
-
-
-def test_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
-    controller, _ = make_controller(tmp_path, Script(tps=1.0))
-    assert "No model is loaded" in str(obstacle(controller))
-    controller.load(CONFIGURATION)
-    assert "still being loaded" in str(obstacle(controller))
-    controller.poll()
-    assert obstacle(controller) is None
-    controller.send("go")
-    assert "A reply is under way" in str(obstacle(controller))
-    controller.stop()
-    until(controller, lambda: not controller.is_replying)
-    assert obstacle(controller) is None
-
-
 def test_the_chat_cannot_ask_while_a_comparison_has_its_engine(tmp_path: Path) -> None:
     controller, client = opened(tmp_path, Script(tps=1.0))
     request = request_of(controller, "go")

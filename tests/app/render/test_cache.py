@@ -58,6 +58,14 @@ def test_four_lines_show_three_tiers_and_the_prefix() -> None:
     ]
 
 
+def test_the_context_of_one_sequence_is_as_full_as_its_last_round_made_it() -> None:
+    old = CacheReport((replace(HOT, n_entries=1, n_tokens=1), WARM, COLD))
+    shown = text(cache_lines(replace(TOLD, n_slots=1, tiers=old), 44, height=4))
+    assert "1.2k/8.2k" in shown[0]
+    assert "4.1k tok" in shown[1], "the other tiers are as they were told"
+    assert "1/8.2k" in text(cache_lines(replace(TOLD, tiers=old), 44, height=4))[0]
+
+
 def test_a_tall_panel_has_the_counts_in_full() -> None:
     shown = "\n".join(text(cache_lines(TOLD, 60)))
     for part in (

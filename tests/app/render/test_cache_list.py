@@ -3,13 +3,7 @@ from dataclasses import replace
 import pytest
 
 from app.cache import NOBODY, cached_chats
-from app.render.cache_list import (
-    chat_line,
-    owners_text,
-    state_detail,
-    state_line,
-    table_head,
-)
+from app.render.cache_list import chat_line, owners_text, state_detail, state_line, table_head
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheEntry
 from engine.memory.units import MIB

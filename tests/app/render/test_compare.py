@@ -8,11 +8,7 @@ from app.compare.comparison import Comparison
 from app.compare.side import Side
 from app.render.compare import figure_lines, verdict_lines
 from app.render.lines import plain, width_of
-from engine.configuration import (
-    ControllerName,
-    PredictorName,
-    SpeculationSettings,
-)
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import GenerationStats
 from engine.requests import GenerationRequest, Message
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, token_of

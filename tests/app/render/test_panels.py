@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 
+from app.chat.entries import divider
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.render.cache import cache_lines
 from app.render.lines import plain, width_of
 from app.render.speculation import speculation_lines
-from app.render.status import memory_lines, status_line, throughput_lines
+from app.render.status import MAX_TITLE, memory_lines, short_title, status_line, throughput_lines
+from app.render.transcript import EntryLines
 from engine.cache.report import CacheReport, TierUse
 from engine.events import (
     BufferSize,
@@ -151,3 +153,20 @@ def test_the_status_line_tells_slots_only_where_there_are_several() -> None:
     several = replace(BUSY, n_slots=4)
     assert "slots" not in plain(status_line(several, 120))
     assert "15% · slots 2/4 · 74 tok/s" in plain(status_line(replace(several, tiers=report), 120))
+
+
+def test_a_summary_stands_below_the_rule_and_does_nothing_to_the_terminal() -> None:
+    lines = [plain(line) for line in EntryLines(divider("They \x1b[2J spoke of rivers.")).lines(60)]
+    assert "as this summary" in lines[0]
+    assert "spoke of rivers." in lines[1]
+    assert "\x1b" not in lines[1]
+
+
+def test_the_status_line_names_the_chat_that_is_answered_in_the_background() -> None:
+    snapshot = CockpitSnapshot(
+        phase=Phase.DECODING, model_name="Tiny", predictor="off", background_title="All\nabout " * 9
+    )
+    shown = plain(status_line(snapshot, 80))
+    assert shown.startswith(" Tiny · answering “All about")
+    assert "…”" in shown
+    assert len(short_title("x" * 99)) == MAX_TITLE

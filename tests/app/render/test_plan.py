@@ -5,20 +5,28 @@ from pathlib import Path
 
 import pytest
 
+import app
 from app.render.lines import plain, width_of
 from app.render.plan import (
+    device_lines,
     heading_line,
+    mark,
     memory_bar,
     n_columns,
     plan_lines,
     refusal_lines,
     table_section,
 )
+from app.render.plan_changes import KnobState, knob_sheet
 from engine.configuration import Configuration
+from engine.memory.hardware import Device
+from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB
 from engine.planning.comparison import cost_table
+from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Plan, Planner, Setup
+from tests.engine.planning.models import DENSE, planned
 
 
 @pytest.fixture
@@ -70,3 +78,34 @@ def test_the_heading_is_one_line_whatever_the_file_is_called(plan: Plan) -> None
     file = replace(plan.model.file, path=Path("two\nlines.gguf"))
     named = replace(plan, model=replace(plan.model, file=file))
     assert plain(heading_line(named, 80)).startswith("two lines  llama")
+
+
+def test_every_kind_of_term_has_a_sign_a_colour_and_a_row() -> None:
+    terms = {kind: Term(GIB, Source.EXACT) for kind in TermKind}
+    device = DeviceEstimate(Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), terms)
+    bar = memory_bar(device, 96, "block")
+    assert len({run.text[0] for run in bar}) == len({run.style for run in bar}) == len(terms) + 1
+    assert len({mark(kind, "ascii").text for kind in TermKind}) == len(TermKind)
+    inks = (Path(app.__file__).parent / "styles/inks.tcss").read_text()
+    assert all(f".ink--{run.style} " in inks for run in bar)
+    found, _ = planned(DENSE, 12)
+    text = "\n".join(map(plain, device_lines(found, device, 60, "block")))
+    for kind in TermKind:
+        assert ("KV cache" if kind is TermKind.KV else str(kind)) in text
+
+
+def test_knobs_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None:
+    found, planner = planned(DENSE, 12)
+    facts = planner.facts_of(found.setup)
+    first = 0
+    for selected in (*range(len(KNOBS)), *reversed(range(len(KNOBS)))):
+        state = KnobState(selected, first=first)
+        sheet = knob_sheet(KNOBS, found.setup, facts, state, 30, 20)
+        first = sheet.first
+        places = [line.index for line in sheet.lines]
+        assert selected in places
+        assert len(sheet.lines) == 20
+        n_rows = len([place for place in places if place is not None])
+        assert sheet.n_above + n_rows + sheet.n_below == len(KNOBS)
+        assert max(width_of(line.line) for line in sheet.lines) <= 30
+    assert (sheet.n_above, sheet.first) == (0, 0)

@@ -1,12 +1,7 @@
 from app.chat.entries import Entry, Speaker
 from app.chat.spans import TokenSpan
 from app.render.lines import plain
-from app.render.transcript import (
-    MAX_QUESTION_LINES,
-    MAX_REPLY_CHARS,
-    EntryLines,
-    question_lines,
-)
+from app.render.transcript import MAX_QUESTION_LINES, MAX_REPLY_CHARS, EntryLines, question_lines
 from engine.events import TokenKind
 
 

@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from app.cache import owner_of
@@ -17,7 +16,7 @@ from app.widgets.select_list import SelectList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
 from engine.events import TiersChanged
 from engine.memory.units import MIB
-from tests.support.fakes_app import NARROW, WIDE, make_app, ready, wait_until
+from tests.support.fakes_app import WIDE, make_app, ready, wait_until
 from tests.support.fakes_client import ScriptedClient
 
 BOTH: tuple[TierName, ...] = ("warm", "cold")
@@ -98,13 +97,17 @@ async def test_tab_lists_states_and_keeps_the_place(tmp_path: Path) -> None:
         assert "▸ One" in "\n".join(rows(screen))
 
 
-async def test_a_chat_is_pinned_whole_and_only_where_it_is_not_yet(tmp_path: Path) -> None:
+async def test_a_chat_is_pinned_whole_and_only_where_it_is_not_yet_and_states_one_by_one(
+    tmp_path: Path,
+) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(pilot, client, report())
         screen.query_one(SelectList).mark(owner_of(2))
         await pilot.press("p")
         assert client.managed == [("pin", "a")]
+        await pilot.press("tab", "home", "p", "j", "p")
+        assert client.managed[1:] == [("pin", "b"), ("unpin", "c")]
 
 
 async def test_d_drops_a_state_at_once_and_asks_before_a_pinned_or_shared_one(
@@ -144,13 +147,10 @@ async def test_everything_is_cleared_only_after_a_yes(tmp_path: Path) -> None:
         assert client.managed == [("clear", "")]
 
 
-@pytest.mark.parametrize("size", [NARROW, (60, 16)])
-async def test_what_a_check_found_is_seen_on_small_terminals(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+async def test_what_a_check_found_is_seen_on_a_small_terminal(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     notes = (CacheNote(1.0, "pinned"), CacheNote(2.0, "sound"))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(60, 16)) as pilot:
         screen = await opened(pilot, client, report(notes=notes))
         log = screen.query_one("#cache-log", LinesView)
         assert log.content_strip(0, log.size.width).text.rstrip().endswith("sound")

@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pytest
 from textual import events
 from textual.geometry import Region
 from textual.widgets._toast import ToastRack
@@ -80,12 +79,9 @@ async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> Non
         assert screen.composer.has_focus
 
 
-@pytest.mark.parametrize("size", [WIDE, (200, 50)])
-async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
-    async with app.run_test(size=size, notifications=True) as pilot:
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
         screen = await ready(pilot)
         await pilot.press("tab", "ctrl+c")
         rack = screen.get_child_by_type(ToastRack)
@@ -105,18 +101,6 @@ async def test_a_prompt_that_is_too_long_stays_in_the_composer(tmp_path: Path) -
         await ask(pilot, screen, "very long")
         await wait_until(pilot, lambda: screen.composer.text == "very long")
         assert "the prompt has 9,000 tokens" in screen.transcript.text
-
-
-async def test_a_hundred_thousand_characters_can_be_pasted_and_sent(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    text = "lorem ipsum " * 8334
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        screen.composer.insert(text)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: client.requests)
-        assert client.requests[0].messages[0].content == text
-        await wait_until(pilot, lambda: "more characters" in screen.transcript.text)
 
 
 async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path) -> None:
@@ -250,33 +234,20 @@ def _name(character: str) -> str:
 
 
 async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     app, _ = make_app(tmp_path)
     store = app.controller.history.store
     chat = store.create_chat(NewChat("shared"))
-
-    def leave(text: str) -> None:
-        with ChatStore(store.path) as other:
-            other.save_drafts({chat.id: UnsentText(text)})
-
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         for text in ("of the other", "newer"):
-            leave(text)
+            with ChatStore(store.path) as other:
+                other.save_drafts({chat.id: UnsentText(text)})
             screen.open_chat(chat.id)
             await wait_until(pilot, lambda text=text: screen.composer.text == text)
             await pilot.press("ctrl+n")
             await wait_until(pilot, lambda: screen.composer.text == "")
-        screen.open_chat(chat.id)
-        await wait_until(pilot, lambda: screen.composer.text == "newer")
-        monkeypatch.setattr(screen.drafts, "save", lambda: None)
-        screen.composer.put("mine")
-        await pilot.press("ctrl+n")
-        await wait_until(pilot, lambda: screen.composer.text == "")
-        leave("too late")
-        screen.open_chat(chat.id)
-        await wait_until(pilot, lambda: screen.composer.text == "mine")
 
 
 async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: Path) -> None:
@@ -294,3 +265,33 @@ async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: 
         await pilot.press("enter")
         await wait_until(pilot, lambda: len(client.requests) == 2)
         assert client.requests[-1].continues_text == text
+
+
+async def test_thinking_is_folded_and_t_opens_it(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("<think>\nfirst this\n</think>\n\nThe answer.",)))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "why")
+        assert "The answer." in screen.transcript.text
+        assert "first this" not in screen.transcript.text
+        await pilot.press("shift+tab", "t")
+        assert "first this" in screen.transcript.text
+        assert "</think>" not in screen.transcript.text
+
+
+async def test_ctrl_t_colours_tokens_and_the_choice_is_kept(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(("The *red* fox ran home.",)))
+    saved = app.services.settings
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        await answered(pilot, chat, "go")
+        assert "The red fox ran home." in chat.transcript.text
+        await pilot.press("ctrl+t")
+        await wait_until(pilot, lambda: "colours  ▪ lookup" in chat.transcript.text)
+        assert saved.settings.ui.tint == "source"
+        assert "The *red* fox ran home." in chat.transcript.text
+        await pilot.press("ctrl+t")
+        assert "▪ accepted draft" in chat.transcript.text
+        await pilot.press("ctrl+t")
+        assert "The red fox ran home." in chat.transcript.text
+        assert saved.settings.ui.tint == "off"

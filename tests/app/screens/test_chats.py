@@ -40,17 +40,8 @@ def add_chat(store: ChatStore, *texts: str, title: str = "") -> Chat:
             )
         )
         if i % 2:
-            store.finish_message(
-                replace(
-                    store.message(message.id),
-                    content=text,
-                    token_ids=(1, 2, 3),
-                    vocabulary_id="tiny",
-                    seed=1,
-                    finish_reason="end",
-                    stats=None,
-                ),
-            )
+            ended = replace(message, token_ids=(1, 2, 3), vocabulary_id="tiny", finish_reason="end")
+            store.finish_message(ended)
         parent = message.id
     return store.chat(chat.id)
 
@@ -102,7 +93,7 @@ async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_pat
         await wait_until(pilot, lambda: "needle" in screen.transcript.text)
         await pilot.pause()
         assert app.controller.history.is_shown(chat.id)
-        assert screen.transcript.selected == app.controller.history._path[11].id
+        assert screen.transcript.selected == app.controller.history.visible()[11].id
         top, height = screen.transcript.scroll_offset.y, screen.transcript.size.height
         [line] = [y for y, t in enumerate(screen.transcript.text.split("\n")) if "needle" in t]
         assert top <= line < top + height, "the line that was found is in sight"

@@ -9,9 +9,7 @@ from app.screens.chat import ChatScreen
 from app.screens.dialogs import ContextFullScreen
 from app.widgets.select_list import SelectList
 from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
-from tests.support.fakes_client import Script, ScriptedClient
-
-FULL = Script(refuses=("The context is full", "the prompt has 9,000 tokens"))
+from tests.support.fakes_client import FULL, Script, ScriptedClient
 
 
 async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatScreen:
@@ -22,8 +20,7 @@ async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatS
     client.script = FULL
     await ask(pilot, screen, "third")  # type: ignore[arg-type]
     await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))  # type: ignore[arg-type]
-    client.script = Script(replies=("there is room",))
-    client._n_replies = 0
+    client.play(Script(replies=("there is room",)))
     return screen
 
 
@@ -61,13 +58,27 @@ async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Pat
         await wait_until(pilot, lambda: "no longer sees" not in screen.transcript.text)
 
 
-async def test_esc_changes_nothing_and_gives_the_question_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "title", "n_entries"), [("s", "first", 7), ("n", "third", 2)])
+async def test_a_summary_or_a_new_chat_makes_free_space(
+    key: str, title: str, n_entries: int, tmp_path: Path
+) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await filled(app, client, pilot)
+        client.play(Script(replies=("They greeted.", "there is room")[key == "n" :]))
+        await pilot.press(key)
+        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
+        assert ("They greeted." in screen.transcript.text) is (key == "s")
+        assert screen.transcript.frame_title == title
+        assert len(screen.controller.entries()) == n_entries
+
+
+async def test_esc_gives_the_question_back(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await filled(app, client, pilot)
         await pilot.press("escape")
         await wait_until(pilot, lambda: screen.composer.text == "third")
-        assert "no longer sees" not in screen.transcript.text
         assert len(screen.controller.entries()) == 4
 
 

@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pytest
 from textual import events
 from textual.pilot import Pilot
 
@@ -9,10 +8,9 @@ from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.records import NewChat, NewMessage
 from app.widgets.bars import TitleBar
-from engine.configuration import SamplingSettings
-from engine.events import FinishReason, WorkerStopped
+from engine.events import WorkerStopped
 from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
-from tests.support.fakes_client import CONFIGURATION, Script, _finished, loaded
+from tests.support.fakes_client import CONFIGURATION, Script, loaded
 
 LONG = "word " * 200
 
@@ -108,9 +106,7 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
 async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=("theend.",)))
     store = app.controller.history.store
-    chat = store.create_chat(
-        NewChat(title="cut", model_path=None, system_prompt="", sampling=SamplingSettings())
-    )
+    chat = store.create_chat(NewChat(title="cut"))
     store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
     app.controller.open_chat(chat.id)
     async with app.run_test(size=WIDE) as pilot:
@@ -213,72 +209,6 @@ async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -
         await wait_until(pilot, lambda: "more" in screen.transcript.text)
 
 
-@pytest.mark.parametrize(("again", "variants"), [(True, 2), (False, 1)])
-async def test_one_more_reply_and_going_on_are_asked_though_another_chat_is_shown(
-    tmp_path: Path, *, again: bool, variants: int
-) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 40, "theend."), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await asked(pilot, "first")
-        first = screen.controller.history.chat
-        assert first is not None
-        await wait_until(pilot, lambda: "word" in screen.transcript.text)
-        if again:
-            await pilot.press("ctrl+g")
-        else:
-            screen.action_continue_reply()
-        await pilot.press("ctrl+n")
-        if not again:
-            client.stop(client._running[-1].number)
-        client.hurry()
-        await wait_until(pilot, lambda: len(client.requests) == 2)
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        assert screen.controller.history.chat is None, "the new chat is still the shown one"
-        screen.open_chat(first.id)
-        await wait_until(pilot, lambda: "theend." in screen.transcript.text)
-        assert screen.controller.entries()[-1].n_variants == variants
-        assert len(screen.controller.entries()) == 2
-
-
-async def test_a_whole_reply_that_was_to_go_on_is_told_with_its_chat(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 40,), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await asked(pilot, "first")
-        screen.action_continue_reply()
-        await pilot.press("ctrl+n")
-        client.hurry()
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        await wait_until(
-            pilot,
-            lambda: (
-                [n.title for n in app._notifications if "nothing to continue" in n.message]
-                == ["first"]
-            ),
-        )
-        assert not screen.drafts.pending.queue
-        assert len(client.requests) == 1
-
-
-async def test_a_question_of_a_new_chat_that_was_left_begins_it_when_its_turn_comes(
-    tmp_path: Path,
-) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "one", "two"), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await asked(pilot, "first")
-        first = screen.controller.history.chat
-        assert first is not None
-        await pilot.press("ctrl+n")
-        for text in ("second", "third"):
-            await ask(pilot, screen, text)
-        screen.open_chat(first.id)
-        client.hurry()
-        await wait_until(pilot, lambda: len(client.requests) == 3)
-        asked_last = [message.content for message in client.requests[-1].messages]
-        assert asked_last == ["second", "one", "third"]
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        assert screen.controller.history.is_shown(first.id)
-
-
 async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
     async with app.run_test(size=WIDE) as pilot:
@@ -290,33 +220,6 @@ async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> No
             pilot, lambda: any("ctrl+r starts it" in told.message for told in app._notifications)
         )
         assert len(client.requests) == 1
-
-
-async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await asked(pilot, "first", "second")
-        client.emit(_finished([], FinishReason.CONTEXT, 0, 0, 0))
-        await wait_until(pilot, lambda: screen.composer.text == "second")
-        assert len(client.requests) == 1
-
-
-async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=10))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "old")
-        old = screen.controller.history.chat
-        assert old is not None
-        await pilot.press("ctrl+n")
-        await ask(pilot, screen, "first")
-        screen.open_chat(old.id)
-        await ask(pilot, screen, "second")
-        await pilot.press("ctrl+n")
-        screen.controller.delete_chat(old.id)
-        screen.controller.stop()
-        await wait_until(pilot, lambda: screen.composer.text == "second")
-        assert len(client.requests) == 2
 
 
 async def test_what_is_typed_behind_a_waiting_question_stays_with_the_chat_that_it_begins(
@@ -363,27 +266,6 @@ async def test_what_was_not_sent_is_there_after_a_restart(tmp_path: Path) -> Non
         assert screen.composer.text == "second\n\nthird"
 
 
-async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        composer = screen.composer
-        app.post_message(events.Paste("some words in a line\n" * 5000))
-        await wait_until(pilot, lambda: "25,000 tokens" in str(composer.border_subtitle))
-        assert "more than the whole context of 8,192" in str(composer.border_subtitle)
-        await pilot.press("ctrl+c")
-        assert composer.text == ""
-        await pilot.press("ctrl+z")
-        assert len(composer.written) > 100_000
-        await pilot.press("ctrl+a", "ctrl+a")
-        assert composer.selected_text == composer.text
-        await pilot.press("x")
-        assert composer.text == "x"
-        await wait_until(pilot, lambda: composer.border_subtitle == "")
-        await pilot.press("ctrl+z", "ctrl+z")
-        assert composer.text == "", "the paste is taken back"
-
-
 async def test_what_is_typed_right_behind_enter_is_not_lost(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
     async with app.run_test(size=WIDE) as pilot:
@@ -404,54 +286,10 @@ async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_anot
         screen = await ready(pilot)
         await answered(pilot, screen, "first")
         screen.composer.put("second")
-        await screen.composer._on_key(events.Key("enter", "\r"))
-        screen.action_new_chat()
+        for key, character in (("enter", "\r"), ("ctrl+n", None)):
+            app.post_message(events.Key(key, character))
         await wait_until(pilot, lambda: len(client.requests) == 2)
         asked = [message.content for message in client.requests[1].messages]
         assert asked == ["first", "one.", "second"]
         assert screen.controller.history.chat is None, "and the new chat is shown"
         assert screen.composer.text == ""
-
-
-@pytest.mark.parametrize("key", ["enter", "ctrl+g"])
-async def test_esc_is_offered_for_a_reply_that_no_text_began(tmp_path: Path, key: str) -> None:
-    app, _ = make_app(tmp_path, Script(replies=(LONG,), tps=20))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await ask(pilot, screen, "go")
-        await wait_until(pilot, lambda: "word word" in screen.transcript.text)
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        await wait_until(pilot, lambda: screen.composer.border_subtitle == "")
-        await pilot.press(key)
-        await wait_until(pilot, lambda: screen.composer.border_subtitle == "esc stops the reply")
-
-
-async def test_again_means_the_last_reply_however_the_chat_was_opened(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("one.", "two.", "three.")))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "first")
-        await pilot.press("tab")
-        assert screen.transcript.selected is not None
-        await pilot.press("escape")
-        await answered(pilot, screen, "second")
-        assert screen.transcript.selected is None, "what was selected is not the last any more"
-        await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: len(client.requests) == 3)
-        assert client.requests[2].messages[-1].content == "second"
-
-
-async def test_nothing_is_selected_in_a_chat_that_opens_by_itself(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await answered(pilot, screen, "first")
-        chat = screen.controller.history.chat
-    app, _ = make_app(tmp_path)
-    assert chat is not None
-    app.controller.open_chat(chat.id)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        await wait_until(pilot, lambda: "first" in screen.transcript.text)
-        assert screen.transcript.selected is None

@@ -12,22 +12,25 @@ from textual.events import Paste
 from textual.screen import Screen
 from textual.widgets import Static
 
+from app.application import KvchatApp
 from app.render.lines import plain
 from app.screens.dialogs import AskYes
-from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen, progress_text
-from app.screens.models import ModelsScreen
+from app.screens.downloads import DownloadScreen, HubScreen
+from app.screens.models import FilesScreen, ModelsScreen
+from app.screens.planner_lists import drafts_for
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList
 from engine.configuration import Adapter, DraftConfiguration
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
+from engine.model.architecture import read_model
 from engine.model.hub import HubModel, HubPart
-from engine.model.library import LibraryScan, ModelEntry
+from engine.model.library import LibraryScan, ModelEntry, scan
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner
 from tests.support.drafting_models import drafting_model
-from tests.support.fakes_app import make_app, ready, wait_until
+from tests.support.fakes_app import NARROW, make_app, make_controller, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION
 from tests.support.hub_server import serving_hub
 
@@ -66,27 +69,6 @@ def text_of(screen: Screen[Any]) -> str:
 
 def rows_of(screen: Screen[Any]) -> str:
     return "\n".join(map(plain, screen.query_one(SelectList).lines))
-
-
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 36)])
-@pytest.mark.parametrize("n_models", [1, 40])
-async def test_its_keys_are_seen_in_small_windows(
-    tmp_path: Path, n_models: int, size: tuple[int, int]
-) -> None:
-    entries = entries_of(tmp_path, n_models)
-    screen = ModelsScreen(lambda: entries, [tmp_path], lambda: None, None, purpose="load")
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=size) as pilot:
-        await ready(pilot)
-        app.push_screen(screen)
-        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
-        await wait_until(pilot, lambda: "model 0" in rows_of(screen))
-        await pilot.pause()
-        dialog = screen.query_one(".dialog")
-        hint = list(screen.query(Static))[-1]
-        assert "esc stays" in str(hint.render())
-        assert dialog.content_region.contains_region(hint.region)
-        assert screen.query_one(SelectList).size.height >= 1
 
 
 async def test_a_server_that_was_used_is_a_row_and_opens(tmp_path: Path) -> None:
@@ -141,43 +123,6 @@ async def test_enter_before_the_models_are_found_takes_the_one_that_was_typed(
         may_end.set()
         await wait_until(pilot, lambda: chosen)
     assert chosen == [str(entries[39].path)]
-
-
-async def test_enter_for_what_is_not_found_takes_nothing_later(tmp_path: Path) -> None:
-    entries, may_end = entries_of(tmp_path, 3), threading.Event()
-
-    def scan() -> list[ModelEntry]:
-        may_end.wait(10)
-        return entries
-
-    screen = ModelsScreen(scan, [tmp_path], lambda: None, None, purpose="load")
-    app, _ = make_app(tmp_path)
-    async with app.run_test() as pilot:
-        await ready(pilot)
-        app.push_screen(screen)
-        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
-        await pilot.press(*"xyz", "enter")
-        may_end.set()
-        await wait_until(pilot, lambda: "0 of 3 models" in text_of(screen))
-        await pilot.press("backspace", "backspace", "backspace")
-        await wait_until(pilot, lambda: "model 0" in rows_of(screen))
-        assert app.screen is screen
-
-
-async def test_the_list_without_models_leads_to_the_starter_and_to_files(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, has_model=False)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
-        await pilot.press("ctrl+o")
-        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
-        models = app.screen
-        await wait_until(pilot, lambda: "starter" in rows_of(models))
-        await pilot.press("i", "enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
-        await pilot.press("i")
-        await wait_until(pilot, lambda: client.loads)
 
 
 async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
@@ -303,21 +248,6 @@ async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
         assert path.read_bytes() == data
 
 
-async def test_a_model_of_the_catalogue_is_looked_for_among_the_hubs_repositories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving_hub() as hub:
-        hub.files["Qwen/Qwen3-8B-GGUF"] = {"Qwen3-8B-Q4_K_M.gguf": b"GGUF"}
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        screen = HubScreen("qwen3-8b:Q4_K_M")
-        app, _ = make_app(tmp_path)
-        async with app.run_test(size=(100, 30)) as pilot:
-            await ready(pilot)
-            app.push_screen(screen)
-            await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
-            await wait_until(pilot, lambda: "Qwen/Qwen3-8B-GGUF" in rows_of(screen))
-
-
 async def test_a_download_shows_how_far_it_is_and_ends_where_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,11 +286,34 @@ async def test_a_hub_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.M
             await wait_until(pilot, lambda: "no repository nobody/nothing" in text_of(screen))
 
 
-def test_progress_says_share_size_speed_and_what_is_left() -> None:
-    text = progress_text(GIB, 4 * GIB, GIB // 2, 10)
-    assert "25%" in text
-    assert "1 of 4 GiB" in text
-    assert "51.2 MiB/s" in text
-    assert "1 min 00 s left" in text
-    assert "left" not in progress_text(0, GIB, 0, 0)
-    assert progress_text(5, 5, 5, 1).endswith("verified")
+def test_models_of_another_vocabulary_come_last_with_the_reason(
+    starter_path: Path, gemma_path: Path
+) -> None:
+    found = scan([starter_path.parent, gemma_path.parent])
+    for target, other in ((starter_path, gemma_path), (gemma_path, starter_path)):
+        listed = drafts_for(read_model(target), lambda: found)
+        assert [entry.path for entry in listed] == [target, other]
+        assert listed[0].problem is None
+        assert "it cannot draft here: tokenizer.ggml" in (listed[1].problem or "")
+
+
+async def test_a_draft_model_is_chosen_from_the_chat(
+    tmp_path: Path, starter_path: Path, gemma_path: Path
+) -> None:
+    found = scan([starter_path.parent, gemma_path.parent])
+    controller, client = make_controller(tmp_path)
+    given = replace(services(tmp_path), scan=lambda: found)
+    app = KvchatApp(
+        controller, given, configuration=replace(CONFIGURATION, model_path=starter_path)
+    )
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await ready(pilot)
+        screen.composer.put("/draft")
+        await wait_until(pilot, lambda: screen.choices.display)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen) and app.screen.marked)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(client.loads) == 2)
+    draft = client.loads[-1].draft
+    assert draft is not None
+    assert draft.model_path == starter_path

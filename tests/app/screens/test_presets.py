@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.render.lines import plain, width_of
-from app.screens.dialogs import AskLine, AskYes
-from app.screens.export import ExportScreen
+from app.render.lines import plain
+from app.screens.dialogs import AskLine
 from app.screens.models import FilesScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.bars import TitleBar
@@ -51,12 +50,11 @@ async def test_the_users_come_first_and_broken_ones_are_marked_with_every_fault(
         assert len(pilot.app._notifications) == 1
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 50)])
 async def test_the_preview_shows_the_file_and_what_it_comes_to(
-    size: tuple[int, int], folder: Path, starter_path: Path
+    folder: Path, starter_path: Path
 ) -> None:
     screen = presets(folder, starter_path)
-    async with Host(screen).run_test(size=size) as pilot:
+    async with Host(screen).run_test(size=NARROW) as pilot:
         await shows(pilot, screen, "✓ fits")
         text = report_of(screen)
         assert "For tests" in text
@@ -66,19 +64,10 @@ async def test_the_preview_shows_the_file_and_what_it_comes_to(
         await shows(pilot, screen, "context 8,192")
 
 
-async def test_a_loaded_preset_brings_its_system_prompt(folder: Path, starter_path: Path) -> None:
-    (folder / "mine.toml").write_text(MINE + 'system_prompt = "Be brief."\n')
-    screen = presets(folder, starter_path)
-    async with Host(screen).run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: not screen.is_current)
-    assert screen.system_prompt == "Be brief."
-
-
-async def test_enter_gives_the_configuration_for_the_model_that_is_loaded(
+async def test_enter_gives_the_configuration_for_the_loaded_model_and_the_system_prompt(
     folder: Path, starter_path: Path
 ) -> None:
+    (folder / "mine.toml").write_text(MINE + 'system_prompt = "Be brief."\n')
     screen = presets(folder, starter_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
@@ -88,6 +77,7 @@ async def test_enter_gives_the_configuration_for_the_model_that_is_loaded(
     [given] = app.given
     assert given is not None
     assert (given.model_path, given.n_ctx) == (starter_path, 1024)
+    assert screen.system_prompt == "Be brief."
 
 
 async def test_the_presets_own_model_is_preferred(
@@ -116,20 +106,6 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
 
 
-async def test_what_does_not_fit_is_loaded_after_a_question_only(
-    folder: Path, starter_path: Path
-) -> None:
-    (folder / "mine.toml").write_text('name = "mine"\nn_ctx = 2000000000\n')
-    screen = presets(folder, starter_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✗ does not fit")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
-        await pilot.press("n")
-        assert app.given == []
-
-
 async def test_a_preset_of_the_user_is_renamed_and_deleted(
     folder: Path, starter_path: Path
 ) -> None:
@@ -155,20 +131,6 @@ async def test_a_preset_of_the_user_is_renamed_and_deleted(
         assert "Mine too" not in "".join(names(screen))
 
 
-async def test_a_name_that_is_taken_is_refused_in_words(folder: Path, starter_path: Path) -> None:
-    (folder / "other.toml").write_text('name = "other"\n')
-    screen = presets(folder, starter_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        await pilot.press("r")
-        app.screen.query_one(Input).value = "other"
-        await pilot.press("enter")
-        assert {path.name for path in folder.iterdir()} == {"mine.toml", "other.toml"}
-        [notice] = app._notifications
-        assert "already" in notice.message
-
-
 async def test_a_preset_that_comes_with_kvchat_stays_and_says_why(
     folder: Path, starter_path: Path
 ) -> None:
@@ -185,49 +147,6 @@ async def test_a_preset_that_comes_with_kvchat_stays_and_says_why(
             True
         ] * 2
     assert sorted(builtin_dir().iterdir()) == before
-
-
-async def test_the_export_is_shown(folder: Path, starter_path: Path) -> None:
-    screen = presets(folder, starter_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        await pilot.press("x")
-        await wait_until(pilot, lambda: isinstance(app.screen, ExportScreen))
-        assert isinstance(app.screen, ExportScreen)
-        assert app.screen._request.name == f"{starter_path.stem} mine"
-        await pilot.press("c")
-        assert "--ctx-size 1024" in app.clipboard
-        await pilot.press("escape", "escape")
-        await wait_until(pilot, lambda: app.given == [None])
-
-
-async def test_a_file_that_went_away_is_loaded_as_it_was_listed(
-    folder: Path, starter_path: Path
-) -> None:
-    screen = presets(folder, starter_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        (folder / "mine.toml").unlink()
-        await pilot.press("d", "y")
-        await wait_until(pilot, lambda: len(app._notifications))
-        assert app.given == []
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: len(app.given))
-
-
-async def test_the_list_is_as_wide_as_its_names(folder: Path, starter_path: Path) -> None:
-    (folder / "long.toml").write_text(f'name = "{"long" * 10}"\nn_ctx = 1024\n')
-    screen = presets(folder, starter_path)
-    async with Host(screen).run_test(size=NARROW) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        listed = screen.query_one(SelectList)
-        assert listed.outer_size.width == 36
-        assert all(width_of(line) <= listed.size.width for line in listed.lines)
-        (folder / "long.toml").unlink()
-        screen._fill(None)
-        await wait_until(pilot, lambda: listed.outer_size.width < 24)
 
 
 async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(

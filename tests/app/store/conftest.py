@@ -9,7 +9,6 @@ import pytest
 
 from app.store.chats import ChatStore
 from app.store.records import Chat, NewChat, NewMessage, StoredMessage
-from engine.configuration import SamplingSettings
 from tests.support.waiting import PATIENCE_S, wait_until
 
 
@@ -34,9 +33,7 @@ def flushed(store: ChatStore) -> None:
 
 
 def new_chat(store: ChatStore, title: str = "a chat") -> Chat:
-    return store.create_chat(
-        NewChat(title=title, model_path="/m.gguf", system_prompt="", sampling=SamplingSettings())
-    )
+    return store.create_chat(NewChat(title=title, model_path="/m.gguf"))
 
 
 def ask(store: ChatStore, chat: Chat, parent: StoredMessage | None, text: str) -> StoredMessage:

@@ -16,11 +16,10 @@ import pytest
 
 from app.format import NO_VALUE, local_time
 from app.render.chat_list import when_text
-from app.store import chats, database, writer
+from app.store import writer
 from app.store.chats import ChatStore
-from app.store.database import connect
-from app.store.errors import ChatReadError, StoreError
-from app.store.records import ChatChanges, UnsentText
+from app.store.errors import StoreError
+from app.store.records import ChatChanges
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
 
@@ -137,17 +136,6 @@ def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
     assert [str(error) for error in told] == [str(told[0])] * 2
 
 
-def test_without_a_handler_the_next_write_raises_what_a_partial_met(store: ChatStore) -> None:
-    chat = new_chat(store)
-    answer = reply(store, chat, ask(store, chat, None, "q"))
-    fill_disk(store)
-    store.write_partial(answer.id, "x" * 100_000, ())
-    flushed(store)
-    with pytest.raises(StoreError, match="no space is left"):
-        store.set_head(chat.id, answer.id)
-    store.set_head(chat.id, answer.id)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -174,58 +162,12 @@ def test_a_damaged_database_is_moved_aside_and_never_deleted(path: Path, damage)
         assert store.notices == ()
 
 
-def statements_of_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What SQLite is asked while a store is opened and closed."""
-    asked: list[str] = []
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = connect(path)
-        connection.set_trace_callback(asked.append)
-        return connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "connect", traced)
-        ChatStore(path).close()
-    return "\n".join(asked)
-
-
-def test_a_database_is_looked_through_unless_a_kvchat_left_it_as_it_is(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_looked_through() -> bool:
-        return "quick_check" in statements_of_opening(path, monkeypatch)
-
-    with ChatStore(path) as store:
-        new_chat(store)
-    assert not is_looked_through()
-    assert not is_looked_through()
-    with ChatStore(path):
-        assert not is_looked_through(), "another kvchat has it open"
-    os.truncate(path.with_name("chats.db.lock"), 0)  # as a killed kvchat leaves it
-    assert is_looked_through()
-    assert not is_looked_through()
-    os.utime(path, (1, 1))  # as a copy put in its place
-    assert is_looked_through()
-
-
 def test_a_store_whose_file_was_taken_away_closes_all_the_same(path: Path) -> None:
     with ChatStore(path) as store:
         new_chat(store)
         path.unlink()
     with ChatStore(path) as again:
         assert again.list_chats() == []
-
-
-def test_damage_that_is_met_lets_the_next_start_look(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ChatStore(path) as store:
-        new_chat(store)
-        monkeypatch.setattr(chats, "is_damage", lambda _: True)
-        with pytest.raises(ChatReadError):
-            store._read("no such statement")
-        monkeypatch.undo()
-    assert "quick_check" in statements_of_opening(path, monkeypatch)
 
 
 def test_a_second_damaged_database_keeps_the_first_one_kept(path: Path) -> None:
@@ -235,12 +177,6 @@ def test_a_second_damaged_database_keeps_the_first_one_kept(path: Path) -> None:
         ChatStore(path).close()
     assert path.with_name("chats.db.broken").read_bytes() == b"first" * 1000
     assert path.with_name("chats.db.broken-2").read_bytes() == b"second" * 1000
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot be written"):
-        ChatStore(tmp_path / "file" / "chats.db")
 
 
 READ_ONLY = """
@@ -293,30 +229,6 @@ def shared_path() -> Iterator[Path]:
         (folder / "data").mkdir()
         yield folder / "data" / "chats.db"
         (folder / "data").chmod(0o700)
-
-
-def test_a_reply_that_a_crash_cut_has_no_finish_reason(store: ChatStore) -> None:
-    chat = new_chat(store)
-    cut = reply(store, chat, ask(store, chat, None, "q"), "half")
-    whole = finish(store, reply(store, chat, cut, ""), "whole")
-    assert store.message(cut.id).finish_reason is None
-    assert store.message(whole.id).finish_reason == "end"
-
-
-def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: ChatStore) -> None:
-    told: list[StoreError] = []
-    store.on_error = told.append
-    chat = new_chat(store)
-    answer = reply(store, chat, ask(store, chat, None, "q"), "half")
-    store.save_drafts({chat.id: UnsentText("na\udcff.txt")})
-    store._writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
-    with pytest.raises(StoreError, match="U\\+D800"):
-        ask(store, chat, answer, "half \ud800")
-    store.write_partial(answer.id, "half \udcff", [])
-    flushed(store)
-    assert ask(store, chat, answer, "goes on").content == "goes on"
-    assert any("U+DCFF" in str(error) for error in told)
-    assert any("ZeroDivisionError" in str(error) for error in told)
 
 
 @pytest.mark.parametrize("when", [1.79e12, 1e18, 1e308, -1e12, float("inf")])

@@ -1,7 +1,6 @@
 """A file of another version, or of another program, is refused in words and left as it is."""
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from app.store.database import problem_of
 from app.store.errors import StoreError
 from app.store.schema import VERSION
 from tests.app.store.conftest import ask, new_chat
-
-Change = Callable[[sqlite3.Connection], object]
 
 
 def run(path: Path, *statements: str) -> None:

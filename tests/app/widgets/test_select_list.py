@@ -3,7 +3,6 @@
 from functools import partial
 
 from textual.app import ComposeResult
-from textual.events import MouseScrollDown
 
 from app.render.lines import Run, clipped, plain
 from app.widgets.select_list import Row, SelectList
@@ -100,44 +99,3 @@ async def test_rows_of_two_lines_are_one_row_and_scroll_into_sight_whole() -> No
         await pilot.press("home")
         await pilot.pause()
         assert shown(app.list)[1] == "▸ 0"
-
-
-async def test_the_wheel_scrolls_and_the_frame_counts_what_is_below() -> None:
-    app = Lists()
-    async with app.run_test(size=(30, 6)) as pilot:
-        app.list.show_rows([row(str(i)) for i in range(9)])
-        await pilot.pause()
-        assert app.list.frame_hint == "5 rows below · a note"
-        event = MouseScrollDown(app.list, 5, 2, 0, 1, 0, False, False, False, 5, 2)
-        app.list.post_message(event)
-        for _ in range(50):
-            await pilot.pause(0.02)
-            if app.list.scroll_offset.y:
-                break
-        assert app.list.scroll_offset.y > 0
-        assert app.list.index == 0
-        app.list.scroll_end(animate=False)
-        await pilot.pause()
-        assert app.list.frame_hint == "a note"
-
-
-async def test_columns_end_before_the_scroll_bar() -> None:
-    app = Lists()
-    async with app.run_test(size=(30, 6)) as pilot:
-        right = [Row(i, lambda width: (Run(f"{'end':>{width}}"),)) for i in range(9)]
-        app.list.show_rows(right)
-        await pilot.pause()
-        width = app.list.scrollable_content_region.width
-        strip = app.list.content_strip(0, app.list.outer_size.width - 4)
-        assert strip.text.rstrip().endswith("end")
-        assert len(strip.text.rstrip()) == width
-
-
-async def test_a_list_as_high_as_its_rows_grows_and_shrinks_with_them() -> None:
-    app = Lists()
-    async with app.run_test(size=(30, 12)) as pilot:
-        app.list.styles.height = "auto"
-        for n_rows in (2, 5, 1):
-            app.list.show_rows([row(str(i)) for i in range(n_rows)])
-            await pilot.pause()
-            assert app.list.size.height == n_rows

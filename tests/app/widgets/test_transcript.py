@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 from textual.app import ComposeResult
 from textual.geometry import Offset
 from textual.pilot import Pilot
@@ -51,28 +49,6 @@ async def test_text_that_streams_is_painted_inside_the_frame() -> None:
         assert rows[0].startswith("╭─")
         assert [row[1 + GUTTER : 30].strip() for row in rows if "two" in row] == ["• two"]
         assert "Hello" in painted(app.transcript)
-
-
-async def test_only_changed_lines_are_painted_anew() -> None:
-    app = Widgets()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.transcript.show(ENTRIES)
-        await pilot.pause()
-        painted(app.transcript)
-        lines: list[int] = []
-        app.transcript._paint = _recorded(app.transcript._paint, lines)  # type: ignore[method-assign]
-        app.transcript.append("word")
-        painted(app.transcript)
-        assert lines
-        assert min(lines) >= app.transcript._tops[-1]
-
-
-def _recorded(paint: Callable[..., object], lines: list[int]) -> Callable[..., object]:
-    def record(y: int, width: int) -> object:
-        lines.append(y)
-        return paint(y, width)
-
-    return record
 
 
 async def test_another_theme_paints_with_its_own_colours() -> None:
@@ -134,21 +110,3 @@ async def test_only_the_last_messages_are_laid_out() -> None:
         await pilot.pause()
         await pilot.click(Transcript, offset=(12, 1))
         assert app.transcript.n_hidden == 100 - 2 * WINDOW
-
-
-async def test_entries_that_change_while_there_is_no_width_for_them_are_not_painted_as_before() -> (
-    None
-):
-    app = Widgets()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.transcript.show(ENTRIES)
-        await pilot.pause()
-        await pilot.resize_terminal(3, 20)
-        await pilot.pause()
-        app.transcript.show(ENTRIES[:1])
-        app.transcript.focus()
-        app.transcript.action_select(-1)
-        await pilot.resize_terminal(100, 20)
-        await pilot.pause()
-        assert "first question" in painted(app.transcript)
-        assert "answer" not in painted(app.transcript)
