@@ -6,12 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from textual._styles_cache import StylesCache
-from textual.color import Color
 
 from app.application import SCREEN_NICENESS
-from app.screens.dialogs import HelpScreen
-from tests.support.fakes_app import WIDE, make_app, ready, wait_until
 
 OPENING = """
 import os
@@ -34,32 +30,3 @@ def test_the_screen_steps_back_behind_the_engine(tmp_path: Path) -> None:
     )
     before, then = map(int, done.stdout.split())
     assert then == min(before + SCREEN_NICENESS, 19)
-
-
-async def test_a_theme_of_the_users_comes_before_the_own_one_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    themes = tmp_path / "config" / "kvchat" / "themes"
-    themes.mkdir(parents=True)
-    (themes / "mine.toml").write_text('name = "kvchat-dark"\n[colors]\nprimary = "#123456"\n')
-    app, _ = make_app(tmp_path)
-    assert app.current_theme.primary == "#123456"
-
-
-async def test_what_a_closed_screen_painted_is_let_go(tmp_path: Path) -> None:
-    """Textual's function keeps each widget that it was asked for, until it is emptied."""
-    app, _ = make_app(tmp_path)
-    asked = StylesCache.get_inner_outer.cache_info
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("f1")
-        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        StylesCache.get_inner_outer.cache_clear()
-        app.screen.refresh(layout=True)
-        await wait_until(pilot, lambda: asked().misses)
-        for n in range(1000):  # as many as an afternoon of screens
-            StylesCache().get_inner_outer(Color(0, 0, n % 256), Color(0, 0, 0))
-        await pilot.press("f1")
-        await ready(pilot)
-        await wait_until(pilot, lambda: asked().currsize < 500)

@@ -7,15 +7,7 @@ from typing import cast
 
 import pytest
 
-from app.batch import (
-    BatchError,
-    BatchProgress,
-    ResultsFile,
-    answer_all,
-    read_requests,
-    result_of,
-    with_slots,
-)
+from app.batch import BatchError, BatchProgress, ResultsFile, answer_all, read_requests, with_slots
 from app.opening import ModelRequest
 from engine.configuration import Adapter, Configuration, SamplingSettings
 from engine.errors import WorkerError
@@ -28,7 +20,6 @@ from engine.events import (
     OfReply,
     WorkerStopped,
 )
-from engine.metrics import FAILURES, REPLIES, Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest, Message
@@ -156,18 +147,6 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     assert "is not there" in broken[3].reason
 
 
-def test_every_event_of_a_batch_is_counted(tmp_path: Path) -> None:
-    requests, _ = read_requests(written(tmp_path, {"prompt": "a"}, {"prompt": "fail"}), BASE, "")
-    metrics = Metrics()
-    with ResultsFile(tmp_path / "out.jsonl") as results:
-        engine = BlockingClient(cast(EngineClient, EchoingClient()))
-        engine.load(CONFIGURATION)
-        progress = BatchProgress(n_all=2)
-        list(answer_all(engine, requests, results, progress, n_at_once=2, observe=metrics.observe))
-    assert metrics.value(REPLIES, reason=FinishReason.END) == 1
-    assert metrics.value(FAILURES) == 1
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -255,12 +234,6 @@ def test_a_prompt_that_ends_the_engine_fails_and_the_others_are_answered(
     assert sorted(each.number for each in progress.failed) == [2, 5]
 
 
-def test_a_batch_ends_where_the_engine_cannot_be_started_again(tmp_path: Path) -> None:
-    path = written(tmp_path, {"prompt": "crash"}, {"prompt": "b"})
-    with pytest.raises(WorkerError):
-        run(path, tmp_path / "out.jsonl", EchoingClient(restarts=False))
-
-
 def test_a_result_that_was_torn_is_made_anew_and_harms_no_other(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     path = written(tmp_path, {"prompt": "a"}, {"prompt": "b"})
@@ -301,15 +274,6 @@ def test_a_file_that_is_none_is_refused_with_the_reason(tmp_path: Path) -> None:
         read_requests(tmp_path / "nothing.jsonl", BASE, "")
     with pytest.raises(BatchError, match="cannot be written"):
         ResultsFile(tmp_path)
-
-
-def test_a_result_has_its_latency_and_its_counts(tmp_path: Path) -> None:
-    [one], _ = read_requests(written(tmp_path, {"id": "a", "prompt": "b"}), BASE, "")
-    values = result_of(one, finished("said"), 1.25, "m.gguf")
-    assert (values["id"], values["line"], values["latency_s"]) == ("a", 1, 1.25)
-    assert values["model"] == "m.gguf"
-    assert (values["text"], values["token_ids"], values["finish_reason"]) == ("said", (1, 2), "end")
-    assert (values["n_prompt"], values["n_emitted"], values["seed"]) == (3, 3, 4)
 
 
 def test_each_reply_has_the_context_that_was_asked_for() -> None:

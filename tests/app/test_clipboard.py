@@ -1,4 +1,3 @@
-import threading
 from pathlib import Path
 
 import pytest
@@ -7,7 +6,6 @@ from textual.app import App
 
 from app import clipboard
 from app.clipboard import HarmlessPastes, copy
-from tests.support.fakes_app import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -72,25 +70,6 @@ async def test_a_program_that_fails_is_no_trouble(
     text, message, _ = await copied("hello")
     assert text == "hello"
     assert "set-clipboard" in message
-
-
-async def test_a_slow_clipboard_program_does_not_stop_the_screen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(_: str) -> bool:
-        begun.set()
-        return go_on.wait(10)
-
-    monkeypatch.setattr(clipboard, "_by_program", slow)
-    app: App[None] = App()
-    async with app.run_test() as pilot:
-        copy(app, "hello")
-        await wait_until(pilot, begun.is_set)
-        assert not app._notifications
-        go_on.set()
-        await wait_until(pilot, lambda: len(app._notifications))
 
 
 HOSTILE = "AAA\x1b[31mBBB\rCCC\x1b\x07\x1b[2\x1b[20"

@@ -2,23 +2,20 @@
 
 import os
 import pty
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fcntl import ioctl
 from pathlib import Path
 
 import pytest
 
 from app.chat.attachments import without_marks
 from app.store.chats import ChatStore
-from tests.support.waiting import PATIENCE_S
+from tests.conftest import ROOT
+from tests.support.terminal import Terminal
+from tests.support.waiting import PATIENCE_S, wait_until
 
 APP = """
 import sys
@@ -31,80 +28,34 @@ app.run()
 app.controller.history.store.close()
 sys.exit(app.return_code)
 """
-ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
-
-
-class Terminal:
-    """kvchat in a terminal of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._ours, self._theirs = pty.openpty()
-        ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
-        self._before = termios.tcgetattr(self._theirs)
-        self.shown = bytearray()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", APP, folder],
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            env={**os.environ, "TERM": "xterm-256color", "HOME": str(folder)},
-            start_new_session=True,
-            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  a terminal to control
-        )
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        os.close(self._ours)
-        os.close(self._theirs)
-
-    def type(self, text: str) -> None:
-        """Write as a terminal does that is typed into."""
-        data = text.encode()
-        while data:
-            self._read()
-            if select.select((), [self._ours], (), 0.05)[1]:
-                data = data[os.write(self._ours, data[:4096]) :]
-
-    def wait_for(self, text: bytes) -> None:
-        """Read until a text was written since the last call."""
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown[-2000:]
-            assert self.process.poll() is None, self.shown[-2000:]
-            self._read()
-        self.shown = self.shown[self.shown.rindex(text) + len(text) :]
-
-    def wait(self) -> int:
-        """Wait for its end."""
-        deadline = time.monotonic() + PATIENCE_S
-        while (code := self.process.poll()) is None:
-            assert time.monotonic() < deadline, "it goes on"
-            self._read()
-        self._read()
-        return code
-
-    def is_as_before(self) -> bool:
-        """Whether what a shell needs is as it was: lines, echo, screen, mouse."""
-        end = bytes(self.shown)
-        modes = (b"?1049", b"?1000", b"?1003", b"?2004")
-        are_off = all(end.rfind(m + b"l") > end.rfind(m + b"h") for m in modes)
-        return are_off and termios.tcgetattr(self._theirs)[:4] == self._before[:4]
-
-    def _read(self) -> None:
-        while select.select([self._ours], (), (), 0.02)[0]:
-            self.shown += os.read(self._ours, 1 << 16)
+ENTERED = b"\x1b[?1049h"
 
 
 @contextmanager
-def terminal(folder: Path) -> Iterator[Terminal]:
-    shown = Terminal(folder)
+def opened(folder: Path) -> Iterator[Terminal]:
+    """Run kvchat in a terminal of its own."""
+    environment = {**os.environ, "TERM": "xterm-256color", "HOME": str(folder)}
+    environment["PYTHONPATH"] = str(ROOT)
+    terminal = Terminal(APP, [str(folder)], environment, folder, (120, 36))
     try:
-        shown.wait_for(b"sk something")
-        yield shown
+        wait_for(terminal, b"sk something")
+        yield terminal
     finally:
-        shown.close()
+        terminal.close()
+
+
+def wait_for(terminal: Terminal, text: bytes) -> None:
+    """Read until a text was written since the last call."""
+    wait_until(lambda: (terminal.read(0.05), text in terminal.tail)[1])
+    terminal.tail = terminal.tail.rpartition(text)[2]
+
+
+def is_as_before(terminal: Terminal) -> bool:
+    """Whether what a shell needs is as it was: lines, echo, screen, mouse."""
+    modes = (b"?1049", b"?1000", b"?1003", b"?2004")
+    end = terminal.tail
+    are_off = all(end.rfind(mode + b"l") > end.rfind(mode + b"h") for mode in modes)
+    return are_off and terminal.modes == terminal.first_modes
 
 
 def stop_and_continue(pid: int) -> None:
@@ -113,37 +64,36 @@ def stop_and_continue(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("n_times", [1, 4])
-@pytest.mark.parametrize("is_stopped", [True, False])
+@pytest.mark.parametrize(("n_times", "is_stopped"), [(4, True), (1, False)])
 def test_a_process_that_goes_on_after_a_stop_can_be_used_and_left(
     tmp_path: Path, n_times: int, *, is_stopped: bool
 ) -> None:
-    with terminal(tmp_path) as shown:
+    with opened(tmp_path) as terminal:
         for _ in range(n_times):
             if is_stopped:
-                stop_and_continue(shown.process.pid)
+                stop_and_continue(terminal.popen.pid)
             else:
-                os.kill(shown.process.pid, signal.SIGCONT)
-        shown.wait_for(ENTERED)
-        shown.wait_for(b"sk something")
-        shown.type("still here")
-        shown.wait_for(b"here")
-        shown.shown.clear()
-        shown.type("\x11")
-        assert shown.wait() == 0
-        assert shown.is_as_before()
+                os.kill(terminal.popen.pid, signal.SIGCONT)
+        wait_for(terminal, ENTERED)
+        wait_for(terminal, b"sk something")
+        terminal.write(b"still here")
+        wait_for(terminal, b"here")
+        terminal.tail = b""
+        terminal.write(b"\x11")
+        assert terminal.wait(PATIENCE_S) == 0
+        assert is_as_before(terminal)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was_and_saves(
     tmp_path: Path, number: int
 ) -> None:
-    with terminal(tmp_path) as shown:
-        shown.type("a draft")
-        shown.wait_for(b"draft")
-        os.kill(shown.process.pid, number)
-        assert shown.wait() == 128 + number
-        assert shown.is_as_before()
+    with opened(tmp_path) as terminal:
+        terminal.write(b"a draft")
+        wait_for(terminal, b"draft")
+        os.kill(terminal.popen.pid, number)
+        assert terminal.wait(PATIENCE_S) == 128 + number
+        assert is_as_before(terminal)
     with ChatStore(tmp_path / "chats.db") as store:
         assert store.drafts()[None].text == "a draft"
 
@@ -152,12 +102,14 @@ def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was_and_saves(
 def test_a_text_from_a_terminal_without_paste_marks_is_taken_at_once(
     tmp_path: Path, text: str
 ) -> None:
-    with terminal(tmp_path) as shown:
-        shown.type(text)
-        shown.type("the end")
-        shown.wait_for(b"the end")
-        shown.type("\x11")
-        assert shown.wait() == 0
+    with opened(tmp_path) as terminal:
+        terminal.write(text.encode())
+        while terminal.read(0.5):
+            pass  # until it is all painted: what comes at once is one paste
+        terminal.write(b"the end")
+        wait_for(terminal, b"the end")
+        terminal.write(b"\x11")
+        assert terminal.wait(PATIENCE_S) == 0
     with ChatStore(tmp_path / "chats.db") as store:
         written = store.drafts()[None].text
     assert without_marks(written) == f"{text}the end"

@@ -1,13 +1,11 @@
 """The user's marks of models: several programs write them, and no damage takes them away."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from app.library import Favourites
-from engine.errors import ModelFileError
 
 
 def test_marks_of_several_at_once_are_all_kept(tmp_path: Path) -> None:
@@ -46,15 +44,3 @@ def test_a_file_that_cannot_be_read_is_set_aside_with_a_word(tmp_path: Path, tex
     assert aside.read_bytes() == text.encode("latin-1")
     assert Favourites(path).all() == {"new"}
     assert Favourites(path).mark("other", is_favourite=True) is None
-
-
-def test_a_mark_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ModelFileError):
-        Favourites(tmp_path / "file" / "favourites.json").mark("a", is_favourite=True)
-
-
-def test_the_file_is_json_that_a_person_can_read(tmp_path: Path) -> None:
-    path = tmp_path / "favourites.json"
-    Favourites(path).mark("a", is_favourite=True)
-    assert json.loads(path.read_text())["favourites"] == ["a"]

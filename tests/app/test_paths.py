@@ -5,15 +5,7 @@ import pytest
 from app import config, paths
 from app.cli import main
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    for name in ("KVCHAT_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:

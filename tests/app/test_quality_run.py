@@ -14,7 +14,6 @@ from engine.quality.laboratory import (
     LaboratoryEvent,
     LaboratoryFinished,
     LaboratoryPlan,
-    Note,
     ReportChanged,
 )
 from engine.quality.records import QualityError, Report, read_report, write_report
@@ -129,52 +128,12 @@ def test_what_fails_behind_the_first_figures_begins_nothing_anew(path: Path) -> 
     assert read_report(path) == WHOLE
 
 
-def test_a_report_that_cannot_be_written_is_said_once_and_tried_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = [True, True, False]
-
-    def write(where: Path, report: Report) -> None:
-        if full.pop(0):
-            raise QualityError(f"{where} cannot be written (No space left on device)")
-        write_report(where, report)
-
-    monkeypatch.setattr("app.quality.run.write_report", write)
-    told = Told(
-        (ReportChanged(HALF), ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True))
-    )
-    with MeasurementRun(path, told) as run:
-        run.go_on(REQUEST)
-        found = [(event, run.is_written) for event in run]
-    assert found == [
-        (ReportChanged(HALF), False),
-        (Note(f"{path} cannot be written (No space left on device)"), False),
-        (ReportChanged(HALF), False),
-        (LaboratoryFinished(WHOLE, is_complete=True), True),
-    ]
-    assert run.report == read_report(path) == WHOLE
-
-
-def test_without_a_file_the_report_is_kept_in_memory() -> None:
-    run, _ = measured(None, Told())
-    assert (run.report, run.is_complete) == (WHOLE, True)
-
-
 def test_a_process_that_dies_leaves_what_there_was(path: Path) -> None:
     with pytest.raises(WorkerError):
         measured(path, Told((ReportChanged(HALF), WorkerError("killed by signal 9"))))
     assert read_report(path) == HALF
     with MeasurementRun(path, Told()):
         pass
-
-
-@pytest.mark.parametrize("how", ["stop", "close"])
-def test_who_ends_it_before_it_began_ends_it(path: Path, how: str) -> None:
-    told = Told()
-    with MeasurementRun(path, told) as run:
-        run.stop() if how == "stop" else run.close()
-        run.go_on(REQUEST)
-        assert (told.n_stopped, told.n_closed) == ((1, 0) if how == "stop" else (0, 1))
 
 
 def test_a_damaged_report_is_set_aside(tmp_path: Path) -> None:

@@ -11,15 +11,12 @@ import pytest
 
 from app import paths
 from app.cli.main import run
-from app.cli.tune import _Shown
 from app.config import Settings
 from app.opening import ModelRequest, open_model
-from app.startup import Services
-from app.tuning import default_name
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.presets.library import find_preset, made_preset
-from engine.tuning.tuner import Tuner, TuningProgress
+from engine.presets.library import find_preset
+from engine.tuning.tuner import Tuner
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
 from tests.engine.tuning.test_tuner import quick_without_flash
 from tests.support.drafting_models import drafting_model
@@ -28,12 +25,8 @@ Tune = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path / "models"))
-    return drafting_model(tmp_path / "models" / "tiny.gguf", 1)
+def model(home: Path) -> Path:
+    return drafting_model(home / "models" / "tiny.gguf", 1)
 
 
 @pytest.fixture
@@ -212,16 +205,6 @@ def test_a_speed_measured_beside_other_programs_says_so_and_is_not_kept(
     assert Speeds(paths.speeds_path()).of(model_identity(model)) is not None
 
 
-def test_the_torch_backend_is_refused(tune: Tune) -> None:
-    paths.presets_dir().mkdir(parents=True)
-    mine = 'name = "mine"\nmodel = "tiny"\nbackend = "torch"\n'
-    (paths.presets_dir() / "mine.toml").write_text(mine)
-    machine = FakeMachine()
-    code, _, err = tune(machine, "--preset", "mine")
-    assert (code, machine.n_runs) == (1, 0)
-    assert "torch backend has none of them" in err
-
-
 def test_models_that_cannot_be_tuned_are_named(model: Path, tune: Tune) -> None:
     assert tune(FakeMachine(), "missing")[0] == 1
     broken = model.with_name("broken.gguf")
@@ -233,48 +216,6 @@ def test_models_that_cannot_be_tuned_are_named(model: Path, tune: Tune) -> None:
     code, _, err = tune(failing, "tiny")
     assert code == 1
     assert "llama.cpp could not load tiny.gguf" in err
-
-
-def test_where_it_is_and_how_long_is_left_is_a_line_every_few_seconds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    seconds = iter(range(1000))
-    shown = _Shown(until_s=60.0, clock=lambda: next(seconds) / 10)
-    shown.tell(TuningProgress("loading the model"))
-    for _ in range(200):
-        shown.waiting()
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == [
-        "1:00 left \N{MIDDLE DOT} loading the model",
-        "0:55 left \N{MIDDLE DOT} loading the model",
-    ]
-
-
-def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:
-    from app.startup import _first_hint
-
-    folders = [model.parent]
-    assert "kvchat tune tiny finds" in str(_first_hint(model, folders))
-    assert _first_hint(model, folders) is None
-    other = drafting_model(model.with_name("other.gguf"), 2)
-    speed = ModelSpeed(60.0, 50.0, 1024, 400.0, "", "2026-11-22")
-    Speeds(paths.speeds_path()).keep(model_identity(other), speed)
-    assert _first_hint(other, folders) is None
-    elsewhere = drafting_model(model.parent.parent / "a folder" / "new.gguf", 3)
-    assert f"kvchat tune '{elsewhere}' finds" in str(_first_hint(elsewhere, folders))
-    assert Services.__dataclass_fields__["first_hint"].default(model) is None
-
-
-def test_names_of_presets_are_possible_whatever_the_file_is_called() -> None:
-    long = "x" * 300
-    for stem in ("Qwen 2.5 (1.5B)[Q4]", "\u4f60", "..", long):
-        for request in (
-            ModelRequest(),
-            ModelRequest("m", preset="cpu 1.5"),
-            ModelRequest("m", preset=long),
-        ):
-            name = default_name(Path(f"{stem}.gguf"), request)
-            assert made_preset({"name": name}).name == name
 
 
 def test_a_speed_is_of_this_machine_and_read_back_within_bounds(tmp_path: Path) -> None:

@@ -37,15 +37,8 @@ def test_two_prompts_are_measured_kept_and_reported(
     starter_path: Path, prompts: Path, tmp_path: Path
 ) -> None:
     json_path, html_path = tmp_path / "all.json", tmp_path / "all.html"
-    arguments = (
-        "bench",
-        str(starter_path),
-        *FEW,
-        "--set",
-        str(prompts),
-        "--policy",
-        "lookup:fixed:2",
-    )
+    arguments = ("bench", str(starter_path), *FEW, "--set", str(prompts))
+    arguments += ("--policy", "lookup:fixed:2")
     arguments += ("--policy", "combined:auto", "--json", str(json_path), "--html", str(html_path))
     done = spawned(*arguments, "--prompts", "2")
     assert done.returncode == 0, done.stderr

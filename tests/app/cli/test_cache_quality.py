@@ -6,11 +6,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 
 from app import paths
-from app.cli.cache_quality import read_kinds
 from app.cli.main import run
 from app.quality import measure
 from app.render.lines import plain
@@ -31,16 +29,6 @@ def report_path(tmp_path: Path) -> Path:
     report = made_report(made_measurement(Q8_Q4, 0.0125))
     write_report(tmp_path / "report.json", report)
     return tmp_path / "report.json"
-
-
-def test_torch_says_itself_which_kinds_it_knows() -> None:
-    assert read_kinds("kivi4,nf4/f16", "torch") == (
-        KVTypes("kivi4", "kivi4"),
-        KVTypes("nf4", "f16"),
-    )
-    for value in ("NF 4", "a" * 40, "f16/f16/f16"):
-        with pytest.raises(click.BadParameter):
-            read_kinds(value, "torch")
 
 
 def test_a_report_is_shown_with_every_row(

@@ -15,17 +15,8 @@ PROMPT = "Write this line three times: the quick brown fox jumps over the lazy d
 
 @pytest.mark.model
 def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> None:
-    arguments = [
-        "compare",
-        str(starter_path),
-        PROMPT,
-        "--pairs",
-        "1",
-        "--max-tokens",
-        "12",
-        "--threads",
-        "1",
-    ]
+    arguments = ["compare", str(starter_path), PROMPT, "--pairs", "1"]
+    arguments += ["--max-tokens", "12", "--threads", "1"]
     done = spawned(*arguments, "--temperature", "0", "--second", "lookup:fixed:2", "--text")
     assert done.returncode == 0, done.stderr
     assert "lookup · fixed 2" in done.stdout
@@ -36,17 +27,8 @@ def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> No
 @pytest.mark.model
 @pytest.mark.slow
 def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
-    arguments = [
-        "compare",
-        str(starter_path),
-        PROMPT,
-        "--pairs",
-        "2",
-        "--max-tokens",
-        "8",
-        "--threads",
-        "1",
-    ]
+    arguments = ["compare", str(starter_path), PROMPT, "--pairs", "2"]
+    arguments += ["--max-tokens", "8", "--threads", "1"]
     done = spawned(*arguments, "--temperature", "0", "--seed", "3", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

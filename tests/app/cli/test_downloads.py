@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.cli.main import run
-from app.library import Favourites, maker_of, read_offer, removal_of, repository_of, verdict_text
+from app.library import Favourites, maker_of, read_offer, removal_of, repository_of
 from engine.errors import ModelFileError
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.hub import DownloadError, RepositoryName
-from engine.planning.models import with_weights_of
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
 from tests.support.drafting_models import drafting_model
@@ -53,15 +51,8 @@ def test_a_plan_of_an_unknown_repository_speaks_of_no_download(
 def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
     offer = read_offer(RepositoryName(REPO), planner())
     verdicts = {option.name: option.verdict for option in offer.options}
-    assert (
-        verdicts
-        == {
-            "Tiny.Q4_K_M": FitVerdict.FITS,
-            "Tiny.Q8_0": FitVerdict.TIGHT,
-            "Tiny.F16": FitVerdict.TIGHT,
-        }
-        or verdicts["Tiny.F16"] is not FitVerdict.FITS
-    )
+    assert verdicts["Tiny.Q4_K_M"] is FitVerdict.FITS
+    assert verdicts["Tiny.F16"] is not FitVerdict.FITS
     asked = sum(1 for each in hub.ranges if each)
     assert asked <= 3, "one header, not three"
     assert offer.best is not None
@@ -69,16 +60,6 @@ def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
     bounds = [option.bound.tps for option in offer.options if option.bound]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[0] > 5 * bounds[2]
-
-
-def test_a_header_with_other_sizes_weighs_what_the_file_does(tmp_path: Path) -> None:
-    maker = planner()
-    model = maker.model(drafting_model(tmp_path / "a.gguf", 1))
-    assert with_weights_of(model, model.file.nbytes) is model
-    larger = with_weights_of(model, model.file.nbytes + 1_000_000)
-    held = sum(tensor.nbytes for tensor in larger.file.tensors)
-    before = sum(tensor.nbytes for tensor in model.file.tensors)
-    assert held - before == pytest.approx(1_000_000, abs=len(model.file.tensors))
 
 
 def test_a_quantisation_names_its_file_and_none_or_two_are_listed(hub: Hub) -> None:
@@ -103,14 +84,6 @@ def test_a_name_of_the_catalogue_means_its_makers_repository(hub: Hub) -> None:
         repository_of("hf:bad")
     assert maker_of("config.json of Qwen/Qwen3-8B") == "Qwen"
     assert maker_of("a paper") == ""
-
-
-def test_a_verdict_says_context_and_speed(hub: Hub) -> None:
-    option = read_offer(RepositoryName(REPO), planner()).options[0]
-    text = verdict_text(option)
-    assert text.startswith("fits with ")
-    assert text.endswith("tok/s (bound of memory)")
-    assert verdict_text(replace(option, problem="it is broken")) == "it is broken"
 
 
 def test_get_says_the_verdict_downloads_and_prints_the_place(

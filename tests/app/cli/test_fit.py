@@ -2,14 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app.cli.main import run
-from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
+from engine.memory.units import GIB, MIB
 
 
 def fit(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
@@ -63,31 +61,12 @@ def test_json_has_the_configuration_the_devices_the_reasons_and_the_arguments(
     assert "--ctx-size" in str(found["args"])
 
 
-def test_every_goal_gives_its_own_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    contexts = {}
-    for goal in ("context", "quality", "speed", "balanced"):
-        found = fit(capsys, "llama-3.1-8b", "--goal", goal, "--device", "8GiB", "--ram", "32GiB")
-        values = configuration(found)
-        contexts[goal] = (values["type_k"], values["n_ctx"])
-    assert contexts["quality"][0] == "f16"
-    assert contexts["context"][1] == max(n_ctx for _, n_ctx in contexts.values())
-    assert contexts["balanced"][1] == 32768
-
-
 def test_the_model_is_named_by_its_file_and_one_token_is_no_plural(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused = refusal(capsys, starter_path, "--margin", "100GiB")
     assert f": {starter_path.stem} does not fit with 8,192 tokens of" in refused
     assert "context    1 token\n" in text_of(capsys, starter_path, "--max-ctx", "1")
-
-
-def test_without_a_gpu_and_with_named_cache_types(capsys: pytest.CaptureFixture[str]) -> None:
-    found = fit(capsys, "llama-3.1-8b", "--goal", "context", "--no-gpu", "--ram", "16GiB",
-                "--kv", "q8_0")  # fmt: skip
-    assert configuration(found)["type_v"] == "q8_0"
-    assert isinstance(found["devices"], list)
-    assert [device["kind"] for device in found["devices"]] == ["cpu"]
 
 
 def test_an_export_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,49 +102,6 @@ def test_a_context_beyond_training_comes_with_the_flags_it_needs(
     text = text_of(capsys, "qwen3-8b", "--goal", "context", "--device", "24GiB",
                    "--max-context", 131072)  # fmt: skip
     assert "--rope-scaling yarn" in " ".join(text.split())
-
-
-def test_the_command_needs_neither_textual_nor_numpy() -> None:
-    code = (
-        "import sys; from app.cli.main import run; "
-        "run(['fit', 'llama-3.1-8b', '--device', '8GiB', '--json']); "
-        "sys.exit('numpy' in sys.modules or 'textual' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_a_split_among_cards_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    text = text_of(capsys, "qwen3-32b", "--goal", "context", "--device", "16GiB",
-                   "--device", "8GiB", "--ram", "64GiB")  # fmt: skip
-    assert "among the GPUs" in text
-    assert "--tensor-split" in text
-
-
-def test_programs_on_this_machines_gpus_are_named_only_when_it_is_planned_for(
-    starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.cli.plan_output.holders", lambda: ["a game holds 3 GiB of GPU 0"])
-    assert "a game holds" in text_of(capsys, starter_path)
-    assert "a game holds" not in text_of(capsys, starter_path, "--device", "8GiB")
-
-
-def test_a_plan_without_a_gpu_puts_nothing_on_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "qwen3-8b", "--no-gpu", "--ram", "32GiB"]) == 0
-    text = capsys.readouterr().out
-    assert "layers     all layers in main memory" in text
-    assert "on the GPU" not in text
-    assert "--n-gpu-layers 0" in text
-
-
-def test_fit_and_plan_write_sizes_in_one_way(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--vram", "8GiB", "--ram", "31GiB"]
-    sizes = set()
-    for command in (["fit", "qwen3-4b"], ["plan", "qwen3-4b"]):
-        assert run([*command, *options]) == 0
-        text = capsys.readouterr().out
-        assert "8 GiB" in text
-        sizes |= {*re.findall(r"[\d.]+ [GM]iB", text)}
-    assert all(size == format_bytes(parse_bytes(size)) for size in sizes), sizes
 
 
 def test_the_largest_context_is_what_memory_allows_and_not_what_the_goal_asks(

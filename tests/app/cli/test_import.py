@@ -12,7 +12,6 @@ import pytest
 from app import paths
 from app.cli.main import run
 from engine.presets.programs.formats import FORMATS
-from tests.support.drafting_models import drafting_model
 
 
 def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
@@ -69,48 +68,6 @@ def test_a_context_left_to_the_model_is_told_as_it_was_given(
     assert tomllib.loads(shown.out)["n_ctx"] == "max"
 
 
-@pytest.mark.parametrize("form", ["ollama", "koboldcpp"])
-def test_what_was_exported_comes_back(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, draft = (drafting_model(tmp_path / name, 1) for name in ("m 1.gguf", "d.gguf"))
-    first, second = tmp_path / "1" / "first", tmp_path / "2" / "second"
-    first.parent.mkdir()
-    second.parent.mkdir()
-    options = ["--ctx", "2k", "--type-k", "q8_0", "--type-v", "q8_0", "--flash-attention", "on"]
-    options += ["--ubatch", "256", "--batch", "256", "--vram", "8GiB", "--gpu-layers", "3"]
-    if form == "koboldcpp":
-        options += ["--draft", str(draft)]
-    assert run(["export", str(model), *options, "--format", form, "--output", str(first)]) == 0
-    assert run(["import", str(first), "--name", "back", "--save"]) == 0
-    told = capsys.readouterr().err
-    again = ["--vram", "8GiB", "--name", model.stem, "--format", form, "--output", str(second)]
-    assert run(["export", "--preset", "back", *again]) == 0
-    # The look-up of the default preset is not there to come back.
-    kept = [line for line in first.read_text().splitlines() if "predictor is suffix" not in line]
-    assert second.read_text().splitlines() == kept
-    behind = [line for line in told.splitlines() if line.startswith("# left out")]
-    assert all("host" in line or "port" in line for line in behind), behind
-
-
-def test_what_left_for_llama_cpp_pythons_server_comes_back(
-    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "server.json"
-    form = ["--format", "llama-cpp-python", "--ctx", "1k", "--type-k", "q8_0", "-o", str(file)]
-    assert run(["export", str(starter_path), *form]) == 0
-    capsys.readouterr()
-    assert run(["import", str(file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    preset = found["preset"]
-    assert (preset["model"], preset["n_ctx"], preset["type_k"]) == (
-        str(starter_path.absolute()), 1024, "q8_0"
-    )  # fmt: skip
-    assert preset["speculation"]["predictor"] == "lookup"
-    assert found["left_out"] == ['host = "127.0.0.1"', "port = 8080"]
-    assert any("sampling with each request" in note for note in found["notes"])
-
-
 def test_standard_input_is_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,13 +120,6 @@ def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "--format", "list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in FORMATS)
-
-
-def test_a_wrong_format_is_refused_with_the_nearest(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["export", str(starter_path), "--format", "olama"]) == 1
-    assert "did you mean ollama" in capsys.readouterr().err
 
 
 def test_an_export_is_written_beside_what_is_there_only_with_force(

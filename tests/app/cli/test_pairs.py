@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from engine.model import header_cache
-from tests.app.cli.conftest import kvchat
 from tests.support.drafting_models import TOKENS, drafting_model
 
 
@@ -65,34 +63,6 @@ def test_folders_that_are_named_are_searched_and_no_others(
     assert found["misfits"] == []
 
 
-def test_a_model_is_found_in_a_folder_that_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    drafting_model(tmp_path / "mine" / "big.gguf", 40)
-    assert run(["pairs", "big", "--folder", str(tmp_path / "mine"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["target"] == "big"
-
-
-def test_a_second_look_reads_no_header_again(
-    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["pairs", "target", "--json"]) == 0
-    first = capsys.readouterr().out
-    monkeypatch.setattr(header_cache, "read_facts", None)
-    assert run(["pairs", "target", "--json"]) == 0
-    assert capsys.readouterr().out == first
-
-
-def test_long_lists_end_with_how_many_more_there_are(
-    models: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(20):
-        tokens = (*TOKENS[:9], f"odd {number}", *TOKENS[10:])
-        drafting_model(models / f"other-{number}.gguf", 1, tokens)
-    assert run(["pairs", "target"]) == 0
-    assert "and 9 more: --json names all" in capsys.readouterr().out
-
-
 def test_a_model_of_the_catalogue_has_drafts_to_fetch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -111,12 +81,6 @@ def test_a_recurrent_target_is_told_in_one_line(capsys: pytest.CaptureFixture[st
 def test_an_unknown_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pairs", "nonsense"]) == 1
     assert "nonsense" in capsys.readouterr().err
-
-
-def test_it_runs_in_a_process_of_its_own(models: Path) -> None:
-    done = kvchat("pairs", "target", "--on", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert "small" in done.stdout
 
 
 def test_a_name_of_two_lines_is_one_row(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from engine.configuration import Configuration
-from engine.memory.estimate import estimate
-from engine.memory.hardware import devices
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from engine.model.architecture import read_model
 from tests.support.made_models import made_model
 
 TERMS = tuple(f"{kind}_bytes" for kind in TermKind)
@@ -89,26 +85,6 @@ def test_json_has_ranges_table_and_what_ifs(
     assert what_ifs[0]["delta_bytes"] < 0
 
 
-def test_text_has_bars_table_and_what_ifs(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = text_of(capsys, starter_path, "--vram", "8GiB", "--ctx", 2048)
-    for part in ("█▓", "total by KV type and context", "what if", "q8_0 K and V", "! tight"):
-        assert part in text
-    assert not any(line.endswith(" ") for line in text.splitlines())
-
-
-def test_numbers_are_those_of_the_estimate(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = plan(capsys, starter_path, "--ctx", 4096, "--type-k", "q8_0", "--type-v", "q4_0")
-    configuration = Configuration(starter_path, 4096, type_k="q8_0", type_v="q4_0")
-    expected = estimate(read_model(starter_path), configuration, devices()).devices[0]
-    [device] = [d for d in found["devices"] if d["kind"] == "cpu"]  # type: ignore[attr-defined]
-    for kind in TermKind:
-        assert device[f"{kind}_bytes"] == expected.term(kind).nbytes
-
-
 def test_the_largest_context_fits_and_the_next_does_not(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,16 +94,6 @@ def test_the_largest_context_fits_and_the_next_does_not(
     assert 256 < largest < 8192
     assert plan(capsys, *base, "--margin", "500MiB", "--ctx", largest)["fits"] is True
     assert plan(capsys, *base, "--margin", "500MiB", "--ctx", largest + 256)["fits"] is False
-
-
-def test_a_limit_by_layers_on_a_gpu_is_told_as_one(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = "memory's limit; fewer layers on the GPU hold more"
-    card = ("--vram", "1100MiB", "--margin", "500MiB", "--type-k", "f32", "--gpu-layers")
-    assert told in text_of(capsys, starter_path, *card, "all")
-    assert told not in text_of(capsys, starter_path, *card, "0")
-    assert told not in text_of(capsys, starter_path, "--vram", "8GiB")
 
 
 def test_a_model_that_fits_with_no_context_is_a_plan_too(
@@ -141,36 +107,6 @@ def test_a_model_that_fits_with_no_context_is_a_plan_too(
     assert "not even 256 tokens" in text
 
 
-def test_slots_of_kvchat_have_their_price(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = (starter_path, "--ctx", 4096, "--slots", 4)
-    own = plan(capsys, *base)
-    server = plan(capsys, *base, "--target", "llama-server")
-    assert own["warnings"] == [
-        "4 slots have 1,024 tokens of context each, a further one as long takes 22.5 MiB"
-    ]
-    assert server["warnings"] == []
-    assert server["args"] == own["args"]
-    (shared,) = plan(capsys, *base, "--unified")["warnings"]  # type: ignore[misc]
-    assert "4 slots share 4,096 cells" in shared
-    assert "a further one takes no more memory" in shared
-    assert "neighbours change each other's rounding" in shared
-
-
-def test_arguments_are_those_of_llama_server(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ("--ctx", 2048, "--batch", 256, "--flash-attention", "on", "--gpu-layers", 7)
-    args = plan(capsys, starter_path, *options)["args"]
-    assert isinstance(args, list)
-    pairs = dict(zip(args[::2], args[1::2], strict=False))
-    assert pairs["--ctx-size"] == "2048"
-    # A smaller batch takes the micro batch along.
-    assert (pairs["--batch-size"], pairs["--ubatch-size"]) == ("256", "256")
-    assert (pairs["--flash-attn"], pairs["--n-gpu-layers"]) == ("on", "7")
-
-
 def test_a_draft_model_costs_and_drafts(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,18 +118,6 @@ def test_a_draft_model_costs_and_drafts(
     assert one["draft_bytes"] == 0
     assert two["draft_bytes"] > one["weights_bytes"] + one["kv_bytes"]
     assert "--model-draft" in pair["args"]  # type: ignore[operator]
-
-
-def test_a_preset_is_where_the_options_start(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = plan(capsys, starter_path, "--preset", "low memory", "--type-k", "q8_0")
-    args = found["args"]
-    assert isinstance(args, list)
-    assert found["n_ctx"] == 4096
-    assert args[args.index("--cache-type-k") + 1] == "q8_0"
-    assert args[args.index("--cache-type-v") + 1] == "q4_0"
-    assert found["margin_bytes"] == 256 * MIB
 
 
 def test_the_dry_run_replaces_formulas(
@@ -215,38 +139,20 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_context_that_llama_cpp_rounds_is_told_with_what_was_asked(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "context 512 (300 asked)" in text_of(capsys, starter_path, "--ctx", 300)
-    assert "asked)" not in text_of(capsys, starter_path, "--ctx", 512)
-
-
-def test_a_terminal_without_block_characters_gets_letters(
-    starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.cli.plan_output.symbols_for", lambda _: "ascii")
-    text = text_of(capsys, starter_path)
-    assert text.isascii()
-    assert "+ fits" in text
-    assert "W weights" in text
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (["--ctx", "0"], "0 is not one of the whole numbers 1 to"),
-        (["--ctx", "-1"], "-1 is not one of the whole numbers 1 to"),
-        (["--ctx", "many"], "'many' is no number"),
-        (["--vram", "0"], "no memory at all"),
-        (["--vram", "lots"], "no card 'lots' is known"),
-        (["--gpu-layers", "-4"], "-4 is not one of the whole numbers 0 to 9,999, or all"),
+        (["--ctx", "0"], "--ctx"),
+        (["--ctx", "many"], "'many'"),
+        (["--vram", "0"], "no memory"),
+        (["--vram", "lots"], "'lots'"),
+        (["--gpu-layers", "-4"], "-4"),
         (["--type-k", "q9"], "q9"),
-        (["--type-v", "q8_0", "--flash-attention", "off"], "needs flash attention"),
-        (["--batch", "64", "--ubatch", "128"], "n_ubatch is 128"),
-        (["--preset", "nix"], "no preset 'nix'"),
-        (["--preset", __file__], "is no preset: their files end in .toml"),
-        (["--slots", "many"], "'many' is no number: 1 to 256\n"),
+        (["--type-v", "q8_0", "--flash-attention", "off"], "flash attention"),
+        (["--batch", "64", "--ubatch", "128"], "128"),
+        (["--preset", "nix"], "'nix'"),
+        (["--preset", __file__], ".toml"),
+        (["--slots", "many"], "1 to 256"),
         (["--draft", "nowhere.gguf"], "nowhere.gguf"),
         (["--dry-run", "--vram", "8GiB"], "leave out"),
     ],
@@ -261,22 +167,6 @@ def test_bad_input_is_a_sentence_and_not_a_plan(
     assert "Traceback" not in shown.err
 
 
-def test_a_file_that_is_no_model_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "broken.gguf"
-    path.write_bytes(b"GGUF\x03\x00")
-    assert run(["plan", str(path)]) == 1
-    assert "broken.gguf" in capsys.readouterr().err
-
-
-def test_two_gpus_share_the_layers(starter_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = plan(capsys, starter_path, "--vram", "2GiB", "--vram", "1GiB")
-    first, second, cpu = found["devices"]  # type: ignore[misc]
-    assert first["kv_bytes"] > second["kv_bytes"] > 0
-    assert cpu["kv_bytes"] == 0
-
-
 def test_a_card_is_planned_for_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     found = plan(capsys, "llama-3.1-8b", "--device", "8GiB", "--card", "4090")
     devices_found = found["devices"]
@@ -288,16 +178,6 @@ def test_a_card_is_planned_for_by_its_name(capsys: pytest.CaptureFixture[str]) -
     assert devices_found[1]["total_memory_bytes"] == 24564 * MIB
     assert run(["plan", "llama-3.1-8b", "--card", "RTX 4095"]) != 0
     assert "did you mean GeForce RTX 4090" in capsys.readouterr().err
-
-
-def test_settings_that_do_not_go_together_are_not_called_a_preset(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["plan", str(starter_path), "--flash-attention", "off", "--type-v", "q8_0"]
-    assert run(words) == 1
-    assert "These settings cannot be used" in capsys.readouterr().err
-    assert run(["plan", str(starter_path), "--preset", "nope"]) == 1
-    assert "The preset cannot be used" in capsys.readouterr().err
 
 
 SHORT = [
@@ -346,18 +226,6 @@ def test_a_model_on_the_cards_alone_is_judged_by_them(
     assert "CPU" not in verdict
 
 
-def test_an_option_that_names_a_default_changes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "context"\n')
-    words = ("llama-3.1-8b", "--preset", tmp_path / "goal.toml", "--vram", "6656MiB")
-    without = plan(capsys, *words, "--ram", "32GiB")
-    assert plan(capsys, *words, "--ram", "32GiB", "--batch", 2048) == without
-    small = arguments_of(plan(capsys, *words, "--ram", "32GiB", "--batch", 256))
-    assert small["--batch-size"] == "256"
-    assert int(small["--ubatch-size"]) <= 256
-
-
 @pytest.mark.parametrize("n_trained", [200, 1000, 1024])
 def test_the_longest_context_is_that_of_training(
     n_trained: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -373,20 +241,6 @@ def test_the_longest_context_is_that_of_training(
         found = plan(capsys, *words)
         assert arguments_of(found)["--ctx-size"] == str(n_trained), name
         assert found["max_n_ctx"] == n_trained
-
-
-@pytest.mark.parametrize("side", ["--type-k", "--type-v"])
-def test_a_goal_chooses_the_type_that_is_not_given(
-    side: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "goal.toml").write_text('name = "goal"\ngoal = "context"\n')
-    machine = ("--vram", "6656MiB", "--ram", "32GiB")
-    found = plan(capsys, "llama-3.1-8b", "--preset", tmp_path / "goal.toml", *machine, side, "q8_0")
-    given = arguments_of(found)
-    assert (given["--cache-type-k"], given["--cache-type-v"]) == ("q8_0", "q8_0")
-    warnings = found["warnings"]
-    assert isinstance(warnings, list)
-    assert not any("slow path" in warning for warning in warnings)
 
 
 def arguments_of(found: dict[str, object]) -> dict[str, str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from textual.screen import Screen
-from textual.widgets import Static
 
 from app.screens.downloads import FirstRunScreen
 from app.screens.models import ModelsScreen
@@ -81,16 +80,3 @@ async def test_an_install_that_is_left_ends_where_it_stands() -> None:
         await wait_until(pilot, lambda: app.screen is not screen)
         gate.go_on.set()
         await wait_until(pilot, gate.was_ended.is_set)
-
-
-async def test_looking_for_models_again_does_not_stop_the_screen() -> None:
-    gate = Gate()
-    screen = FirstRunScreen([], gate.install, gate.look, title="")
-    app = Host(screen)
-    async with app.run_test() as pilot:
-        await wait_until(pilot, lambda: app.screen is screen)
-        await pilot.press("r")
-        await wait_until(pilot, gate.is_reached.is_set)
-        assert str(screen.query_one("#progress", Static).render()) == "looking …"
-        gate.go_on.set()
-        await wait_until(pilot, lambda: app.given == [Path("found.gguf")])

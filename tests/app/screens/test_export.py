@@ -1,9 +1,7 @@
 """The export screen: every format is looked at, copied, saved, installed."""
 
-import json
 from pathlib import Path
 
-import pytest
 from textual.widgets import Input
 
 from app.screens.export import ExportScreen
@@ -24,11 +22,10 @@ def choose(screen: ExportScreen, name: str) -> None:
     screen.query_one(SelectList).action_go(list(FORMATS).index(name))
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_every_format_is_shown_by_arrows(starter_path: Path, size: tuple[int, int]) -> None:
+async def test_every_format_is_shown_by_arrows(starter_path: Path) -> None:
     screen = export_screen(starter_path)
     app = Host(screen)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=NARROW) as pilot:
         for name, format_ in FORMATS.items():
             await wait_until(
                 pilot, lambda title=format_.title: title in str(screen.query_one(".title").render())
@@ -69,27 +66,6 @@ async def test_a_script_is_saved_so_that_it_can_be_run(starter_path: Path, tmp_p
         assert path.read_text().startswith("#!/bin/sh")
 
 
-async def test_lm_studios_defaults_are_joined_with_those_that_are_there(
-    starter_path: Path, tmp_path: Path
-) -> None:
-    model = tmp_path / ".lmstudio" / "models" / "me" / "starter" / "m.gguf"
-    model.parent.mkdir(parents=True)
-    model.symlink_to(starter_path)
-    screen = export_screen(model)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        choose(screen, "lm-studio")
-        await wait_until(pilot, lambda: "contextLength" in report_of(screen))
-        place = screen._exported.install_path  # type: ignore[union-attr]  # rendered above
-        place.parent.mkdir(parents=True)
-        place.write_text('{"load": {"fields": [{"key": "mine", "value": 1}]}}')
-        await pilot.press("i")
-        fields = json.loads(place.read_text())["load"]["fields"]
-        assert {"key": "mine", "value": 1} in fields
-        assert {"key": "llm.load.contextLength", "value": 2048} in fields
-        assert place.with_name(f"{place.name}.bak").exists()
-
-
 async def test_a_path_that_a_format_cannot_hold_is_said_where_the_text_would_be(
     starter_path: Path, tmp_path: Path
 ) -> None:
@@ -103,12 +79,3 @@ async def test_a_path_that_a_format_cannot_hold_is_said_where_the_text_would_be(
         await pilot.press("c")
         assert app.clipboard == ""
         assert len(app._notifications) == 1
-
-
-async def test_a_click_on_a_format_shows_it(starter_path: Path) -> None:
-    screen = export_screen(starter_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: bool(report_of(screen)))
-        await pilot.click(SelectList, offset=(2, 4))
-        await wait_until(pilot, lambda: "INI" in str(screen.query_one(".title").render()))

@@ -38,17 +38,6 @@ async def test_the_planner_opens_on_the_loaded_model_and_loads_what_was_planned(
         assert client.loads[1].n_ctx == 2048
 
 
-async def test_leaving_the_planner_changes_nothing(tmp_path: Path, starter_path: Path) -> None:
-    app, client = on_real_model(tmp_path, starter_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("f2")
-        await wait_until(pilot, lambda: isinstance(app.screen, PlannerScreen))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
-        assert len(client.loads) == 1
-
-
 async def planner_with_a_plan(pilot: Pilot[None]) -> PlannerScreen:
     await pilot.press("f2")
     await wait_until(pilot, lambda: getattr(pilot.app.screen, "plan", None))
@@ -74,21 +63,6 @@ async def test_the_planner_comes_back_as_it_was_left_until_another_model_is_load
         planner = await planner_with_a_plan(pilot)
         assert planner.setup is not None
         assert planner.setup.configuration.n_ctx == 1024
-
-
-async def test_help_over_the_planner_lists_the_planners_keys(
-    tmp_path: Path, starter_path: Path
-) -> None:
-    from app.commands import key_sections
-
-    app, _ = on_real_model(tmp_path, starter_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("f2")
-        await wait_until(pilot, lambda: isinstance(app.screen, PlannerScreen))
-        sections = key_sections(app, app.screen, {})
-        names = {key.name for section in sections for key in section.keys}
-        assert {"planner-load", "planner-export", "app-help"} <= names
 
 
 async def test_a_preset_is_loaded_from_its_list_and_new_chats_draw_as_it_says(

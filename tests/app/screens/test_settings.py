@@ -140,16 +140,6 @@ async def test_a_theme_is_seen_while_it_is_marked_and_taken_back_by_esc(tmp_path
         assert app.theme == app.services.settings.settings.ui.theme != before
 
 
-async def test_a_choice_is_picked_from_all_that_there_are(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await opened(pilot, "graph_symbols")
-        await pilot.press("enter")
-        assert isinstance(app.screen, PickScreen)
-        await pilot.press("down", "enter")
-        assert app.symbols == "ascii"
-
-
 async def test_a_key_is_typed_and_counts_at_once(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
@@ -223,11 +213,3 @@ async def test_a_keymap_with_errors_is_one_notice_and_the_rest_of_it_works(tmp_p
             assert part in notice.message
         await pilot.press("f8")
         assert client.speculation.predictor == "off"
-
-
-async def test_a_search_shows_what_has_the_word_in_its_name_first(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await opened(pilot, "planner")
-        assert rows(app).splitlines()[0].startswith("▸ planner-")
-        assert "n_ctx" in rows(app)

@@ -1,5 +1,8 @@
 """A text is in the input or a message, never both and never neither, whenever kvchat is killed."""
 
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,28 +11,22 @@ from app.screens.drafts import Drafts
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import NewTurn
-from engine.configuration import Configuration
-from engine.events import Event
-from tests.support.fakes_app import (
-    WIDE,
-    answered,
-    ask,
-    make_app,
-    make_controller,
-    ready,
-    wait_until,
-)
-from tests.support.fakes_client import Script, ScriptedClient, loaded
+from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_client import CONFIGURATION, Script, loaded
 
 
 def unsent(store: ChatStore) -> list[str]:
     """The unsent texts as they are on disk."""
-    return [row["content"] for row in store._read("SELECT content FROM drafts")]
+    return rows(store, "SELECT content FROM drafts")
 
 
 def questions(store: ChatStore) -> list[str]:
-    rows = store._read("SELECT content FROM messages WHERE role = 'user' ORDER BY id")
-    return [row["content"] for row in rows]
+    return rows(store, "SELECT content FROM messages WHERE role = 'user' ORDER BY id")
+
+
+def rows(store: ChatStore, query: str) -> list[str]:
+    with closing(sqlite3.connect(store.path)) as database:
+        return [row[0] for row in database.execute(query)]
 
 
 @pytest.mark.parametrize("n_before", [0, 1])
@@ -53,40 +50,30 @@ async def test_a_text_leaves_the_input_with_the_question_that_it_becomes(
             assert unsent(store) == []
 
 
-async def test_what_waits_for_the_model_is_saved_before_anything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[Event] = []
-    monkeypatch.setattr(ScriptedClient, "load", lambda client, c: held.append(_loaded(client, c)))
+async def test_what_waits_for_the_model_is_saved_before_anything_else(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: held)
-        chat = app.chat
-        await wait_until(pilot, lambda: app.screen is chat)
+        chat = await ready(pilot)
+        chat.controller.meters.start_load(CONFIGURATION)
         chat.composer.put("asked while it loads")
-        monkeypatch.setattr(chat, "_read_memory", lambda: None)
         chat.action_send()
         assert unsent(chat.controller.history.store) == ["asked while it loads"]
-        client._events += held
+        client.emit(loaded(CONFIGURATION))
         await wait_until(pilot, lambda: questions(chat.controller.history.store))
         assert unsent(chat.controller.history.store) == []
-
-
-def _loaded(client: ScriptedClient, configuration: Configuration) -> Event:
-    client._is_alive = True
-    return loaded(configuration)
 
 
 async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("word " * 40,), tps=40))
+    app, client = make_app(tmp_path, Script(replies=("word " * 40,), tps=1))
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
         store = chat.controller.history.store
         for text in ("first", "second", "third"):
             await ask(pilot, chat, text)
         assert unsent(store) == ["second\n\nthird"]
+        client.script = replace(client.script, tps=40)
         monkeypatch.setattr(Drafts, "save", lambda _: None)
         await wait_until(pilot, lambda: questions(store) == ["first", "second"])
         assert unsent(store) == ["third"]
@@ -112,8 +99,3 @@ async def test_a_question_that_cannot_be_saved_stays_in_the_input(
         assert chat.composer.text == "not lost"
         chat.drafts.save_now()
         assert unsent(chat.controller.history.store) == ["not lost"]
-
-
-def test_an_answer_asked_anew_leaves_what_is_being_written(tmp_path: Path) -> None:
-    controller, _ = make_controller(tmp_path)
-    assert controller.history.store.unsent_of is None  # commands have no input to keep
