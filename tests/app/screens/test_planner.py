@@ -9,7 +9,6 @@ from textual.widgets import Input
 
 from app.render.lines import plain
 from app.screens.dialogs import AskLine, AskYes
-from app.screens.export import ExportScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.ink import LinesView
@@ -17,6 +16,7 @@ from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize
+from engine.memory.dry_run import COMMAND
 from engine.memory.units import GIB, MIB
 from engine.model.library import ModelEntry
 from engine.presets.library import find_preset
@@ -100,19 +100,6 @@ async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
         assert "--ctx-size 2048" in report_of(screen)
 
 
-async def test_letters_belong_to_the_value_while_one_is_typed(
-    starter_path: Path, tmp_path: Path
-) -> None:
-    screen = planner(starter_path, tmp_path)
-    async with Host(screen).run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        await pilot.press("space", "x", "l", "s", "backspace")
-        assert screen.is_current
-        assert "xl▏" in knobs_of(screen)
-        await pilot.press("escape", "x")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
-
-
 async def test_what_llama_cpp_refuses_is_said_in_the_place_of_the_bar(
     starter_path: Path, tmp_path: Path
 ) -> None:
@@ -152,11 +139,11 @@ async def test_what_does_not_fit_is_loaded_after_a_question_only(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
-        await pilot.press("1", "6", "m", "enter")
+        await pilot.press(*"16m", "enter")  # 360 GiB
         await shows(pilot, screen, "✗ does not fit")
         go_to(screen, "vram")
         await pilot.press("space", *"1MiB", "enter")
-        await shows(pilot, screen, "✗ does not fit")
+        await shows(pilot, screen, "GPU 0 lacks")
         await pilot.press("left")
         assert "✗ does not fit" in report_of(screen)
         await pilot.press("enter")
@@ -191,42 +178,6 @@ async def test_a_preset_is_saved_and_written_over_after_a_question(
             await pilot.press(*answers)
             preset = find_preset("mine", tmp_path / "presets")
             assert (preset.n_ctx, preset.model) == (n_ctx, str(starter_path))
-
-
-async def test_an_impossible_name_of_a_preset_is_a_notice(
-    starter_path: Path, tmp_path: Path
-) -> None:
-    screen = planner(starter_path, tmp_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        await pilot.press("s")
-        app.screen.query_one(Input).value = "../../etc"
-        await pilot.press("enter")
-        assert screen.is_current
-        assert not (tmp_path / "presets").exists()
-        assert len(app._notifications) == 1
-
-
-async def test_the_export_is_copied_and_saved(starter_path: Path, tmp_path: Path) -> None:
-    screen = planner(starter_path, tmp_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        await pilot.press("x")
-        await wait_until(pilot, lambda: isinstance(app.screen, ExportScreen))
-        await pilot.press("c")
-        assert app.clipboard.startswith(f"llama-server --model {starter_path}")
-        path = tmp_path / "serve.sh"
-        await pilot.press("s")
-        app.screen.query_one(Input).value = str(path)
-        await pilot.press("enter")
-        assert path.read_text() == f"{app.clipboard}\n"
-        path.write_text("mine")
-        await pilot.press("s")
-        app.screen.query_one(Input).value = str(path)
-        await pilot.press("enter", "n")
-        assert path.read_text() == "mine"
 
 
 async def test_another_model_is_chosen_from_those_found(
@@ -266,29 +217,6 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
         assert screen.setup.configuration.speculation.predictor is PredictorName.SUFFIX
 
 
-async def test_a_file_that_is_no_model_is_a_notice(starter_path: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF")
-    screen = planner(starter_path, tmp_path)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "✓ fits")
-        screen.open_model(broken)
-        await wait_until(pilot, lambda: len(app._notifications))
-        assert screen.setup is not None
-        assert screen.setup.configuration.model_path == starter_path
-
-
-async def test_without_a_model_it_lets_one_be_chosen(tmp_path: Path) -> None:
-    screen = planner(None, tmp_path, scan=list)
-    app = Host(screen)
-    async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
-        await pilot.press("escape")
-        await pilot.press("right", "5", "enter", "s", "x", "f")
-        assert "m chooses one" in report_of(screen)
-
-
 async def test_planned_stands_beside_loaded_for_the_same_model_only(
     starter_path: Path, gemma_path: Path, tmp_path: Path
 ) -> None:
@@ -308,20 +236,11 @@ async def test_the_dry_run_comes_in_the_background_and_ends_with_the_screen(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "* measured")
-        process = screen._dry_run._process
-        assert process is not None
+        children = psutil.Process().children()
+        [process] = [each for each in children if COMMAND[-1] in each.cmdline()]
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.given)
-        assert process.poll() is not None
-
-
-async def test_why_there_is_no_dry_run_is_said(starter_path: Path, tmp_path: Path) -> None:
-    dry_run = SilentDryRun()
-    screen = planner(starter_path, tmp_path, dry_run=dry_run)
-    async with Host(screen).run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "no dry run: not in this test")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: dry_run.is_closed)
+        await wait_until(pilot, lambda: not process.is_running())
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, HUGE])
@@ -342,21 +261,6 @@ async def test_it_is_usable_at_every_size(
         sight = "\n".join(plain(line) for line in first.lines[: first.size.height])
         assert "largest context" in sight
         assert knobs.region.right <= first.region.x
-
-
-async def test_the_plan_scrolls_where_it_is_longer_than_the_screen(
-    starter_path: Path, tmp_path: Path
-) -> None:
-    screen = planner(starter_path, tmp_path)
-    async with Host(screen).run_test(size=NARROW) as pilot:
-        await shows(pilot, screen, "--ctx-size")
-        report = screen.query_one("#plan-report", LinesView)
-        assert "lines below" in report.frame_hint
-        await pilot.press("pagedown")
-        await wait_until(pilot, lambda: report.scroll_offset.y > 0)
-        for _ in range(12):
-            await pilot.press("pagedown")
-        await wait_until(pilot, lambda: report.frame_hint == "")
 
 
 async def test_the_mouse_chooses_and_turns_knobs(starter_path: Path, tmp_path: Path) -> None:
