@@ -11,7 +11,6 @@ from app.bench.measure import (
     PlannedReply,
     RunPlan,
     measure_prompt,
-    n_runs,
     slots_of_pair,
 )
 from app.bench.policies import Policy, parse_policy
@@ -179,9 +178,3 @@ def is_before(policy: Policy, n: int, prompt: int, pair: int) -> bool:
     index = next(i for i, slot in enumerate(slots) if slot.policy == policy)
     plain = slots.index(PlannedReply(slots[index].group, None))
     return index < plain
-
-
-@pytest.mark.parametrize(("n", "n_pairs", "expected"), [(1, 1, 2), (4, 1, 6), (3, 2, 10)])
-def test_the_number_of_runs_is_known_before(n: int, n_pairs: int, expected: int) -> None:
-    planned = [slots_of_pair(policies(n), prompt=0, pair=pair) for pair in range(n_pairs)]
-    assert n_runs(n, n_pairs) == sum(map(len, planned)) == expected

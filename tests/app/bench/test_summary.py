@@ -62,14 +62,6 @@ def test_a_reply_that_the_model_ended_soon_is_too_short_to_time() -> None:
     assert exclusion(record({AUTO: [1.0]}, n_tokens=8, reason="length")) is None
 
 
-def test_a_prompt_that_failed_is_told_and_counts_nowhere() -> None:
-    failed = PromptRecord("grounded", "two", 0.0, failure="the context is full")
-    (summary,) = summarise([record({AUTO: [1.5]}), failed], [AUTO])
-    assert summary.n_prompts == 1
-    assert summary.failures == (("two", "the context is full"),)
-    assert summary.policies[0].mean == pytest.approx(1.5)
-
-
 def test_texts_that_part_are_counted_with_the_first_place() -> None:
     one = record({AUTO: [1.0, 1.0, 1.0]})
     places = iter([None, 40, 12])

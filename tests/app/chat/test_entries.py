@@ -52,10 +52,6 @@ def test_a_figure_that_noise_blurs_says_so_and_one_that_may_be_noise_is_left_out
     assert ending_of(reply("end", stats)) == figures
 
 
-def test_a_reply_that_ended_by_itself_needs_no_word() -> None:
-    assert ending_of(reply("end")) == ""
-
-
 def test_a_reply_without_an_end_was_cut() -> None:
     assert "kvchat was ended" in ending_of(reply(None))
 
