@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from textual.app import ComposeResult
@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from app import fault_reports, faults
 from app.application import KvchatApp
-from app.fault_reports import write_report
+from app.fault_reports import FaultReport, write_report
 from app.paths import faults_dir
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import AskLine, in_thread
@@ -337,3 +337,32 @@ def notice_at(screen: Screen[object]) -> Widget | None:
     """The last notice that a screen shows."""
     rack = screen.get_child_by_id("textual-toastrack")
     return next(iter(rack.walk_children(Widget, reverse=True)), None)
+
+
+async def test_a_step_of_a_frame_that_always_fails_is_left_out_and_the_first_ends_the_chat() -> (
+    None
+):
+    done: list[str] = []
+    ended: list[FaultReport] = []
+
+    class Told:
+        def report(self, error: Exception) -> FaultReport:
+            return FaultReport("abc", None)
+
+        def end_after(self, report: FaultReport) -> None:
+            ended.append(report)
+
+    def other() -> None:
+        done.append("other")
+        fail()
+
+    steps = faults.Steps(cast("faults.Faults", Told()), (lambda: done.append("first"), other))
+    for _ in range(2 * faults.N_STEP_FAILS):
+        steps.run()
+    assert done.count("first") == 2 * faults.N_STEP_FAILS
+    assert done.count("other") == faults.N_STEP_FAILS
+    assert not ended
+    steps = faults.Steps(cast("faults.Faults", Told()), (fail,))
+    for _ in range(faults.N_STEP_FAILS):
+        steps.run()
+    assert ended

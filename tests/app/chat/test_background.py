@@ -1,6 +1,10 @@
 from pathlib import Path
 
+import pytest
+
 from app.chat.conversation import Conversation
+from app.store.chats import ChatStore
+from app.store.records import StoredMessage
 from engine.events import Failed, FinishReason
 from tests.app.chat.conftest import Clock, loaded
 from tests.support.fakes_client import Script, ScriptedClient
@@ -97,3 +101,27 @@ def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(
     pass_time(controller, clock, 30.0)
     assert controller.show_message(first)
     assert controller.entries()[-1].key == first
+
+
+def test_a_reply_whose_end_cannot_be_handled_is_over_and_its_text_is_saved(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("alpha " * 9,)))
+
+    def broken(message: StoredMessage) -> None:
+        raise RuntimeError("a fault of kvchat itself")
+
+    monkeypatch.setattr(controller.history.store, "finish_message", broken)
+    controller.send("one")
+    with pytest.raises(RuntimeError):
+        controller.poll()
+    assert not controller.is_replying
+    assert controller.can_ask
+    assert controller.entries()[-1].content == "alpha " * 9
+    monkeypatch.undo()
+    controller.close()
+    controller.history.store.close()
+    with ChatStore(tmp_path / "chats.db") as store:
+        [chat] = store.list_chats()
+        assert chat.head_id is not None
+        assert store.path_to(chat.head_id)[-1].content == "alpha " * 9

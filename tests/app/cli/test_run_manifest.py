@@ -193,3 +193,17 @@ def test_a_file_that_cannot_be_written_is_named(
     assert "The manifest cannot be written" in capsys.readouterr().err
     assert main.run(["run", "hello", "--model", str(model), "--metrics", str(closed / "m")]) == 1
     assert str(closed) in capsys.readouterr().err
+
+
+def test_a_manifest_that_was_edited_is_named_as_the_cause(
+    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 0
+    manifest = read_manifest(path)
+    reply = manifest.replies[0]
+    other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
+    edited = {"replies": (other,), "prompts": ("something else",)}
+    write_manifest(manifest.model_copy(update=edited), path)
+    assert main.run(["run", "--manifest", str(path)]) == 1
+    assert "the manifest was edited after it was recorded" in capsys.readouterr().err

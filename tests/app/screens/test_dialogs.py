@@ -234,3 +234,11 @@ async def test_settings_of_a_chat_are_shown_as_they_are_and_saved_unchanged(tmp_
         await pilot.press("ctrl+s")
         await wait_until(pilot, lambda: app.screen is screen)
         assert screen.controller.history.sampling == odd
+
+
+async def test_the_first_run_leads_to_the_models_that_can_be_downloaded(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("d")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))

@@ -1,5 +1,6 @@
 """The export screen: every format is looked at, copied, saved, installed."""
 
+import json
 from pathlib import Path
 
 from textual.widgets import Input
@@ -79,3 +80,24 @@ async def test_a_path_that_a_format_cannot_hold_is_said_where_the_text_would_be(
         await pilot.press("c")
         assert app.clipboard == ""
         assert len(app._notifications) == 1
+
+
+async def test_lm_studios_defaults_are_joined_with_those_that_are_there(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / ".lmstudio" / "models" / "me" / "starter" / "m.gguf"
+    model.parent.mkdir(parents=True)
+    model.symlink_to(starter_path)
+    screen = export_screen(model)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        choose(screen, "lm-studio")
+        await wait_until(pilot, lambda: "contextLength" in report_of(screen))
+        place = screen._exported.install_path  # type: ignore[union-attr]  # rendered above
+        place.parent.mkdir(parents=True)
+        place.write_text('{"load": {"fields": [{"key": "mine", "value": 1}]}}')
+        await pilot.press("i")
+        fields = json.loads(place.read_text())["load"]["fields"]
+        assert {"key": "mine", "value": 1} in fields
+        assert {"key": "llm.load.contextLength", "value": 2048} in fields
+        assert place.with_name(f"{place.name}.bak").exists()

@@ -8,9 +8,9 @@ from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.records import NewChat, NewMessage
 from app.widgets.bars import TitleBar
-from engine.events import WorkerStopped
+from engine.events import FinishReason, WorkerStopped
 from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
-from tests.support.fakes_client import CONFIGURATION, Script, loaded
+from tests.support.fakes_client import CONFIGURATION, Script, _finished, loaded
 
 LONG = "word " * 200
 
@@ -293,3 +293,51 @@ async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_anot
         assert asked == ["first", "one.", "second"]
         assert screen.controller.history.chat is None, "and the new chat is shown"
         assert screen.composer.text == ""
+
+
+async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first", "second")
+        client.emit(_finished([], FinishReason.CONTEXT, 0, 0, 0))
+        await wait_until(pilot, lambda: screen.composer.text == "second")
+        assert len(client.requests) == 1
+
+
+async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=10))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "old")
+        old = screen.controller.history.chat
+        assert old is not None
+        await pilot.press("ctrl+n")
+        await ask(pilot, screen, "first")
+        screen.open_chat(old.id)
+        await ask(pilot, screen, "second")
+        await pilot.press("ctrl+n")
+        screen.controller.delete_chat(old.id)
+        screen.controller.stop()
+        await wait_until(pilot, lambda: screen.composer.text == "second")
+        assert len(client.requests) == 2
+
+
+async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        composer = screen.composer
+        app.post_message(events.Paste("some words in a line\n" * 5000))
+        await wait_until(pilot, lambda: "25,000 tokens" in str(composer.border_subtitle))
+        assert "more than the whole context of 8,192" in str(composer.border_subtitle)
+        await pilot.press("ctrl+c")
+        assert composer.text == ""
+        await pilot.press("ctrl+z")
+        assert len(composer.written) > 100_000
+        await pilot.press("ctrl+a", "ctrl+a")
+        assert composer.selected_text == composer.text
+        await pilot.press("x")
+        assert composer.text == "x"
+        await wait_until(pilot, lambda: composer.border_subtitle == "")
+        await pilot.press("ctrl+z", "ctrl+z")
+        assert composer.text == "", "the paste is taken back"

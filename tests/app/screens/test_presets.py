@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input
 
 from app.render.lines import plain
-from app.screens.dialogs import AskLine
+from app.screens.dialogs import AskLine, AskYes
 from app.screens.models import FilesScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.bars import TitleBar
@@ -163,3 +163,17 @@ async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(
         await wait_until(pilot, lambda: len(app.given))
     assert app.given[0] is not None
     assert app.given[0].server == "http://127.0.0.1:9"
+
+
+async def test_what_does_not_fit_is_loaded_after_a_question_only(
+    folder: Path, starter_path: Path
+) -> None:
+    (folder / "mine.toml").write_text('name = "mine"\nn_ctx = 2000000000\n')
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✗ does not fit")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+        await pilot.press("n")
+        assert app.given == []

@@ -19,7 +19,7 @@ from app.render.chat_list import when_text
 from app.store import writer
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import ChatChanges
+from app.store.records import ChatChanges, UnsentText
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
 
@@ -253,3 +253,19 @@ def test_a_full_disk_is_a_matter_of_space_and_not_of_rights(
         with pytest.raises(StoreError, match="no space") as caught:
             ChatStore(tmp_path / "chats.db")
     assert "right" not in str(caught.value)
+
+
+def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: ChatStore) -> None:
+    told: list[StoreError] = []
+    store.on_error = told.append
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"), "half")
+    store.save_drafts({chat.id: UnsentText("na\udcff.txt")})
+    store._writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
+    with pytest.raises(StoreError, match="U\\+D800"):
+        ask(store, chat, answer, "half \ud800")
+    store.write_partial(answer.id, "half \udcff", [])
+    flushed(store)
+    assert ask(store, chat, answer, "goes on").content == "goes on"
+    assert any("U+DCFF" in str(error) for error in told)
+    assert any("ZeroDivisionError" in str(error) for error in told)
