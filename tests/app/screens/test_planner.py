@@ -234,9 +234,10 @@ async def test_the_dry_run_comes_in_the_background_and_ends_with_the_screen(
 ) -> None:
     screen = planner(starter_path, tmp_path, dry_run=None)
     app = Host(screen)
+    before = psutil.Process().children()
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "* measured")
-        children = psutil.Process().children()
+        children = [each for each in psutil.Process().children() if each not in before]
         [process] = [each for each in children if COMMAND[-1] in each.cmdline()]
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.given)
