@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
 
@@ -304,6 +305,7 @@ async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) ->
         assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=10))
     async with app.run_test(size=WIDE) as pilot:
