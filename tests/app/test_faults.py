@@ -252,8 +252,8 @@ async def test_a_chat_that_cannot_be_laid_out_ends_after_everything_is_saved(
     assert str(reports()[0].name) in said.replace("\n", "")
     assert "Traceback" not in said
     app.controller.history.store.close()
-    drafts = ChatStore(tmp_path / "chats.db").drafts()
-    assert [draft.text for draft in drafts.values()] == ["not sent yet"]
+    with ChatStore(tmp_path / "chats.db") as store:
+        assert [draft.text for draft in store.drafts().values()] == ["not sent yet"]
 
 
 def raised(make: Callable[[], object]) -> Exception:
