@@ -39,7 +39,7 @@ from app.clipboard import read_harmless_pastes
 from app.commands import Palette, commands_of, every_action, key_sections
 from app.console import console
 from app.fault_reports import FaultReport, write_report
-from app.faults import Faults, close_screens_once, ignore_removed_widgets, outlive_faults
+from app.faults import Faults, mend_textual
 from app.opening import ModelRequest, remembered_server
 from app.paths import faults_dir
 from app.render.charts import GraphSymbols
@@ -118,9 +118,7 @@ class KvchatApp(App[None]):
         notices: Iterable[str] = (),
     ) -> None:
         super().__init__()
-        outlive_faults()
-        close_screens_once()
-        ignore_removed_widgets()
+        mend_textual()
         self.error_console = console(stderr=True)
         self.faults = Faults(self, self, faults_dir)
         self.controller = controller

@@ -7,7 +7,7 @@ ends, after everything was saved.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from traceback import walk_tb
@@ -216,19 +216,27 @@ def close_screen(screen: Screen[Any]) -> None:
         app.pop_screen()
 
 
-def outlive_faults() -> None:
-    """Let every widget live on after a message that it failed at, from now on.
+def mend_textual() -> None:
+    """Replace methods of Textual 8.2.8 in this process; a second call changes nothing."""
+    for owner, name, mended in (
+        (MessagePump, "_dispatch_message", _outliving_faults),
+        (Screen, "dismiss", _closing_once),
+        (Screen, "get_widget_and_offset_at", _ignoring_removed_widgets),
+    ):
+        method = getattr(owner, name)
+        if not hasattr(method, "__wrapped__"):
+            setattr(owner, name, wraps(method)(mended(method)))
+
+
+def _outliving_faults(dispatch: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let every widget live on after a message that it failed at.
 
     Textual's own loop of messages ends with the first fault, and the widget is dead from then on.
     Nor is a screen laid out for a size that the terminal no longer has: Textual 8.2.8 has one
     message for the terminal's new size and for the screen's own that comes of it, and two sizes in
     a queue with other messages between them follow each other without end.
     """
-    if getattr(MessagePump._dispatch_message, "__wrapped__", None) is not None:
-        return
-    dispatch = MessagePump._dispatch_message
 
-    @wraps(dispatch)
     async def dispatched(self: MessagePump, message: Message) -> None:
         match message:
             case Resize(size=size) if isinstance(self, Screen) and size != self.app.size:
@@ -241,20 +249,16 @@ def outlive_faults() -> None:
                 raise
             faults.take(error)
 
-    MessagePump._dispatch_message = dispatched  # type: ignore[method-assign]  # see above
+    return dispatched
 
 
-def close_screens_once() -> None:
-    """Let a screen that is dismissed be the one that goes, from now on.
+def _closing_once(dismiss: Callable[..., AwaitComplete]) -> Callable[..., AwaitComplete]:
+    """Let a screen that is dismissed be the one that goes.
 
     Textual takes whichever lies on top: behind two quick answers to a dialog that is the screen
     below it, and where help was opened over a screen that closes by itself it is the help.
     """
-    if getattr(Screen.dismiss, "__wrapped__", None) is not None:
-        return
-    dismiss = Screen.dismiss
 
-    @wraps(dismiss)
     def dismissed(self: Screen[Any], result: object = None) -> AwaitComplete:
         if self not in self.app.screen_stack:
             return AwaitComplete()  # it was answered already
@@ -262,26 +266,24 @@ def close_screens_once() -> None:
             self.app.pop_screen()
         return dismiss(self, result)
 
-    Screen.dismiss = dismissed  # type: ignore[method-assign]  # see above
+    return dismissed
 
 
-def ignore_removed_widgets() -> None:
-    """Let the mouse select no text of a widget that has left the screen, from now on.
+Found = tuple[Widget | None, Offset | None]
+
+
+def _ignoring_removed_widgets(find: Callable[..., Found]) -> Callable[..., Found]:
+    """Let the mouse select no text of a widget that has left the screen.
 
     Until the screen is laid out again, Textual 8.2.8 still finds such a widget under the mouse, for
     example a notice that has expired, and fails since it has no parent.
     """
-    if getattr(Screen.get_widget_and_offset_at, "__wrapped__", None) is not None:
-        return
-    find = Screen.get_widget_and_offset_at
 
-    @wraps(find)
-    def found(self: Screen[Any], x: int, y: int) -> tuple[Widget | None, Offset | None]:
+    def found(self: Screen[Any], x: int, y: int) -> Found:
         widget, offset = find(self, x, y)
-        is_there = widget is not None and (widget is self or widget.parent is not None)
-        return (widget, offset) if is_there else (None, None)
+        return (None, None) if widget is None or widget.parent is None else (widget, offset)
 
-    Screen.get_widget_and_offset_at = found  # type: ignore[method-assign]  # see above
+    return found
 
 
 def _faults_of(pump: MessagePump) -> Faults | None:

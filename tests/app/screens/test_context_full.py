@@ -70,6 +70,7 @@ async def test_a_summary_or_a_new_chat_makes_free_space(
         await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
         assert ("They greeted." in screen.transcript.text) is (key == "s")
         assert screen.transcript.frame_title == title
+        assert screen.composer.text == ""
         assert len(screen.controller.entries()) == n_entries
 
 
@@ -98,14 +99,3 @@ async def test_what_cannot_be_done_is_not_done(tmp_path: Path, key: str) -> None
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         assert len(client.requests) == n_requests
         assert screen.controller.can_ask
-
-
-async def test_a_new_chat_is_begun_with_the_question(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await filled(app, client, pilot)
-        await pilot.press("n")
-        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
-        assert screen.transcript.frame_title == "third"
-        assert "second" not in screen.transcript.text
-        assert screen.composer.text == ""

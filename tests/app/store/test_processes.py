@@ -201,23 +201,3 @@ def test_a_chat_is_never_deleted_from_under_another_process(store: ChatStore, pa
         store.delete_chat(chat.id)
         assert other.list_chats() == []
         assert other.lock_chat(chat.id) is not None
-
-
-def test_a_chat_is_deleted_under_its_lock_and_never_from_under_another(
-    store: ChatStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chat = new_chat(store)
-    with ChatStore(path) as other:
-        lock = other.lock_chat(chat.id)
-        assert lock is not None
-        with pytest.raises(ChatInUseError, match="another kvchat"):
-            store.delete_chat(chat.id)
-        lock.close()
-        run, locks = store._writer.run, []
-        monkeypatch.setattr(
-            store._writer, "run", lambda job: (locks.append(other.lock_chat(chat.id)), run(job))
-        )
-        store.delete_chat(chat.id)
-        assert locks == [None]
-        assert other.list_chats() == []
-        assert other.lock_chat(chat.id) is not None
