@@ -93,7 +93,9 @@ def test_a_lock_is_held_once_and_leaves_no_file_behind(store: ChatStore, path: P
     assert store.lock_chat(chat.id) is None
     lock.close()
     lock.close()
-    assert list(path.with_name("chats.db.locks").iterdir()) == []
+    # The lock of the backup, which a thread of the store makes meanwhile, is none of ours.
+    left = {each.name for each in path.with_name("chats.db.locks").iterdir()}
+    assert left <= {"backup"}
     again = store.lock_chat(chat.id)
     assert again is not None
     again.close()
