@@ -3,7 +3,6 @@
 import os
 import re
 import sqlite3
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,19 +18,14 @@ from app.format import moment
 from app.store import search, sql
 from app.store.database import (
     Backup,
-    connect,
     expire_backup,
     hold_database,
     open_database,
     release_database,
     take_lock,
 )
-from app.store.errors import (
-    ChatInUseError,
-    StoreError,
-    is_damage,
-    read_error,
-)
+from app.store.errors import ChatInUseError, StoreError
+from app.store.readers import Readers
 from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
@@ -98,17 +92,13 @@ class ChatStore:
         if patience_s is not None:
             self._writer.patience_s = patience_s
         self._backup = Backup(path)
-        self._local = threading.local()
-        self._readers: dict[threading.Thread, sqlite3.Connection] = {}
-        self._readers_lock = threading.Lock()
+        self._readers = Readers(path)
         self._new_lock: FileLock | None = None
         self._new_index = 0
         """Which of the new chats of all open kvchats is this one's."""
         self.unsent_of: Callable[[int | None], UnsentText] | None = None
         """What stays unsent in a chat, None being the new one, when a question of it is saved."""
         self._is_closed = False
-        self._is_damaged = False
-        """A read met damage: the next kvchat checks the whole file."""
 
     @property
     def on_error(self) -> Callable[[StoreError], None] | None:
@@ -158,10 +148,8 @@ class ChatStore:
         Words are found inside words too, whatever their case; a phrase in double quotes is whole
         words in sequence. No text is an error, and blanks alone find nothing.
         """
-        try:
-            return search.search(self._reader(), text, limit)
-        except sqlite3.Error as error:
-            raise read_error(error, self.path) from error
+        with self._readers.connection() as connection:
+            return search.search(connection, text, limit)
 
     def chat(self, chat_id: int) -> Chat:
         """One chat."""
@@ -175,10 +163,8 @@ class ChatStore:
 
     def tree(self, chat_id: int) -> ChatTree:
         """A chat with all of its messages, in the order in which they were added."""
-        try:
-            return sql.read_tree(self._reader(), chat_id)
-        except sqlite3.Error as error:
-            raise read_error(error, self.path) from error
+        with self._readers.connection() as connection:
+            return sql.read_tree(connection, chat_id)
 
     def path_to(self, message_id: int) -> list[StoredMessage]:
         """The messages from the root of the tree to this one."""
@@ -433,11 +419,10 @@ class ChatStore:
         try:
             self._writer.close()
         finally:
-            for reader in self._readers.values():
-                reader.close()
+            self._readers.close()
             if self._new_lock is not None:
                 self._new_lock.close()
-            is_whole = not (self._is_damaged or self._writer.is_damaged)
+            is_whole = not (self._readers.is_damaged or self._writer.is_damaged)
             release_database(self.path, self._holder, is_whole=is_whole)
 
     def __enter__(self) -> Self:
@@ -447,24 +432,8 @@ class ChatStore:
         self.close()
 
     def _read(self, query: str, *values: int | str) -> list[sqlite3.Row]:
-        try:
-            return self._reader().execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            self._is_damaged = self._is_damaged or is_damage(error)
-            raise read_error(error, self.path) from error
-
-    def _reader(self) -> sqlite3.Connection:
-        if self._is_closed:
-            raise StoreError(f"{self.path} is closed")
-        reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
-        if reader is None:
-            reader = self._local.reader = connect(self.path)
-            with self._readers_lock:
-                over = [thread for thread in self._readers if not thread.is_alive()]
-                for thread in over:
-                    self._readers.pop(thread).close()
-                self._readers[threading.current_thread()] = reader
-        return reader
+        with self._readers.connection() as connection:
+            return connection.execute(query, values).fetchall()
 
 
 def _variant_ids(group: Sequence[sqlite3.Row]) -> Iterator[tuple[int, list[int]]]:

@@ -3,12 +3,14 @@
 import fcntl
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from app.store.chats import ChatStore
-from app.store.errors import ChatInUseError
+from app.store.errors import ChatInUseError, StoreError
 from tests.app.store.conftest import ask, new_chat, reply
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -203,3 +205,22 @@ def test_a_chat_is_never_deleted_from_under_another_process(store: ChatStore, pa
         store.delete_chat(chat.id)
         assert other.list_chats() == []
         assert other.lock_chat(chat.id) is not None
+
+
+def test_a_store_closed_while_threads_begin_to_read_leaves_no_file_open(path: Path) -> None:
+    def read(store: ChatStore) -> None:
+        with suppress(StoreError):
+            store.list_chats()
+
+    for _ in range(30):
+        store = ChatStore(path)
+        threads = [threading.Thread(target=read, args=(store,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        store.close()
+        for thread in threads:
+            thread.join()
+        open_files = {
+            file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()
+        }
+        assert not [file for file in open_files if file.name.startswith(path.name)]
