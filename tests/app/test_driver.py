@@ -3,10 +3,11 @@
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,17 +103,18 @@ def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was_and_saves(
 def test_a_text_from_a_terminal_without_paste_marks_is_taken_at_once(
     tmp_path: Path, text: str
 ) -> None:
+    def written() -> str:
+        with closing(sqlite3.connect(tmp_path / "chats.db")) as database:
+            drafts = database.execute("SELECT content FROM drafts").fetchall()
+        return without_marks("".join(content for (content,) in drafts))
+
     with opened(tmp_path) as terminal:
         terminal.write(text.encode())
-        while terminal.read(0.5):
-            pass  # until it is all painted: what comes at once is one paste
         terminal.write(b"the end")
-        wait_for(terminal, b"the end")
+        wait_until(lambda: (terminal.read(0.05), written().endswith("the end"))[1])
         terminal.write(b"\x11")
         assert terminal.wait(PATIENCE_S) == 0
-    with ChatStore(tmp_path / "chats.db") as store:
-        written = store.drafts()[None].text
-    assert without_marks(written) == f"{text}the end"
+    assert written() == f"{text}the end"
 
 
 def test_it_ends_with_a_terminal_that_does_not_control_it(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_it_ends_with_a_terminal_that_does_not_control_it(tmp_path: Path) -> Non
     )
     os.close(theirs)
     shown = b""
-    while ENTERED not in shown:
-        shown += os.read(ours, 4096)
+    while ENTERED not in shown and (piece := os.read(ours, 4096)):
+        shown += piece
     os.close(ours)
     assert process.wait(PATIENCE_S) == 128 + signal.SIGHUP

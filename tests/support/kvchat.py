@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,18 +146,12 @@ class Kvchat:
             texts: Texts of single rows.
             without: Text that must be gone.
         """
-        deadline = time.monotonic() + SEEN_S
-        while not self._shows(texts, without):
-            assert self.terminal.is_alive, f"it ended:\n{self.terminal.tail!r}"
-            assert time.monotonic() < deadline, f"{texts} without {without!r} in\n{self.text}"
-            self.terminal.read(0.05)
+        self._waits(lambda: self._shows(texts, without), f"{texts} without {without!r}")
         return self.text
 
     def opened(self) -> None:
         """Wait until a model is loaded."""
-        while not self._has_loaded():
-            self.sees("")
-            self.settles(0.1)
+        self._waits(self._has_loaded, "a loaded model")
 
     def _has_loaded(self) -> bool:
         head = self.terminal.screen.lines[0]
@@ -165,12 +159,19 @@ class Kvchat:
 
     def answered(self, n_replies: int) -> str:
         """Wait until so many replies are saved whole, and the last one is shown so; the screen."""
-        deadline = time.monotonic() + SEEN_S
-        while sum(each.finish_reason is not None for each in self.messages()) < n_replies:
-            assert time.monotonic() < deadline, f"{n_replies} replies in\n{self.text}"
-            self.settles(0.1)
+        self._waits(lambda: self._n_saved() >= n_replies, f"{n_replies} replies")
         self.settles()
         return self.sees(LAST)
+
+    def _n_saved(self) -> int:
+        return sum(each.finish_reason is not None for each in self.messages())
+
+    def _waits(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + SEEN_S
+        while not is_so():
+            assert self.terminal.is_alive, f"it ended:\n{self.terminal.tail!r}"
+            assert time.monotonic() < deadline, f"no {what} in\n{self.text}"
+            self.terminal.read(0.05)
 
     def _shows(self, texts: Sequence[str], without: str) -> bool:
         shown = self.text
