@@ -10,8 +10,9 @@ from engine.cache.slots import Slot
 from engine.testing import FakeSequence
 
 
-def test_random_sessions_find_nothing(tmp_path: Path) -> None:
-    assert run_sessions(50, 1000, tmp_path) == []
+@pytest.mark.parametrize("n_sessions", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_sessions_find_nothing(n_sessions: int, tmp_path: Path) -> None:
+    assert run_sessions(n_sessions, 1000, tmp_path) == []
 
 
 def test_a_sequence_that_holds_other_tokens_than_it_says_is_found(

@@ -76,7 +76,13 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("moment", get_args(Moment))
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] * (each != "chat commits"))
+        for each in get_args(Moment)
+    ],
+)
 def test_a_kill_at_a_chosen_moment_is_no_finding(
     moment: Moment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +117,10 @@ def test_a_short_walk_finds_nothing(tmp_path: Path) -> None:
     assert walk.tally.n_asked > 0
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name",
+    ["loss", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANTED if each != "loss")],
+)
 def test_what_is_broken_on_purpose_is_found_and_kept(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +136,7 @@ def test_what_is_broken_on_purpose_is_found_and_kept(
     assert any((tmp_path / "found").glob("2-*/ops.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_finding_is_found_again_from_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

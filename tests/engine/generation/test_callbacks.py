@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from engine.metrics import ACCEPTED, DRAFTED, ROUNDS, TOKENS, VERIFIED
 from engine.sampling import Sampler
 from engine.testing import FakeBackend
 from tests.contracts.backend import BackendContract
+from tests.support.clock import Clock
 
 Rows = NDArray[np.float32]
 N_VOCAB = 12
@@ -156,8 +158,12 @@ def test_metrics_add_up_over_calls_can_be_shown_and_start_again() -> None:
     assert "unknown" in made.metrics.summary()
 
 
-def test_a_reset_forgets_what_the_controller_learnt() -> None:
+def test_a_reset_forgets_what_the_controller_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("engine.clock.time", SimpleNamespace(perf_counter=clock))
+
     def row_of_two(line: Sequence[int], draft: Sequence[int]) -> Rows:
+        clock.at += 0.001  # a step costs the same with drafts
         return np.stack([np.eye(N_VOCAB)[1] for _ in range(len(draft) + 1)])
 
     auto = replace(FIXED, controller=ControllerName.AUTO)
