@@ -17,7 +17,8 @@ from tests.support.fakes_app import NARROW, answered, make_controller, ready, se
 from tests.support.fakes_client import CONFIGURATION, Script
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-SIZES = (NARROW, (120, 40), (200, 60))
+SIZES = (NARROW, (120, 40))
+WIDEST = (200, 60)
 MEASURED = "plan +0.3%"
 """Stands in the memory panel once all of it is known; narrow screens show another panel."""
 HOME = Path("/home/user/kvchat")
@@ -70,7 +71,11 @@ SITUATIONS: dict[str, Step] = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize(
+    "size",
+    [*SIZES, pytest.param(WIDEST, marks=pytest.mark.slow)],
+    ids=lambda s: "x".join(map(str, s)),
+)
 @pytest.mark.parametrize("situation", SITUATIONS)
 async def test_a_screen_is_as_it_was(
     situation: str, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

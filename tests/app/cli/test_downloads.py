@@ -128,7 +128,7 @@ def test_a_plan_of_a_repository_lists_its_files(
 
 @pytest.mark.parametrize(
     "words",
-    ["--slots 8", "--kv q4_0", "--margin 2GiB", "--ctx 512", "--target llama-server", "--ubatch 64",
+    ["--slots 8", "--kv q4_0", "--margin 8GiB", "--ctx 512", "--target llama-server", "--ubatch 64",
      "--preset low-memory", "--ram 64GiB", "--vram 8GiB"],
 )  # fmt: skip
 def test_options_count_in_a_plan_of_a_repository(
@@ -136,7 +136,7 @@ def test_options_count_in_a_plan_of_a_repository(
 ) -> None:
     shown = []
     for options in ([], words.split()):
-        assert run(["plan", f"hf:{REPO}", "--json", *options]) == 0
+        assert run(["plan", f"hf:{REPO}", "--json", "--ram", "8GiB", *options]) == 0
         found = json.loads(capsys.readouterr().out)
         shown.append(
             [(each["needed_bytes"], each["verdict"], each["free_bytes"]) for each in found]

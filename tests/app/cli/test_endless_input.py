@@ -16,7 +16,12 @@ LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["run"], ["run", "--tokens", "-"], ["compare", "none.gguf"], ["chats", "import", "-"]],
+    [
+        ["run"],
+        pytest.param(["run", "--tokens", "-"], marks=pytest.mark.slow),
+        pytest.param(["compare", "none.gguf"], marks=pytest.mark.slow),
+        pytest.param(["chats", "import", "-"], marks=pytest.mark.slow),
+    ],
     ids=" ".join,
 )
 def test_endless_input_is_refused_before_it_fills_the_memory(

@@ -313,7 +313,7 @@ def test_no_command_is_forgotten_here() -> None:
     assert set(CASES) == set(COMMANDS)
 
 
-SLOW = ("bench", "doctor", "plan", "tune")
+SLOW = ("bench", "chat", "doctor", "plan", "run", "tune")
 
 
 @pytest.mark.parametrize(

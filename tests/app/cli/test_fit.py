@@ -115,11 +115,11 @@ def test_the_largest_context_is_what_memory_allows_and_not_what_the_goal_asks(
 @pytest.mark.parametrize(
     ("model", "cards"),
     [
-        ("qwen3-235b-a22b", ["3x24GiB"]),
+        pytest.param("qwen3-235b-a22b", ["3x24GiB"], marks=pytest.mark.slow),
         ("glm-4.5-air", ["2x24GiB"]),
         ("gpt-oss-120b", ["24GiB", "12GiB"]),
         ("gpt-oss-120b", ["12GiB", "24GiB"]),
-        ("qwen3-next-80b-a3b", ["2x16GiB"]),
+        pytest.param("qwen3-next-80b-a3b", ["2x16GiB"], marks=pytest.mark.slow),
     ],
 )
 def test_experts_in_ram_leave_no_card_empty(
