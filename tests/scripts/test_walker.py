@@ -128,7 +128,7 @@ def test_what_is_broken_on_purpose_is_found_and_kept(
     (tmp_path / "planted.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     walk = walk_in(tmp_path, 2, module="planted", user=Asker)
-    assert walk.run(8) == 1
+    assert walk.run(60) == 1  # ends with the first finding
     assert set(walk.tally.found) == {kind}
     said = capsys.readouterr().out
     assert f"FOUND {kind}" in said
@@ -142,7 +142,7 @@ def test_a_finding_is_found_again_from_what_was_kept(
 ) -> None:
     (tmp_path / "planted.py").write_text(DEATH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert walk_in(tmp_path, 3, module="planted", user=Asker).run(8) == 1
+    assert walk_in(tmp_path, 3, module="planted", user=Asker).run(60) == 1
     [case] = (tmp_path / "found").iterdir()
     assert replay(case, module="planted")
     assert not replay(case)
