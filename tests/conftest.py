@@ -14,7 +14,6 @@ settings.register_profile("kvchat", deadline=None)  # no test asserts the clock
 settings.load_profile("kvchat")
 
 ROOT = Path(__file__).resolve().parent.parent
-HANGS_S = 180
 MODELS = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))
 
 
@@ -22,13 +21,6 @@ def pytest_xdist_auto_num_workers() -> int:
     """Half as many more than there are cores: tests of screens and processes wait a good deal."""
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(8, 3 * (n_cores or 1) // 2)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give up a fast test that hangs while the others are still of interest."""
-    for item in items:
-        if item.get_closest_marker("slow") is None:
-            item.add_marker(pytest.mark.timeout(HANGS_S))
 
 
 def real_model(name: str) -> Path:
