@@ -13,6 +13,9 @@ from engine.background import ThreadFault, set_fault_handler
 settings.register_profile("kvchat", deadline=None)  # no test asserts the clock
 settings.load_profile("kvchat")
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start kvchat: compile it once
+sys.dont_write_bytecode = False
+
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))
 

@@ -159,7 +159,6 @@ class Home:
             AIM: self.aim,
             "HOME": str(self.folder),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "TERM": "xterm-256color",
             "COLORTERM": "truecolor",
             "KVCHAT_MODELS": str(self.models[0].parent),

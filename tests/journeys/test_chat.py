@@ -171,8 +171,10 @@ def test_a_chat_that_fills_its_context_offers_what_to_do(kvchat: Kvchat) -> None
     (presets / "small.toml").write_text('name = "small"\nn_ctx = 256\n')
     kvchat.start("smollm2", "--preset", "small")
     kvchat.opened()
-    kvchat.asks("word " * 300)
-    kvchat.sees("context is full")
+    kvchat.asks("word " * 150)
+    kvchat.answered(1)
+    kvchat.asks("more " * 150)
+    kvchat.sees("the context is full", "Drop the oldest turns")
     kvchat.press("esc")
     kvchat.quits()
 

@@ -74,7 +74,6 @@ class Kvchat:
             "HOME": str(self.folder),
             "KVCHAT_MODELS": str(self.models),
             "PYTHONPATH": str(Path(__file__).parents[2]),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "TERM": "xterm-256color",
             "COLORTERM": "truecolor",
             "TEXTUAL_ANIMATIONS": "none",

@@ -27,11 +27,10 @@ SMALL = (Device("CPU", "cpu", 700 * MIB, 700 * MIB),)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     data = drafting_model(tmp_path / "made.gguf", 1).read_bytes()
     with serving_hub() as hub:
-        hub.files[REPO] = {
-            "Tiny.Q4_K_M.gguf": data,
-            "Tiny.Q8_0.gguf": data + bytes(100 * MIB),
-            "Tiny.F16.gguf": data + bytes(300 * MIB),
-        }
+        hub.files[REPO] = dict.fromkeys(
+            ("Tiny.Q4_K_M.gguf", "Tiny.Q8_0.gguf", "Tiny.F16.gguf"), data
+        )
+        hub.sizes = {"Tiny.Q8_0.gguf": 100 * MIB, "Tiny.F16.gguf": 300 * MIB}
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         yield hub
