@@ -464,6 +464,11 @@ class KvchatApp(App[None]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.get_theme(self.theme))
 
+    def refresh_css(self, animate: bool = True) -> None:
+        # Textual parses every style again for the theme that it starts with.
+        if self._has_begun:
+            super().refresh_css(animate)
+
     def action_command_palette(self) -> None:
         """Show every command, to choose by typing."""
         if not isinstance(self.screen, Palette):
@@ -604,6 +609,7 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> int:
     )
     # Looking through all that was imported for garbage stops the screen for a tenth of a second.
     gc.freeze()
+    gc.enable()
     try:
         app.run()
     finally:

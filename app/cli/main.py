@@ -1,5 +1,6 @@
 """The command `kvchat`: loads only the subcommand that is used, and ends with a clear message."""
 
+import gc
 import importlib
 import io
 import os
@@ -191,6 +192,7 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
     asked = replace(asked, model=asked.model or named)
     try:
         _require_terminal(asked.model if asked.server is None else None)
+        gc.disable()  # imports leave no garbage; `open_chat` enables it again
         from app.application import open_chat
 
         return open_chat(asked, theme=theme)

@@ -118,7 +118,7 @@ class KVCacheContract:
         seen = append(cache, new_rows(110), [60, 50])[-1]
         assert_same(seen_by(cache.state(), 112), seen)
 
-    @pytest.mark.parametrize("n_held", [1, 40, 130])
+    @pytest.mark.parametrize("n_held", [1, 40, pytest.param(130, marks=pytest.mark.slow)])
     def test_cropped_tokens_leave_no_trace(self, make: Make, n_held: int) -> None:
         rows, others = new_rows(130), new_rows(20, seed=1)
         n_cropped = 0

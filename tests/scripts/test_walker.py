@@ -76,13 +76,8 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param(each, marks=[pytest.mark.slow] * (each != "chat commits"))
-        for each in get_args(Moment)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", get_args(Moment))
 def test_a_kill_at_a_chosen_moment_is_no_finding(
     moment: Moment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,10 +112,8 @@ def test_a_short_walk_finds_nothing(tmp_path: Path) -> None:
     assert walk.tally.n_asked > 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["loss", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANTED if each != "loss")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
 def test_what_is_broken_on_purpose_is_found_and_kept(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
