@@ -18,12 +18,13 @@ test: setup-dev test-models ## set up what the tests need and run all but the sl
 test-all: test ## the slow tests too, as CI does
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
-check: setup-dev ## the gate: format, lint, types, import contracts, pages
+check: setup-dev ## the gate: format, lint, types, import contracts, pages, words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/pages.py
+	$(BIN)/python scripts/words.py
 
 package: setup-dev ## build wheel and sdist, and try them in an empty environment
 	@$(BIN)/python scripts/try_package.py $(addprefix --wheels ,$(wildcard .cache/wheels/*))

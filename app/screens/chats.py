@@ -202,8 +202,8 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._paint()
 
     def on_select_list_marked(self, message: SelectList.Marked) -> None:
-        is_last = self._hits is None and message.index == len(self._chats) - 1
-        if is_last and len(self._chats) < self._n_chats:
+        last = self._chats[-1].id if self._hits is None and self._chats else None
+        if message.key == last and len(self._chats) < self._n_chats:
             self._limit += PAGE
             self._fill(self._chats[-1].id)
         else:
@@ -250,7 +250,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._search_timer = self.set_timer(SEARCH_AFTER_S, self._search_now)
 
     def on_input_submitted(self) -> None:
-        self._open(self._list.index)
+        self._open(self._list.marked_key)
 
     def _search_now(self) -> None:
         text = self.query_one(SearchBox).value
@@ -273,17 +273,15 @@ class ChatsScreen(ModalScreen[Opening | None]):
     # --- opening ---
 
     def on_select_list_picked(self, message: SelectList.Picked) -> None:
-        self._open(message.index)
+        self._open(message.key)
 
-    def _open(self, index: int) -> None:
-        if self._list.marked_key is None:
-            return
-        if self._hits is None:
-            self.dismiss(Opening(self._chats[index].id))
-            return
-        hit = self._hits[index]
-        start, end = hit.marked[0] if hit.marked else (0, 0)
-        self.dismiss(Opening(hit.chat_id, hit.message_id, hit.snippet[start:end]))
+    def _open(self, key: object) -> None:
+        match key:
+            case int():
+                self.dismiss(Opening(key))
+            case SearchHit():
+                start, end = key.marked[0] if key.marked else (0, 0)
+                self.dismiss(Opening(key.chat_id, key.message_id, key.snippet[start:end]))
 
     def action_close(self) -> None:
         box = self.query_one(SearchBox)

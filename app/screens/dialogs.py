@@ -243,7 +243,7 @@ class PickScreen(ModalScreen[Key | None]):
         self._show_below()
 
     def on_select_list_picked(self, message: SelectList.Picked) -> None:
-        self.picked(self._shown[message.index].key)
+        self.picked(message.key)
 
     def on_select_list_missed(self) -> None:
         self._takes_next = self.awaits_rows

@@ -76,7 +76,7 @@ class ExportScreen(ModalScreen[None]):
         self._show()
 
     def on_select_list_marked(self, message: SelectList.Marked) -> None:
-        self._format = list(FORMATS.values())[message.index]
+        self._format = FORMATS[message.key]
         self._show()
 
     def check_action(

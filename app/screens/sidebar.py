@@ -156,7 +156,7 @@ class ChatSidebar(Vertical):
 
     def on_select_list_picked(self, message: SelectList.Picked) -> None:
         message.stop()
-        self._open(self.chats.rows[message.index].key)
+        self._open(message.key)
 
     def on_select_list_marked(self, message: SelectList.Marked) -> None:
         message.stop()

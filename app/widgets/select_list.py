@@ -62,15 +62,15 @@ class SelectList(ScrollView, Ink, can_focus=True):
 
     @dataclass
     class Marked(Message):
-        """Another row was marked."""
+        """Another row was marked: its key."""
 
-        index: int
+        key: Any
 
     @dataclass
     class Picked(Message):
-        """A row was taken."""
+        """A row was chosen: its key. The list may show other rows when this is handled."""
 
-        index: int
+        key: Any
 
     @dataclass
     class Missed(Message):
@@ -174,7 +174,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
         if not self.rows:
             self.post_message(self.Missed())
         elif self.rows[self.index].is_enabled:
-            self.post_message(self.Picked(self.index))
+            self.post_message(self.Picked(self.rows[self.index].key))
 
     def on_click(self, event: events.Click) -> None:
         y = event.get_content_offset_capture(self).y - self._head_height
@@ -197,7 +197,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
         self.index = index
         self._follow()
         self.refresh()
-        self.post_message(self.Marked(index))
+        self.post_message(self.Marked(self.rows[index].key))
 
     # --- painting ---
 

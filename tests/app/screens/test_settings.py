@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
 
@@ -138,6 +139,18 @@ async def test_a_theme_is_seen_while_it_is_marked_and_taken_back_by_esc(tmp_path
         await pilot.press("down", "enter")
         await wait_until(pilot, lambda: isinstance(app.screen, SettingsScreen))
         assert app.theme == app.services.settings.settings.ui.theme != before
+
+
+async def test_enter_chooses_the_marked_setting_though_a_paste_narrows_the_list_at_once(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot)
+        screen.mark_row("ui.theme")
+        screen.query_one(SelectList).action_pick()
+        screen.post_message(Paste("no such setting"))
+        await wait_until(pilot, lambda: isinstance(app.screen, ThemeScreen))
 
 
 async def test_a_key_is_typed_and_counts_at_once(tmp_path: Path) -> None:

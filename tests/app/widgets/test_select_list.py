@@ -18,13 +18,13 @@ class Lists(Host):
     def __init__(self, *, click_picks: bool = False) -> None:
         super().__init__()
         self.list = SelectList(note="a note", click_picks=click_picks)
-        self.picked: list[int] = []
+        self.picked: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield self.list
 
     def on_select_list_picked(self, message: SelectList.Picked) -> None:
-        self.picked.append(message.index)
+        self.picked.append(message.key)
 
 
 def shown(rows: SelectList) -> list[str]:
@@ -46,7 +46,7 @@ async def test_the_mark_goes_past_rows_that_cannot_be_taken_and_from_end_to_star
         await pilot.press("down", "enter")
         assert app.list.marked_key == "a"
         await pilot.pause()
-        assert app.picked == [0]
+        assert app.picked == ["a"]
 
 
 async def test_the_mark_stays_with_its_row_when_other_rows_come_and_else_where_it_was() -> None:
@@ -72,9 +72,9 @@ async def test_a_click_marks_and_the_next_one_takes_the_row() -> None:
         await pilot.click(SelectList, offset=(5, 2))
         assert (app.list.index, app.picked) == (1, [])
         await pilot.click(SelectList, offset=(5, 2))
-        assert app.picked == [1]
+        assert app.picked == ["b"]
         await pilot.click(SelectList, offset=(5, 7))
-        assert app.picked == [1], "there is no row"
+        assert app.picked == ["b"], "there is no row"
 
 
 async def test_a_click_takes_a_row_at_once_where_the_list_says_so() -> None:
@@ -83,7 +83,7 @@ async def test_a_click_takes_a_row_at_once_where_the_list_says_so() -> None:
         app.list.show_rows([row("a", below="more"), row("b", below="more")])
         await pilot.pause()
         await pilot.click(SelectList, offset=(5, 4))
-        assert app.picked == [1], "the second line of the second row"
+        assert app.picked == ["b"], "the second line of the second row"
 
 
 async def test_rows_of_two_lines_are_one_row_and_scroll_into_sight_whole() -> None:
