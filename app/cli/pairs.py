@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     "folders",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
-    help="Look here for drafts, and nowhere else; may be given again.",
+    help="Search this folder only; repeatable.",
 )
 @click.option(
     "--on",
     "machine",
     type=click.Choice(["cpu", "gpu"]),
-    help="Where both would run; without it what this machine has.",
+    help="Device of both models. [this machine]",
 )
 @json_option
 def command(
     model: str, folders: tuple[Path, ...], machine: "MachineKind | None", *, as_json: bool
 ) -> None:
-    """Compare the models that can draft for MODEL and what each would bring, loading none.
+    """List the models that can draft for MODEL, with the expected gain of each.
 
-    MODEL is a path, a name from `kvchat models`, or a name of the catalogue. Headers are read:
-    whether the tokens are the same, and how much a step reads of each model. The gain is what
-    that lets expect; `kvchat bench` measures it.
+    MODEL is a path, a name from `kvchat models`, or a name of the catalogue. Only headers are read:
+    the vocabularies must match, and the gain is estimated from the bytes that each model reads per
+    step. `kvchat bench` measures it.
     """
     with SlowReading() as reading:
         found = draft_options(model, folders, machine, reading)
@@ -69,14 +69,14 @@ def draft_options(
     from engine.planning.pairs import options_of
     from engine.planning.request import take_model
 
-    planner = user_planner()
+    planner, searched = user_planner(), list(folders) or model_folders()
     try:
-        path = find_model(model, folders)
+        path = find_model(model, searched)
     except UnknownNameError:
         path = take_model(model, planner, reading.header)
     target = planner.model(path)
     models = read_headers(
-        list(folders) or model_folders(),
+        searched,
         cache_path=None if folders else paths.header_cache_path(),
         progress=reading.scanned,
     )

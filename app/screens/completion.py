@@ -51,6 +51,8 @@ class Completion:
         self._rows = rows
         self._commands = commands
         self._choices: list[_Choice] = []
+        self._listed_at = ("", (0, 0))
+        """Text and cursor that the list belongs to."""
         self._closed_at: str | None = None
         """The text for which the user closed the list."""
         self._names: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class Completion:
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
         self._choices, rows = [], []
+        self._listed_at = (composer.text, composer.cursor_location)
         if composer.text != self._closed_at and composer.has_focus:
             self._closed_at = None
             if (match := _COMMAND.fullmatch(composer.text)) is not None:
@@ -95,6 +98,7 @@ class Completion:
 
     def complete(self) -> bool:
         """Write the marked completion; False without a list."""
+        self._catch_up()
         if not self.is_open:
             return False
         self._write(self._choices[self._rows.index])
@@ -106,6 +110,7 @@ class Completion:
         Returns:
             Whether there was one; else the text is a message.
         """
+        self._catch_up()
         if self.is_open:
             choice = self._choices[self._rows.index]
             if choice.command is None:
@@ -134,6 +139,11 @@ class Completion:
                 title="Unknown command",
             )
         return True
+
+    def _catch_up(self) -> None:
+        """List the completions of the present text: a key may come before the list has followed."""
+        if self._listed_at != (self._composer.text, self._composer.cursor_location):
+            self.look()
 
     def _run(self, command: Command, run: Callable[[], object]) -> None:
         if command.obstacle:

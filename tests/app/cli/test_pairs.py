@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
+from engine.model.starter import STARTER
 from tests.support.drafting_models import TOKENS, drafting_model
 
 
@@ -61,6 +62,14 @@ def test_folders_that_are_named_are_searched_and_no_others(
     found = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in found["drafts"]] == ["alone"]
     assert found["misfits"] == []
+
+
+def test_the_starter_is_found_in_the_usual_folders(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafting_model(models / STARTER.file_name, 40)
+    assert run(["pairs", "starter", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == Path(STARTER.file_name).stem
 
 
 def test_a_model_of_the_catalogue_has_drafts_to_fetch(

@@ -195,6 +195,19 @@ async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Pa
         assert screen.composer.text == "/edit"
 
 
+async def test_enter_runs_the_command_that_is_written_though_the_list_shows_older_ones(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press(*"/theme d")
+        await wait_until(pilot, lambda: screen.completion.is_open)
+        screen.composer.put("/theme nord")
+        screen.action_send()
+        await wait_until(pilot, lambda: app.theme == "nord")
+
+
 async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
