@@ -139,7 +139,7 @@ def _chats() -> Check:
     path = paths.database_path()
     problem = problem_of(path)
     if problem is not None:
-        return Check("chats", "fail", problem, "see docs/chats.md for copies and damaged files")
+        return Check("chats", "fail", problem, "see docs/chat.md for copies and damaged files")
     return Check("chats", "ok", f"{path} can be opened" if path.exists() else "none yet")
 
 

@@ -25,7 +25,7 @@ MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""
 NOT_TORCH = (
     "tuning measures llama.cpp's settings, and the torch backend has none of them: leave "
-    "--backend torch and presets with it out; docs/torch-caches.md says what is fast there"
+    "--backend torch and presets with it out; docs/torch.md says what is fast there"
 )
 
 

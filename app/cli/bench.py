@@ -34,37 +34,40 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
 bench_options = joined(
     opening_options,
     click.option("--set", "sets", multiple=True, metavar="NAME|FILE",
-                 help="grounded, chat or a JSONL file; may be repeated. [grounded and chat]"),
+                 help="Prompt set: grounded, chat or a JSONL file; repeatable. [grounded and "
+                      "chat]"),
     click.option("--prompts", "n_prompts", default=4, show_default=True, type=Count(0),
-                 help="Prompts of a set; 0 is all."),
+                 help="Prompts per set; 0: all."),
     click.option("--only", multiple=True, metavar="PROMPT",
-                 help="Run the prompt of this name instead of random ones; may be repeated."),
+                 help="Name of a prompt to run, instead of random ones; repeatable."),
     click.option("--pairs", "n_pairs", default=2, show_default=True, type=Count(),
-                 help="Runs of each policy on a prompt."),
+                 help="Runs of each policy per prompt."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
-                 help="Most tokens of a reply."),
+                 help="Maximum tokens of a reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),
-                 help="0 always takes the likeliest token; may be repeated. [0]"),
+                 help="Sampling temperature; 0: greedy; repeatable. [0]"),
     click.option("--seed", default=1, show_default=True,
-                 help="Seed of the choice of prompts, and of the sampling."),
+                 help="Seed of the prompt selection and of the sampling."),
     click.option("--predictors", callback=listed(None),
-                 help="Separated by commas: lookup, suffix, combined, draft. [all "
-                 "that the model can use]"),
+                 help="Predictors, separated by commas: lookup, suffix, combined, draft. [all "
+                      "that apply]"),
     click.option("--controllers", default="auto,fixed", show_default=True,
                  callback=listed(CONTROLLERS),
                  help=f"Separated by commas: {', '.join(CONTROLLERS)}."),
     click.option("--lengths", default=LENGTHS, show_default=True,
                  callback=listed([str(n) for n in range(1, MAX_DRAFT + 1)]),
-                 help="Draft lengths of the fixed rule, separated by commas."),
+                 help="Draft lengths of `fixed`, separated by commas."),
     click.option("--policy", "policies", multiple=True, metavar="NAME",
-                 help="Measure exactly this, such as lookup:fixed:3 or combined:auto, instead of "
-                 "the three lists; may be repeated."),
-    click.option("--json", "json_path", type=FILE, help="Write every run here, after each prompt."),
-    click.option("--html", "html_path", type=FILE, help="Write the report as an HTML page."),
-    click.option("--resume", "resume_path", type=FILE, help="Continue the JSON of an earlier run."),
-    click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
+                 help="Policy to measure, such as lookup:fixed:3, instead of the three lists; "
+                      "repeatable."),
+    click.option("--json", "json_path", type=FILE, help="Write the runs to this file after each "
+                                                        "prompt."),
+    click.option("--html", "html_path", type=FILE, help="Write the report to this file, as HTML."),
+    click.option("--resume", "resume_path", type=FILE, help="Resume an earlier run from its JSON "
+                                                            "file."),
+    click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     click.option("--write", "preset_name", metavar="PRESET",
-                 help="Write the recommended settings into this preset."),
+                 help="Save the recommended settings in this preset."),
 )  # fmt: skip
 
 
@@ -90,17 +93,17 @@ def command(
     show_path: Path | None,
     preset_name: str | None,
 ) -> int:
-    """Measure what speculation gains with MODEL over plain decoding, in pairs of runs.
+    """Measure the gain of speculation with MODEL over plain decoding, in paired runs.
 
     \b
-    kvchat bench                                    the usual model, for minutes
-    kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    a pair of models
-    kvchat bench --set mine.jsonl --prompts 0       all prompts of your own file
-    kvchat bench --json all.json --html all.html    keep runs and the report
-    kvchat bench --resume all.json                  continue where it was stopped
+    kvchat bench                                    default model; minutes
+    kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    with a draft model
+    kvchat bench --set mine.jsonl --prompts 0       all prompts of a file
+    kvchat bench --json all.json --html all.html    save runs and report
+    kvchat bench --resume all.json                  resume
 
-    Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
-    table of what was measured.
+    Default MODEL: the model of the settings, else the last one used. Ctrl+C stops and prints the
+    results so far.
     """  # noqa: D301  click wants the backspace character itself
     from app.bench.benchmark import BenchmarkFiles, BenchOptions, run_benchmark, show
     from app.bench.policies import PolicyChoice

@@ -37,15 +37,15 @@ KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
 @click.group(name="cache", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List, verify, prune and clear the states that chats continue from.
+    """List, verify and delete the saved states that chats continue from.
 
-    KEY is a key from `kvchat cache list`, or the beginning of one. All of this works while kvchat
-    is open: it computes again what was deleted.
+    KEY is a key from `kvchat cache list`, or the beginning of one. kvchat may be open meanwhile; it
+    recomputes deleted states.
 
     \b
-    kvchat cache verify             read everything and check it
-    kvchat cache prune --older 30d  delete what was not used for 30 days
-    kvchat cache budget 4GiB        the most on disk, from the next start on
+    kvchat cache verify             read and check every state
+    kvchat cache prune --older 30d  delete states unused for 30 days
+    kvchat cache budget 4GiB        maximum on disk, from the next start
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
@@ -54,7 +54,7 @@ def command(ctx: click.Context) -> None:
 @command.command(name="list")
 @json_option
 def list_(*, as_json: bool = False) -> None:
-    """List what is kept by model, the model used last first."""
+    """List saved states by model, most recently used first."""
     from app.cache import cached_models
     from app.config import load_settings
 
@@ -70,12 +70,12 @@ def list_(*, as_json: bool = False) -> None:
         tell(NOTHING_KEPT)
 
 
-@command.command(name="verify", help=f"Read states whole and check them, all or some. {KEY_HELP}")
+@command.command(name="verify", help=f"Check the integrity of states. {KEY_HELP}")
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
-    """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
+    """Check states; damaged ones are deleted and the exit code is 1."""
     from app.cache import cached_models, verified
 
     with _store() as store:
@@ -91,20 +91,18 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @command.command(name="prune")
-@click.option(
-    "--older", type=AGE, help="Delete what was not used for this long, such as 30d or 12h."
-)
+@click.option("--older", type=AGE, help="Delete states unused for this long, such as 30d or 12h.")
 @click.option(
     "--to",
     "limit",
     type=SIZE,
-    help="Delete until no more than this is left, such as 2GiB.",
+    help="Delete down to this size, such as 2GiB.",
 )
 def prune(*, older: float | None, limit: int | None) -> None:
-    """Delete what is worth least, down to the budget of the settings or as the options say.
+    """Delete the least valuable states, down to the budget or as the options say.
 
-    States of models that are gone go first, then those that save little time for their size and
-    were not used for long; pinned ones stay.
+    States of deleted models go first, then states that save little time for their size and are long
+    unused. Pinned states stay.
     """
     from app.config import require_settings
 
@@ -124,9 +122,9 @@ def prune(*, older: float | None, limit: int | None) -> None:
 
 @command.command(name="budget")
 @click.argument("disk", metavar="[SIZE]", type=SIZE, required=False)
-@click.option("--warm", type=SIZE, help="Main memory for states, such as 1GiB.")
+@click.option("--warm", type=SIZE, help="RAM for states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
-    """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
+    """Print the budgets, or set the disk budget to SIZE; 0: save nothing on disk."""
     from app.config import require_settings, save_setting
 
     require_settings()
@@ -143,10 +141,10 @@ def budget(disk: int | None, warm: int | None) -> None:
 
 
 @command.command(name="clear")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
 def clear(ctx: click.Context, *, yes: bool) -> None:
-    """Delete everything that is kept on disk, pinned states too; no chat is lost."""
+    """Delete all saved states, pinned ones included. Chats are not deleted."""
     from app.cache import cached_models
     from app.config import require_settings
 
@@ -164,26 +162,24 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
     tell(_removed_text(entries, 0))
 
 
-@command.command(name="pin", help=f"Keep states whatever the budget says. {KEY_HELP}")
+@command.command(name="pin", help=f"Exempt states from the budget. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def pin(keys: tuple[str, ...]) -> None:
-    """Keep states whatever the budget says, with the states that they build on."""
+    """Exempt states from the budget, with the states that they build on."""
     _set_pinned(keys, is_pinned=True)
 
 
-@command.command(
-    name="unpin", help=f"Allow pinned states to be deleted when space is needed. {KEY_HELP}"
-)
+@command.command(name="unpin", help=f"Make pinned states subject to the budget again. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def unpin(keys: tuple[str, ...]) -> None:
-    """Allow pinned states to be deleted when space is needed."""
+    """Make pinned states subject to the budget again."""
     _set_pinned(keys, is_pinned=False)
 
 
-@command.command(name="drop", help=f"Delete states with those that build on them. {KEY_HELP}")
+@command.command(name="drop", help=f"Delete states, and the states that build on them. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
-    """Delete states with those that build on them."""
+    """Delete states, and the states that build on them."""
     from app.cache import cached_models, with_continuations
 
     with _store() as store:

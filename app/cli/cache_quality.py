@@ -64,32 +64,31 @@ def _kind(name: str, backend: BackendName | None) -> KVTypes:
 quality_options = joined(
     preset_option,
     click.option("--text", "text_paths", multiple=True, type=FILE,
-                 help="A text, Markdown or code in UTF-8; may be repeated. [a small set of "
-                 "kvchat's own]"),
+                 help="UTF-8 text to measure on; repeatable. [texts that come with kvchat]"),
     click.option("--chats", "takes_chats", is_flag=True,
-                 help="Your own chats too: with this you agree that kvchat reads them now. Figures "
-                 "are kept of them, no words, and nothing leaves this machine."),
+                 help="Measure on your chats too. The report holds figures and no text; nothing "
+                      "leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
                  help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
                  f"[{USUAL_KINDS}; every kind that torch has]"),
     click.option("--all", "takes_all", is_flag=True,
-                 help="Every type of K with every type of V: overnight."),
+                 help="Measure every combination of K and V types (hours)."),
     click.option("--reference", type=click.Choice(["f16", "bf16", "f32"]), default="f16",
-                 show_default=True, help="What the others are compared with."),
-    click.option("--ctx", "n_ctx", type=Count(), help="Longest text without a break. [8k]"),
+                 show_default=True, help="K/V type of the reference."),
+    click.option("--ctx", "n_ctx", type=Count(), help="Context length of the measurement. [8k]"),
     threads_option,
-    click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [64]"),
+    click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens per batch. [64]"),
     click.option("--tokens", "n_tokens", default=MOST_TOKENS, show_default=True, type=Count(0),
-                 help="Most tokens of all texts together; 0 takes all."),
+                 help="Maximum tokens of all texts; 0: no limit."),
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
-                 help="Leave out needles."),
+                 help="Do not run the retrieval questions."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
-                 help="Leave out memory and speed; --resume adds them."),
-    click.option("--json", type=FILE, help="Write the report here while it grows."),
-    click.option("--html", type=FILE, help="Write the report as an HTML page."),
-    click.option("--resume", type=FILE, help="Go on with the JSON of an earlier run."),
-    click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run."),
+                 help="Do not measure memory and speed; --resume adds them."),
+    click.option("--json", type=FILE, help="Write the report to this file during the run."),
+    click.option("--html", type=FILE, help="Write the report to this file, as HTML."),
+    click.option("--resume", type=FILE, help="Resume an earlier run from its JSON file."),
+    click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     gathered("files", "app.quality.measure:ReportFiles"),
     gathered("options", "app.quality.measure:Options"),
     opens_model,
@@ -108,21 +107,21 @@ def command(
     takes_all: bool,
     show_path: Path | None,
 ) -> int:
-    """Measure what types of KV cache cost with MODEL: likelihood, KL divergence, memory and speed.
+    """Measure the effect of K/V types on MODEL: likelihood, KL divergence, memory, speed.
 
-    Texts are decoded through the cache, so that every token reads what was quantised, beside a
-    reference that is not; the control row is the reference again and shows what is noise.
+    Texts are decoded through each cache and compared with an unquantised reference. The control row
+    repeats the reference and shows the noise.
 
     \b
-    kvchat cache-quality                           the usual model and kinds
-    kvchat cache-quality qwen2.5-7b --text a.md    on a text of your own
-    kvchat cache-quality --chats --json mine.json  on your chats; keep the report
-    kvchat cache-quality --all --json all.json     every pair, overnight
-    kvchat cache-quality --all --resume all.json   go on
+    kvchat cache-quality                           default model and types
+    kvchat cache-quality qwen2.5-7b --text a.md    on your text
+    kvchat cache-quality --chats --json mine.json  on your chats; save the report
+    kvchat cache-quality --all --json all.json     every pair; takes hours
+    kvchat cache-quality --all --resume all.json   resume
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 
-    Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
-    table of what was measured; the same command goes on there, also where it was killed.
+    Default MODEL: the model of the settings, else the last one used. Ctrl+C stops and prints the
+    results so far; the same command resumes, also after a crash.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.quality.measure import run_measurement

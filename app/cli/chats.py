@@ -35,7 +35,7 @@ ALL = 1_000_000
 N_NAMED = 8
 """Chats that a message names at most."""
 NO_CHATS = "There are no chats yet."
-CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a part of one."
+CHAT_HELP = "CHAT is a number from `kvchat chats list` or a (part of a) title."
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
 
@@ -50,23 +50,23 @@ class NoSuchChatError(EngineError):
 def command(ctx: click.Context) -> None:
     """List, search, show, fork, rename, archive, delete, export and import chats.
 
-    CHAT is a number from `kvchat chats list`, a title, or a part of one that only one title has.
+    CHAT is a number from `kvchat chats list`, a title, or a unique part of a title.
 
     \b
-    kvchat chats search prefix cache       messages that hold both words
-    kvchat chats search '"prefix cache"'   the words next to each other
-    kvchat chats export 12 -o chat.md      to read; .jsonl loses nothing
-    kvchat chats export --all -o all.jsonl everything, to import elsewhere
+    kvchat chats search prefix cache       messages with both words
+    kvchat chats search '"prefix cache"'   messages with the phrase
+    kvchat chats export 12 -o chat.md      as Markdown; .jsonl is complete
+    kvchat chats export --all -o all.jsonl everything, for import
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
 
 
 @command.command(name="list")
-@click.option("--archived", is_flag=True, help="List the archive instead.")
+@click.option("--archived", is_flag=True, help="List archived chats.")
 @json_option
 def list_(*, archived: bool = False, as_json: bool = False) -> None:
-    """List the chats, the one used last first."""
+    """List chats, most recently used first."""
     with _store() as store:
         chats, sizes = store.list_chats(ALL, archived=archived), store.sizes()
     if as_json:
@@ -77,11 +77,11 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
         tell("The archive is empty." if archived else NO_CHATS)
 
 
-@command.command(name="show", help=f"Print a chat as it is shown. {CHAT_HELP}")
+@command.command(name="show", help=f"Print the shown branch of a chat. {CHAT_HELP}")
 @click.argument("chat", metavar="CHAT")
-@click.option("--stats", is_flag=True, help="Add what was measured of each reply.")
+@click.option("--stats", is_flag=True, help="Add the statistics of each reply.")
 def show(chat: str, *, stats: bool) -> None:
-    """Print a chat as it is shown."""
+    """Print the shown branch of a chat."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -94,7 +94,7 @@ def show(chat: str, *, stats: bool) -> None:
 @click.option("-n", "--limit", default=20, show_default=True, type=Count(1, MOST_SHOWN))
 @json_option
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
-    """Find messages and titles with all WORDS; double quotes keep a phrase together."""
+    """Find messages and titles that contain all WORDS; quote a phrase."""
     if not "".join(words).strip(' "'):
         raise click.UsageError("name a word to search for")
     with _store() as store:
@@ -114,11 +114,11 @@ def _tell_of_more(limit: int) -> None:
     tell(f"the first {limit:,}{more}, if there are more")
 
 
-@command.command(name="fork", help=f"Copy a chat as it is shown into a new one. {CHAT_HELP}")
+@command.command(name="fork", help=f"Copy the shown branch of a chat into a new chat. {CHAT_HELP}")
 @click.argument("chat", metavar="CHAT")
-@click.option("--at", "place", type=Count(1), help="Number of the last message that is copied.")
+@click.option("--at", "place", type=Count(1), help="Number of the last message to copy.")
 def fork(chat: str, *, place: int | None) -> None:
-    """Copy a chat as it is shown into a new one."""
+    """Copy the shown branch of a chat into a new chat."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -143,26 +143,26 @@ def rename(chat: str, title: str) -> None:
     tell(f"{_called(found)} is now {one_line(renamed.title)}")
 
 
-@command.command(name="archive", help=f"Take chats out of the list. {CHAT_HELP}")
+@command.command(name="archive", help=f"Archive chats: hide them from the list. {CHAT_HELP}")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 def archive(chats: tuple[str, ...]) -> None:
-    """Take chats out of the list; they are kept and found."""
+    """Archive chats: hide them from the list; search still finds them."""
     _set_archived(chats, archived=True)
 
 
-@command.command(name="unarchive", help=f"Put archived chats into the list again. {CHAT_HELP}")
+@command.command(name="unarchive", help=f"Move archived chats back to the list. {CHAT_HELP}")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 def unarchive(chats: tuple[str, ...]) -> None:
-    """Put archived chats into the list again."""
+    """Move archived chats back to the list."""
     _set_archived(chats, archived=False)
 
 
-@command.command(name="delete", help=f"Delete chats and what is kept of them on disk. {CHAT_HELP}")
+@command.command(name="delete", help=f"Delete chats and their saved states. {CHAT_HELP}")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
-    """Delete chats for good, with their kept states; not while a reply is being written in one."""
+    """Delete chats and their saved states; refused while a chat is being answered."""
     from app.store.records import ChatSize
 
     with _store() as store:
@@ -180,20 +180,18 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
 
 @command.command(name="export", help=f"Write chats as Markdown or JSON lines. {CHAT_HELP}")
 @click.argument("chats", metavar="[CHAT...]", nargs=-1)
-@click.option("--all", "all_chats", is_flag=True, help="Every chat, with those in the archive.")
+@click.option("--all", "all_chats", is_flag=True, help="Export every chat, archived ones included.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["md", "jsonl"]),
-    help="Markdown to read, or JSON lines that lose nothing. [by the name of the file]",
+    help="Markdown, or JSON lines with everything. [by file name]",
 )
+@click.option("--branches", is_flag=True, help="Export all branches to Markdown.")
 @click.option(
-    "--branches", is_flag=True, help="All branches in Markdown, not only the one that is shown."
+    "-o", "--output", type=click.Path(path_type=Path), help="Output file. [standard output]"
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="The file to write. [standard output]"
-)
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def export(
     chats: tuple[str, ...],
     *,
@@ -230,10 +228,9 @@ def export(
 @command.command(name="import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 def import_(files: tuple[str, ...]) -> None:
-    """Add the chats of exported files; `-` is standard input. No chat is ever replaced.
+    """Import chats from exported files; `-` is standard input. Existing chats are never replaced.
 
-    They are those that `kvchat chats export` writes as JSON lines. If one file has an error,
-    nothing is added, not from the other files either.
+    Files are JSON lines from `kvchat chats export`. If one file has an error, nothing is imported.
     """
     with SlowReading() as reading, ExitStack() as opened:
         sources = [(name, opened.enter_context(_opened(name, reading))) for name in files]

@@ -20,17 +20,17 @@ EXIT_INTERRUPTED = 130
 
 compare_options = joined(
     click.option("--first", default="off", show_default=True, metavar="SIDE",
-                 help="The first side."),
-    click.option("--second", metavar="SIDE", help="The second side. [what the chat uses]"),
+                 help="First side."),
+    click.option("--second", metavar="SIDE", help="Second side. [the settings of the chat]"),
     click.option("--pairs", default=3, show_default=True, type=Count(), help="Pairs of replies."),
     click.option("--max-tokens", default=256, show_default=True, type=Count(2),
-                 help="Most tokens of a reply."),
+                 help="Maximum tokens of a reply."),
     click.option("--temperature", type=sampling("temperature"),
-                 help="0 always takes the likeliest token. [as in the settings]"),
-    click.option("--seed", type=SEED, help="Seed of every reply. [a random one]"),
+                 help="Sampling temperature; 0: greedy. [from the settings]"),
+    click.option("--seed", type=SEED, help="Seed of every reply. [random]"),
     opening_options,
     system_option,
-    click.option("--text", "shows_text", is_flag=True, help="Print the replies too."),
+    click.option("--text", "shows_text", is_flag=True, help="Print the replies."),
     click.option("--json", "as_json", is_flag=True,
                  help="Print replies, figures and verdict as JSON."),
 )  # fmt: skip
@@ -53,10 +53,10 @@ def command(
     shows_text: bool,
     as_json: bool,
 ) -> int:
-    """Answer PROMPT in two ways, alternately; say which is faster and whether the texts differ.
+    """Answer PROMPT alternately with two settings; report which is faster and whether texts differ.
 
-    A SIDE is PREDICTOR[:RULE[:LENGTH]]. Without PROMPT, or with -, it is read from the input. With
-    --text a terminal shows control characters in replies as symbols, a pipe gets them as they are.
+    A SIDE is PREDICTOR[:RULE[:LENGTH]]. PROMPT defaults to standard input. With --text, control
+    characters in replies are shown as symbols on a terminal; a pipe gets them unchanged.
 
     \b
     kvchat compare smollm2 "Repeat this list: ..."

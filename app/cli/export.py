@@ -20,20 +20,20 @@ DEFAULT_FORMAT = "llama-server"
 
 export_options = joined(
     click.option("--format", "format_name", default=DEFAULT_FORMAT, show_default=True,
-                 metavar="NAME", help="The program or file format; `list` shows them all."),
+                 metavar="NAME", help="Export format; `list` shows all."),
     machine_options,
     knob_options,
-    click.option("--name", metavar="NAME", help="Name of the model in the other program."),
+    click.option("--name", metavar="NAME", help="Model name in the other program."),
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True,
                  help="Port to listen on."),
     click.option("--llama-server", "server", default="llama-server", metavar="PATH",
-                 help="Path of llama-server there."),
+                 help="Path of llama-server on the target machine."),
     click.option("--output", "-o", type=FILE, metavar="FILE",
-                 help="Write to a file, never over one that is there."),
+                 help="Output file; existing files are not replaced."),
     click.option("--install", "installs", is_flag=True,
-                 help="Write it where the program looks for it."),
-    click.option("--force", is_flag=True, help="Write over a file that is there."),
+                 help="Write to the folder where the program reads it."),
+    click.option("--force", is_flag=True, help="Replace an existing file."),
     json_option,
 )  # fmt: skip
 
@@ -55,12 +55,11 @@ def command(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Write the plan of MODEL as another program's settings.
+    """Write the configuration of MODEL as settings of another program.
 
-    Rules such as `auto` and `max` become numbers for this machine, or for that of --vram, --card
-    and --ram. MODEL may be left out where the preset names one. What the other program does
-    differently, and what the plan warns of, is written as comments, or to standard error where
-    the format has none.
+    Rules such as `auto` and `max` become numbers for this machine, or for the machine of --vram,
+    --card and --ram. MODEL is optional if the preset names one. Differences of the other program
+    and warnings of the plan are written as comments, or to standard error if the format has none.
 
     \b
     kvchat export qwen2.5-7b --preset balanced

@@ -18,26 +18,26 @@ OFFLOADS = ("none", "partial", "any", "full")
 
 fit_options = joined(
     click.option("--goal", type=click.Choice(GOALS), default="balanced", show_default=True,
-                 help="What is to be best: the largest context, the finest cache, the speed, or "
-                 "all in balance."),
+                 help="What to maximise: context, quality of the cache, speed, or a balance."),
     machine_options,
     click.option("--no-gpu", is_flag=True, help="Plan without a GPU."),
     draft_option,
     slots_option,
     click.option("--min-ctx", "--min-context", "min_context", type=Count(),
-                 help="Least tokens of a slot; without it 8192."),
+                 help="Minimum context per slot. [8192]"),
     click.option("--max-ctx", "--max-context", "max_context", type=Count(),
-                 help="Most tokens of a slot; without it what the model was trained on."),
+                 help="Maximum context per slot. [training context]"),
     click.option("--kv", metavar="TYPES",
-                 help="Cache types to choose among, the best first; without it, or with auto, "
-                 "those that were measured and keep the gates, else f16,q8_0,q4_0."),
-    click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB."),
+                 help="K/V types to choose from, best first. [auto: those that passed "
+                      "cache-quality, else f16,q8_0,q4_0]"),
+    click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
-                 help="What may lie in main memory: nothing, what must, all that the goal gains "
-                 "from, or all."),
+                 help="Weights in RAM: none, as few as fit requires, as many as help the goal, or"
+                      " all."),
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
-                 show_default=True, help="The program that is to run it."),
-    click.option("--format", "format_name", metavar="NAME", help="Print only this export of it."),
+                 show_default=True, help="Program that runs the model."),
+    click.option("--format", "format_name", metavar="NAME", help="Print the result in this export"
+                                                                 " format."),
     json_option,
 )  # fmt: skip
 
@@ -46,10 +46,10 @@ fit_options = joined(
 @click.argument("model")
 @fit_options
 def command(model: str, *, format_name: str | None, as_json: bool, **options: object) -> None:
-    """Find the best configuration of MODEL for a goal, say why, and how to start it.
+    """Find the best configuration of MODEL for a goal; print the reasons and the command.
 
-    MODEL is named as for `kvchat plan`. Nothing is loaded. Only cache types with a fast kernel on
-    CUDA are chosen, and no context beyond training, unless options say otherwise.
+    MODEL is named as for `kvchat plan`; nothing is loaded. By default K/V types have fast CUDA
+    kernels and the context stays within the training context.
 
     \b
     kvchat fit qwen3-8b --goal context --device 12GiB

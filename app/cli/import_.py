@@ -22,10 +22,10 @@ PIPE_WAIT_S = 10.0
 @click.command(name="import")
 @click.argument("words", nargs=-1, required=True, metavar="FILE | - | -- COMMAND...")
 @click.option("--name", metavar="NAME", help="Name of the preset.")
-@click.option("--entry", metavar="NAME", help="Section, model or service of the file to import.")
-@click.option("--model", metavar="MODEL", help="The preset's model, where the file has none.")
-@click.option("--save", "saves", is_flag=True, help="Keep it among your presets.")
-@click.option("--force", is_flag=True, help="Replace a preset of that name.")
+@click.option("--entry", metavar="NAME", help="Section, model or service of the file.")
+@click.option("--model", metavar="MODEL", help="Model of the preset, if the file names none.")
+@click.option("--save", "saves", is_flag=True, help="Save the preset.")
+@click.option("--force", is_flag=True, help="Replace an existing preset.")
 @json_option
 def command(
     words: tuple[str, ...],
@@ -39,10 +39,10 @@ def command(
 ) -> None:
     """Make a preset from another program's settings.
 
-    Settings are a llama-server command line, a script, systemd unit or compose file that has one,
-    an environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of
-    a model, an Ollama Modelfile, or koboldcpp's settings. The preset goes to standard output; what
-    it cannot hold is listed on standard error and never dropped silently.
+    FILE is a llama-server command line, a script, systemd unit or compose file with one, an
+    environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of a
+    model, an Ollama Modelfile, or koboldcpp settings. The preset is printed to standard output.
+    Settings that a preset cannot hold are listed on standard error.
 
     \b
     kvchat import serve.sh --name server --save

@@ -1,4 +1,4 @@
-"""The command `kvchat`: loads only the subcommand that is used, and ends with a clear message."""
+"""The command `kvchat`: imports only the subcommand that is used and reports errors."""
 
 import gc
 import importlib
@@ -32,37 +32,39 @@ if TYPE_CHECKING:
 
 DEFAULT_COMMAND = "chat"
 
-COMMANDS = {
-    "run": ("app.cli.run", "Answer one prompt on standard output, as text or JSON."),
-    "plan": ("app.cli.plan", "Say what a model costs in memory and what fits, without loading it."),
-    "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
-    "compare": ("app.cli.compare", "Answer one prompt in two ways and say which is faster."),
-    "bench": ("app.cli.bench", "Measure what speculation gains here, and what to set."),
-    "tune": ("app.cli.tune", "Measure which settings run a model fastest on this machine."),
-    "cache-quality": (
-        "app.cli.cache_quality",
-        "Measure what types of KV cache cost with a model, on your own texts.",
-    ),
-    "export": (
-        "app.cli.export",
-        "Write a plan as settings of llama-server and other programs.",
-    ),
-    "import": ("app.cli.import_", "Make a preset from another program's settings."),
-    "pairs": (
-        "app.cli.pairs",
-        "Compare the models that can draft for another, and what each brings.",
-    ),
-    "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
-    "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
-    "serve": ("app.cli.serve", "Start a preset as a llama-server, watch it, chat on it."),
-    "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
-    "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
-    "settings": ("app.cli.settings", "List, explain and change settings."),
-    "web": ("app.cli.web", "Serve the chat to a browser on this machine."),
-    "completion": ("app.cli.completion", "Print what makes a shell complete commands."),
-    "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Answer": {
+        "run": ("app.cli.run", "Answer one prompt, or a file of prompts, without a screen."),
+        "web": ("app.cli.web", "Serve the chat to a browser on this machine."),
+        "serve": ("app.cli.serve", "Start llama-server with a preset."),
+    },
+    "Plan": {
+        "plan": ("app.cli.plan", "Compute the memory of a configuration, without loading it."),
+        "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
+        "export": ("app.cli.export", "Write settings for llama-server and other programs."),
+        "import": ("app.cli.import_", "Make a preset from another program's settings."),
+    },
+    "Measure": {
+        "bench": ("app.cli.bench", "Measure the gain of speculation on prompt sets."),
+        "compare": ("app.cli.compare", "Answer one prompt with two settings and compare speed."),
+        "tune": ("app.cli.tune", "Find the fastest threads, flash attention and ubatch."),
+        "cache-quality": ("app.cli.cache_quality", "Measure the quality of K/V types on texts."),
+    },
+    "Models and data": {
+        "models": ("app.cli.models", "List, search, download and delete models."),
+        "pairs": ("app.cli.pairs", "List the models that can draft for a model."),
+        "chats": ("app.cli.chats", "List, search, export, import and delete chats."),
+        "cache": ("app.cli.cache", "List, verify and delete saved states."),
+        "settings": ("app.cli.settings", "List, explain and change settings."),
+    },
+    "Installation": {
+        "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
+        "where": ("app.cli.where", "Print the folders that kvchat uses."),
+        "completion": ("app.cli.completion", "Print the completion script of a shell."),
+    },
 }
-"""Module and one-line help of each subcommand; a module is imported when its command is used."""
+"""Subcommands by the heading of the help: module, imported when the command is used, and help."""
+COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()}
 
 HELP = {"-h", "--help"}
 WEB_DRIVER = "TEXTUAL_DRIVER"
@@ -78,7 +80,7 @@ class TerminalError(EngineError):
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is used, and takes anything else as a model."""
+    """Imports a subcommand when it is used; any other first word is a model."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         return list(COMMANDS)
@@ -135,28 +137,29 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002  click's signature
         formatter: click.HelpFormatter,
     ) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                rows = [(name, text) for name, (_, text) in commands.items()]
+                formatter.write_dl(rows, col_max=16)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": sorted(HELP)})
 @click.version_option(__version__, message="kvchat %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Chat with a local language model, and see speculation and the KV cache while it answers.
+    """Chat with a local language model and watch speculation and the KV cache.
 
-    MODEL is the path of a GGUF file, a name from `kvchat models` (a part of one is enough), or
-    `starter`. Without it kvchat opens that of the settings, else the one used last.
+    MODEL is a GGUF file, a name from `kvchat models` or a part of it, or `starter`. Default: the
+    model of the settings, then the last one used.
 
     \b
-    kvchat                                  open the chat
-    kvchat qwen2.5-7b --preset long-context open it on a model, with a preset
-    kvchat run "Name three colours."        one answer, no screen
-    kvchat --server http://cellar:8080      the chat, computed by another machine
-    kvchat plan qwen2.5-7b --vram 8GiB      will it fit, with which context?
-    kvchat fit qwen2.5-7b --goal context    the largest context that fits
-    kvchat export qwen2.5-7b                the arguments for llama-server
-    kvchat models catalogue                 models to plan with, without a file
+    kvchat                                   open the chat
+    kvchat qwen2.5-7b --preset long-context  open it with a model and a preset
+    kvchat --server http://cellar:8080       open it over another machine's server
+    kvchat run "Name three colours."         print one answer
+    kvchat plan qwen2.5-7b --vram 8GiB       does it fit, with how much context?
+    kvchat fit qwen2.5-7b --goal context     the largest context that fits
+    kvchat export qwen2.5-7b                 the arguments for llama-server
     """  # noqa: D301  click wants the backspace character itself
     shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor", "settings")
     if not shows_them_itself and not ctx.obj and paths.settings_path().exists():
@@ -170,7 +173,7 @@ def cli(ctx: click.Context) -> None:
 @click.option(
     "--theme",
     metavar="NAME",
-    help="Colours, for this time only.",
+    help="Theme of this session.",
     shell_complete=completion.themes,
 )
 @server_option
@@ -179,7 +182,7 @@ def cli(ctx: click.Context) -> None:
     "-m",
     "named",
     metavar="MODEL",
-    help="The same as MODEL.",
+    help="Same as MODEL.",
     shell_complete=completion.models,
 )
 @kv_options
@@ -202,11 +205,11 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
 
 def main() -> None:
     """Run the command line and end the process with its exit code; never with a traceback."""
-    # Output that goes nowhere is an error, as on a full disk: no stream to read takes any.
+    # Output to a closed stream is an error, as on a full disk: a read-only file raises it.
     if sys.stderr is None and sys.stdout is not None and sys.stdout.isatty():
-        sys.stderr = sys.stdout  # what went wrong is said where somebody sees it
+        sys.stderr = sys.stdout  # errors are printed where the user sees them
     for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started the command
+        if getattr(sys, name) is None:  # closed by the parent process
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  to the end
             setattr(sys, name, nowhere)
     close_terminal()

@@ -34,14 +34,14 @@ PART_HELP = "PART lists only those whose name, or an alias, contains it."
 @json_option
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """List the models on this machine, by the names that every command takes.
+    """List the models on this machine; every command accepts these names.
 
     \b
-    kvchat models get qwen3-8b      download one, after saying whether it fits
-    kvchat models rm NAME           delete one; so where, favourite
-    kvchat models catalogue qwen3   models that need no file to be planned with
-    kvchat models cards "RTX 40"    GPUs and machines that can be planned for
-    kvchat models install-starter   fetch a small model to begin with
+    kvchat models get qwen3-8b      download a model; prints first whether it fits
+    kvchat models rm NAME           delete a model
+    kvchat models catalogue qwen3   models that can be planned without a file
+    kvchat models cards "RTX 40"    GPUs and machines for plans
+    kvchat models install-starter   download the starter model
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_models, as_json=as_json)
@@ -90,11 +90,13 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
     return {entry.path: option for entry, option in zip(models, options, strict=True)}
 
 
-@command.command(name="catalogue", help=f"List models that need no file to be planned. {PART_HELP}")
+@command.command(
+    name="catalogue", help=f"List models that can be planned without a file. {PART_HELP}"
+)
 @click.argument("part", required=False, default="")
 @json_option
 def catalogue(part: str, *, as_json: bool) -> None:
-    """List the models that `kvchat plan`, `fit`, `pairs` and `export` know without a file."""
+    """List the models that `plan`, `fit`, `pairs` and `export` know without a file."""
     from engine.model.catalog import DEFAULT_QUANTIZATION, entries
     from engine.model.quantization import QUANTIZATIONS
 
@@ -115,7 +117,7 @@ def catalogue(part: str, *, as_json: bool) -> None:
         tell(f"The catalogue has no model whose name holds {part!r}.")
 
 
-@command.command(name="cards", help=f"List GPUs and machines that can be planned for. {PART_HELP}")
+@command.command(name="cards", help=f"List GPUs and machines for plans. {PART_HELP}")
 @click.argument("part", required=False, default="")
 @json_option
 def cards(part: str, *, as_json: bool) -> None:
@@ -136,7 +138,7 @@ def cards(part: str, *, as_json: bool) -> None:
 
 @command.command(name="install-starter")
 def install() -> None:
-    """Fetch the starter model, SmolLM2-135M-Instruct, 98 MB, and verify its checksum."""
+    """Download the starter model, SmolLM2-135M-Instruct (98 MB), and verify its checksum."""
     from engine.model.starter import install_starter
 
     is_terminal = sys.stderr.isatty()
@@ -150,16 +152,15 @@ def install() -> None:
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where it goes; without it kvchat's own folder of models.",
+    help="Target folder. [kvchat's folder of models]",
 )
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
-    """Download a model from the Hugging Face hub, after saying whether it fits.
+    """Download a model from the Hugging Face hub; prints first whether it fits.
 
-    NAME is a name of the catalogue, with a quantisation behind a colon or without;
-    hf:owner/repository, with :Q4_K_M or without; or hf:owner/repository/file.gguf.
-    Without a quantisation it is Q4_K_M, or the largest file that fits.
-    A download that was cut off goes on where it ended.
+    NAME is a catalogue name, hf:owner/repository (both optionally with a quantisation, as in
+    :Q4_K_M), or hf:owner/repository/file.gguf. Default quantisation: Q4_K_M, else the largest that
+    fits. An interrupted download resumes.
 
     \b
     kvchat models get qwen3-8b
@@ -191,7 +192,7 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
 @click.argument("name")
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 def remove(name: str, *, is_sure: bool) -> None:
-    """Delete the files of a model on this machine; it asks first."""
+    """Delete the files of a model, after a question."""
     from app.library import removal_of
 
     found = removal_of(_path(name))
@@ -204,15 +205,15 @@ def remove(name: str, *, is_sure: bool) -> None:
 @command.command(name="where")
 @click.argument("name")
 def where(name: str) -> None:
-    """Print the folder that a model lies in."""
+    """Print the folder of a model."""
     say(str(_path(name).parent))
 
 
 @command.command(name="favourite")
 @click.argument("name")
-@click.option("--off", is_flag=True, help="It is none any more.")
+@click.option("--off", is_flag=True, help="Remove the mark.")
 def favourite(name: str, *, off: bool) -> None:
-    """Mark a model, so that lists show it first."""
+    """Mark a model as a favourite: lists show it first."""
     from app.library import Favourites
     from engine.model.identity import model_identity
 

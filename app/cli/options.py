@@ -1,4 +1,4 @@
-"""What options take, such as `32k`, `8GiB` and `30d`, and the options that commands share."""
+"""Types of option values, such as `32k`, `8GiB` and `30d`, and options that commands share."""
 
 import math
 import re
@@ -43,9 +43,9 @@ Command = Callable[..., object]
 FILE = click.Path(dir_okay=False, path_type=Path)
 KV_TYPE = click.Choice(get_args(KVTypeName))
 OPEN_KV_TYPE = click.Choice((*get_args(KVTypeName), "auto"))
-"""A type, or whatever the measured figures allow."""
+"""A K/V type, or the choice by measured quality."""
 SEED = click.IntRange(0, 2**63 - 1)
-"""What the database of chats can keep."""
+"""Seeds that the database of chats can store."""
 
 
 class Parsed(click.ParamType[T]):
@@ -232,50 +232,52 @@ opens_model = gathered("asked", "app.opening:ModelRequest")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 draft_option = click.option(
-    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
+    "--draft", metavar="MODEL", help="Draft model: a small model with the same vocabulary."
 )
 preset_option = click.option(
     "--preset",
     metavar="NAME",
-    help="Name of a preset, or the path of its file.",
+    help="Preset: a name or a file.",
     shell_complete=completion.presets,
 )
-ctx_option = click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
+ctx_option = click.option(
+    "--ctx", "n_ctx", type=Count(), help="Context length in tokens, such as 32k."
+)
 system_option = click.option(
-    "--system", help="System prompt, instead of that of the preset or the settings."
+    "--system", help="System prompt; replaces the one of the preset or the settings."
 )
 kv_options = joined(
     click.option("--kv", type=Parsed("auto|TYPE|K/V", _kv_types),
-                 help="Types of the cache: auto is the quickest that keeps the gates as measured "
-                 "by `kvchat cache-quality`; or one, or two as in q8_0/q5_1."),
-    click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB."),
+                 help="K/V types: one, two as in q8_0/q5_1, or auto: the fastest that passed "
+                 "the limits of `kvchat cache-quality`."),
+    click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
 )  # fmt: skip
-"""What a command says of the cache's types."""
+"""K/V types and their budget."""
 
 mmproj_option = click.option(
     "--mmproj",
     type=Parsed("FILE|off", _projector),
-    help="A projector for images. [the one beside the model, where exactly one fits]",
+    help="Projector for images. [the file beside the model, if exactly one fits]",
 )
 threads_option = click.option(
     "--threads",
     "n_threads",
     type=Parsed("N|auto", parse_threads),
-    help="Threads while decoding; auto is as many as are quickest at the moment.",
+    help="Decode threads; auto follows the load of the machine.",
 )
 answer_options = joined(
     click.option("--json-schema", metavar="FILE",
-                 help="The reply is JSON that satisfies this schema, whoever drafts."),
+                 help="Reply with JSON that satisfies this schema."),
     click.option("--grammar", metavar="FILE",
-                 help="The reply satisfies this grammar, written in GBNF or Lark."),
+                 help="Reply with text that satisfies this GBNF or Lark grammar."),
     click.option("--stop-token", "stop_tokens", type=Count(0), multiple=True,
-                 help="End the reply at this token; may be repeated."),
+                 help="End the reply at this token id; repeatable."),
     click.option("--thinking", type=click.Choice(get_args(Thinking)),
-                 help="Whether a reasoning model thinks: as its template has it, or off."),
+                 help="Thinking of a reasoning model: as its template says, or off."),
     click.option("--thinking-budget", type=Count(0), metavar="TOKENS",
-                 help="Close the thinking after so many tokens; 0 does not."),
+                 help="Maximum thinking tokens; 0: no limit."),
 )  # fmt: skip
-"""What a reply may be and where it ends."""
+"""Format and end of a reply."""
 
 
 def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> SamplingSettings:
@@ -352,38 +354,35 @@ def token_ids(spelled: str) -> tuple[int, ...]:
 backend_choice = click.option(
     "--backend",
     type=click.Choice(get_args(BackendName)),
-    help="The engine that computes: llama.cpp, or torch, whose keys and values can be looked at.",
+    help="Engine: llama.cpp, or torch to inspect keys and values.",
 )
 
 kind_option = click.option(
     "--kv-cache",
     metavar="KIND",
-    help="Kind of the torch backend's cache: q4_0, nf4, kivi4, paged and so on, K/V apart as in "
-    "kivi4/f16; an unknown one lists them.",
+    help="Cache type of the torch engine, such as nf4, paged or kivi4/f16.",
 )
 
 backend_options = joined(
     backend_choice,
     kind_option,
     click.option("--kv-trace", type=FILE, metavar="FILE",
-                 help="Append each operation of the torch backend's caches to this file, a line of "
-                 "JSON each: layer, shape, bytes, time."),
+                 help="Append the torch engine's cache operations to this file, as JSON lines."),
     click.option("--compile", type=click.Choice(get_args(CompileMode)),
-                 help="Compile the torch backend's decode step, which takes a minute the first "
-                 "time: auto does on CUDA, where a step then takes less time. [off]"),
+                 help="Compile the torch engine's decode step (takes a minute once); auto: on "
+                 "CUDA. [off]"),
     click.option("--decode-plan", type=Parsed("PLAN", _decode_plan),
-                 help="Changes what the torch backend says: as 128/512, attention takes 128 "
-                 "queries at once, and each sees the last 512 tokens only; auto goes by the length "
-                 "of the text."),
+                 help="Attention of the torch engine: 128/512 takes 128 queries at once, each "
+                 "over the last 512 tokens; auto goes by length. Changes the text."),
 )  # fmt: skip
-"""Who computes, and how torch keeps keys and values."""
+"""Engine, and the settings of the torch engine."""
 
 ADDRESS = Parsed("URL", _server)
 server_option = click.option(
     "--server",
     type=ADDRESS,
-    help="A server that makes the replies (llama-server, vLLM, SGLang, Ollama, OpenAI's protocol); "
-    "its key is in KVCHAT_SERVER_KEY.",
+    help="Server to use: llama-server, vLLM, SGLang, Ollama, OpenAI's protocol; key in "
+    "KVCHAT_SERVER_KEY.",
 )
 
 opening_options = joined(
@@ -396,4 +395,4 @@ opening_options = joined(
     threads_option,
     opens_model,
 )
-"""How a model is opened, where its path or name is an argument or option of its own."""
+"""How a model is opened; its path or name is a separate argument or option."""

@@ -54,67 +54,66 @@ machine_options = joined(
         "vram",
         type=GPUS,
         multiple=True,
-        help="GPUs of these sizes instead of those found: 8GiB, 2x24GiB. HOST:2x24GiB are those "
-        "of another machine, which computes layers for llama-server.",
+        help="Plan for GPUs of this size: 8GiB, 2x24GiB; HOST:2x24GiB: another machine's GPUs "
+             "over RPC.",
     ),
     click.option("--net", type=Number(0.001, 10_000), metavar="GBIT", default=1.0,
-                 show_default=True, help="What the net to other machines carries, in Gbit/s."),
+                 show_default=True, help="Bandwidth of the network to other machines, in Gbit/s."),
     click.option("--card", "cards", multiple=True, metavar="NAME",
-                 help='A GPU by name, as "RTX 3060"; `kvchat models cards` lists them.'),
-    click.option("--ram", type=Size(), help="Main memory instead of what is free."),
+                 help='GPU by name, such as "RTX 3060"; `kvchat models cards` lists them.'),
+    click.option("--ram", type=Size(), help="Plan with this much RAM. [the free RAM]"),
     click.option("--cpu", type=click.Choice(CPUS),
-                 help="What the processor can instead of this one's: llama.cpp repacks weights "
-                 "by it, and holds tied embeddings twice."),
+                 help="CPU features, which decide how llama.cpp repacks weights. [this machine's]"),
     click.option("--margin", type=Size(can_be_zero=True),
-                 help="Memory to keep free on every device; without it 512MiB."),
+                 help="Memory to leave free on every device. [512MiB]"),
 )  # fmt: skip
 
 slots_option = click.option(
     "--slots",
     "n_slots",
     type=Count(1, 256),
-    help="Chats that kvchat holds, or requests that llama-server answers, side by side.",
+    help="Slots: parallel chats of kvchat or parallel requests of llama-server.",
 )
 
 knob_options = joined(
     preset_option,
     click.option("--ctx", "n_ctx", type=Count(),
-                 help="Tokens of context, such as 32k; without it the preset's, at most 8192."),
+                 help="Context length in tokens, such as 32k. [the preset's, at most 8192]"),
     kv_options,
     backend_choice,
     kind_option,
-    click.option("--type-k", type=OPEN_KV_TYPE, help="Type of the cached keys."),
-    click.option("--type-v", type=OPEN_KV_TYPE, help="Type of the cached values."),
+    click.option("--type-k", type=OPEN_KV_TYPE, help="K type."),
+    click.option("--type-v", type=OPEN_KV_TYPE, help="V type."),
     click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
                  help="Flash attention."),
-    click.option("--batch", "n_batch", type=Count(1, 65536), help="Tokens of a batch."),
+    click.option("--batch", "n_batch", type=Count(1, 65536), help="Tokens per batch."),
     click.option("--ubatch", "n_ubatch", type=Count(1, 65536),
-                 help="Tokens that are computed at once."),
+                 help="Tokens per ubatch."),
     slots_option,
     click.option("--unified", "kv_unified", is_flag=True, default=None,
-                 help="The slots share their cells."),
+                 help="Slots share one KV cache."),
     click.option("--swa-full", is_flag=True, default=None,
-                 help="Sliding-window layers keep every token."),
+                 help="Full-size cache for sliding-window layers."),
     click.option("--gpu-layers", "n_gpu_layers", type=Layers(has_auto=True),
-                 help="Layers on the GPU, the output counting as one; without it, all that fit."),
+                 help="Layers on the GPU, the output layer included. [as many as fit]"),
     click.option("--cpu-moe", "n_cpu_moe", flag_value="all", type=Layers(),
-                 help="Experts of all layers stay in main memory."),
+                 help="Keep the experts of all layers in RAM."),
     click.option("--n-cpu-moe", "n_cpu_moe", type=Layers(),
-                 help="Experts of the first N layers stay in main memory."),
+                 help="Keep the experts of the first N layers in RAM."),
     click.option("--no-kv-offload", "offload_kqv", flag_value=False, default=None, type=bool,
-                 help="The cache stays in main memory."),
+                 help="Keep the KV cache in RAM."),
     click.option("--split-mode", type=click.Choice(["layer", "none"]),
-                 help="Share the layers among the GPUs, or give all to the main one."),
-    click.option("--main-gpu", type=Count(0, 15), help="The GPU that takes all, from 0 on."),
-    click.option("--tensor-split", type=SHARES, help="Share of each GPU in the layers, as 3:1."),
+                 help="Split the layers over the GPUs, or use the main GPU only."),
+    click.option("--main-gpu", type=Count(0, 15), help="Index of the main GPU."),
+    click.option("--tensor-split", type=SHARES, help="Share of the layers per GPU, such as 3:1."),
     draft_option,
     click.option("--mtp", "n_mtp_draft", type=Count(0, 16),
-                 help="Tokens that its own head drafts, in llama-server."),
+                 help="Draft length of the model's MTP head, in llama-server."),
     mmproj_option,
     click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
-                 type=bool, help="The projector stays in main memory."),
+                 type=bool, help="Keep the projector in RAM."),
     click.option("--lora", type=ADAPTER, multiple=True,
-                 help="An adapter beside it, and how strongly it works; may be repeated."),
+                 help="LoRA adapter and its scale; repeatable."),
     threads_option,
 )  # fmt: skip
 """Every knob of the planner, by the preset's own keys."""
@@ -230,9 +229,9 @@ plan_options = joined(
     machine_options,
     knob_options,
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="kvchat",
-                 show_default=True, help="The program that is to run it."),
+                 show_default=True, help="Program that runs the model."),
     click.option("--dry-run", is_flag=True,
-                 help="Ask llama.cpp what it would allocate; loads no weights."),
+                 help="Use the sizes of llama.cpp's dry run; loads no weights."),
     json_option,
 )  # fmt: skip
 
@@ -248,13 +247,12 @@ def command(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Plan what MODEL costs in memory, device by device, and the largest context that fits.
+    """Compute the memory of MODEL on each device and the largest context that fits.
 
-    MODEL is a path, a name from `kvchat models`, a name of the catalogue with a quantisation behind
-    a colon, a URL, or hf:owner/repository/file.gguf; hf:owner/repository lists its files with a
-    verdict each. Nothing is loaded, and of a remote file only the header is read. Exact numbers are
-    marked `=`, llama.cpp's dry run `*`, estimates `~`. The exit code is 0 also where it does not
-    fit.
+    MODEL is a path, a name from `kvchat models`, a catalogue name such as qwen3-8b:Q4_K_M, a URL,
+    or hf:owner/repository/file.gguf; hf:owner/repository lists its files with a verdict each.
+    Nothing is loaded; only the header of a remote file is read. `=` marks exact numbers, `*`
+    llama.cpp's dry run, `~` estimates. The exit code is 0 even if the model does not fit.
 
     \b
     kvchat plan qwen2.5-7b --vram 8GiB --ctx 32k

@@ -167,68 +167,66 @@ class Batch:
 
 run_options = joined(
     click.option("--model", "-m", metavar="MODEL",
-                 help="Path or name of the model. [the settings' model, else the one used last]",
+                 help="Model: a path or a name. [from the settings, else the last one used]",
                  shell_complete=completion.models),
     server_option,
     opening_options,
-    click.option("--type-k", type=KV_TYPE, help="Type of the cached keys."),
-    click.option("--type-v", type=KV_TYPE, help="Type of the cached values."),
+    click.option("--type-k", type=KV_TYPE, help="K type."),
+    click.option("--type-v", type=KV_TYPE, help="V type."),
     click.option("--dtype", type=click.Choice(get_args(ComputeType)),
-                 help="What the torch backend computes in. [auto: the shortest that the device "
-                 "multiplies]"),
+                 help="Data type of the torch engine. [auto: the smallest that the device "
+                      "supports]"),
     click.option("--lora", type=ADAPTER, multiple=True,
-                 help="An adapter beside the model, and how strongly it works; may be repeated."),
+                 help="LoRA adapter and its scale; repeatable."),
     click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU."),
     click.option("--predictor", type=PREDICTOR,
                  metavar="[off|lookup|suffix|combined|draft]",
-                 help="What guesses the next tokens."),
+                 help="Source of drafts."),
     click.option("--controller", type=click.Choice(["fixed", "auto"]),
-                 help="What decides how many tokens are drafted."),
-    click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted in a round."),
-    click.option("--verification", type=VERIFICATIONS, help="How drafted tokens are accepted."),
+                 help="Rule for the draft length."),
+    click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Draft length."),
+    click.option("--verification", type=VERIFICATIONS, help="Acceptance rule of drafted tokens."),
     click.option("--bonus-token/--no-bonus-token", default=None,
-                 help="One more token after a draft that was accepted whole."),
+                 help="Emit one more token after a fully accepted draft."),
     click.option("--temperature", type=sampling("temperature"),
-                 help="Randomness of the choice; 0 always takes the likeliest token."),
-    click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all."),
+                 help="Sampling temperature; 0: greedy."),
+    click.option("--top-k", type=Count(0), help="Top-k: sample from the k most likely tokens; 0: "
+                                                "off."),
     click.option("--top-p", type=sampling("top_p"),
-                 help="Keep the fewest tokens that reach this probability."),
+                 help="Top-p: smallest set of tokens with this total probability."),
     click.option("--min-p", type=sampling("min_p"),
-                 help="Drop tokens below this share of the likeliest one's probability."),
+                 help="Min-p: minimum probability relative to the most likely token."),
     click.option("--repetition-penalty", type=sampling("repetition_penalty"),
-                 help="Above 1, makes recent tokens less likely; 1 is off."),
+                 help="Repetition penalty; 1: off."),
     system_option,
     click.option("--image", "images", type=click.Path(path_type=Path), multiple=True,
-                 help="An image that goes before the prompt; may be repeated."),
-    click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template."),
+                 help="Image to put before the prompt; repeatable."),
+    click.option("--raw", is_flag=True, help="Send the prompt without a chat template."),
     click.option("--tokens", metavar="IDS|FILE",
-                 help="The prompt as token ids of the model: 1,2,3 or a file of them; - is the "
-                 "input."),
+                 help="Prompt as token ids: 1,2,3, a file, or - for standard input."),
     answer_options,
     click.option("--preload", is_flag=True,
-                 help="Load the model and read the system prompt while the input is typed."),
-    click.option("--stop", multiple=True, help="End the reply at this text; may be repeated."),
-    click.option("--max-tokens", type=Count(), help="Most tokens of the reply, such as 2k."),
-    click.option("--seed", type=SEED, help="Seed of the sampling. [a new one each time]"),
+                 help="Load the model and compute the system prompt while you type."),
+    click.option("--stop", multiple=True, help="End the reply at this text; repeatable."),
+    click.option("--max-tokens", type=Count(), help="Maximum tokens of the reply, such as 2k."),
+    click.option("--seed", type=SEED, help="Seed of the sampling. [random]"),
     click.option("--manifest", "manifest_path", type=FILE,
-                 help="Make a written run again, token for token; its model is checked by its "
-                 "hash."),
+                 help="Reproduce a run token for token; the model is checked by its hash."),
     click.option("--write-manifest", "written_path", type=FILE,
-                 help="Write all that this run is made of, and its tokens; it goes "
-                 "without drafts."),
+                 help="Record this run, without drafts, so that --manifest reproduces it."),
     click.option("--batch", "batch_path", type=FILE,
-                 help="Answer the prompts of this file, a JSON line each."),
-    click.option("--out", "out_path", type=FILE, help="Where a batch's results are appended."),
+                 help="Answer the prompts of this JSONL file."),
+    click.option("--out", "out_path", type=FILE, help="File to which the results of a batch are "
+                                                      "appended."),
     click.option("--parallel", type=Count(1, MAX_SLOTS),
                  help=f"Replies of a batch that are made at once. [{PARALLEL}]"),
     click.option("--metrics", "metrics_path", type=FILE,
-                 help="Write counts and times for Prometheus."),
+                 help="Write metrics for Prometheus to this file."),
     click.option("--plain", "is_plain", is_flag=True,
-                 help="Chat line by line, for screen readers: nothing is drawn, numbers are "
-                 "words."),
+                 help="Chat line by line, for screen readers."),
     click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON."),
     click.option("--verbose", "is_verbose", is_flag=True,
-                 help="Say what of the prompt was reused, what was read again, and why."),
+                 help="Report which part of the prompt was reused or recomputed, and why."),
     gathered("question", "app.cli.run:Question"),
     gathered("batch", "app.cli.run:Batch"),
     gathered("outputs", "app.cli.run_reply:Outputs"),
@@ -248,10 +246,10 @@ def command(
     is_plain: bool,
     **typed: object,
 ) -> int:
-    """Answer PROMPT once, without a screen; without PROMPT, or with -, it is read from the input.
+    """Answer PROMPT once and exit. PROMPT defaults to standard input.
 
-    On a terminal, control characters in the reply are shown as symbols; a pipe or a file gets the
-    text as it is.
+    On a terminal, control characters in the reply are shown as symbols; pipes and files get the
+    text unchanged.
 
     \b
     kvchat run "Name three colours."

@@ -25,12 +25,19 @@ WATCHED = ("--log-verbosity", "4", "--metrics")
 @click.argument("name", metavar="PRESET", required=False)
 @machine_options
 @knob_options
-@click.option("--model", "-m", metavar="MODEL", help="The model, where the preset names none.")
+@click.option("--model", "-m", metavar="MODEL", help="Model, if the preset names none.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [any free one]")
-@click.option("--llama-server", metavar="FILE", help="The program. [LLAMA_SERVER, else the path]")
-@click.option("--chat/--no-chat", "chats", default=None, help="Open the chat on it. [on terminals]")
-@click.option("--keep", is_flag=True, help="Let the server run on when kvchat ends.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [any free port]")
+@click.option(
+    "--llama-server", metavar="FILE", help="Path of llama-server. [$LLAMA_SERVER, else from PATH]"
+)
+@click.option(
+    "--chat/--no-chat",
+    "chats",
+    default=None,
+    help="Open the chat on the server. [yes, on a terminal]",
+)
+@click.option("--keep", is_flag=True, help="Leave the server running when kvchat ends.")
 def command(
     name: str | None,
     model: str | None,
@@ -41,10 +48,10 @@ def command(
     keep: bool,
     **options: object,
 ) -> None:
-    """Start a llama-server with the settings of PRESET, watch it, and open the chat on it.
+    """Start llama-server with the settings of PRESET and open the chat on it.
 
-    It is started again where it ends by itself, ever later, and ends with kvchat unless --keep.
-    Beside the plan stands what it allocated by its own log.
+    A server that crashes is restarted, with growing delays. It ends with kvchat unless --keep is
+    given. The memory in its log is printed beside the plan.
 
     \b
     kvchat serve balanced --model qwen2.5-7b

@@ -25,16 +25,16 @@ OPEN_TABLES = ("prompts", "keys")
     "--default",
     "takes_default",
     is_flag=True,
-    help="Take the setting out of the file, so that its default counts.",
+    help="Remove the setting from the file; the default applies.",
 )
 @json_option
 def command(name: str | None, value: str | None, *, takes_default: bool, as_json: bool) -> None:
-    """List the settings, say all of one, or change it.
+    """List the settings, explain one, or change it.
 
     \b
-    kvchat settings                         every value, and where it comes from
-    kvchat settings chat.temperature        its meaning, range, and when it counts
-    kvchat settings chat.temperature 0.3    comments of the file stay
+    kvchat settings                         every value and its source
+    kvchat settings chat.temperature        meaning, range, when it takes effect
+    kvchat settings chat.temperature 0.3    change it; comments in the file stay
     kvchat settings chat.temperature --default
     """  # noqa: D301  click wants the backspace character itself
     from app.config import UserSettings

@@ -34,7 +34,7 @@ LINE_EVERY_S = 5.0
     default=MINUTES,
     show_default=True,
     type=Number(0.5, 600.0),
-    help="Time for everything, loading included.",
+    help="Total time, loading included.",
 )
 @click.option("--write", "name", metavar="PRESET", help="Name of the preset. [tuned MODEL]")
 @json_option
@@ -48,16 +48,16 @@ def command(
     name: str | None,
     as_json: bool,
 ) -> int:
-    """Measure which settings run MODEL fastest on this machine, and write them as a preset.
+    """Find the fastest settings of MODEL on this machine and save them as a preset.
 
     \b
     kvchat tune qwen2.5-1.5b               three minutes
-    kvchat tune qwen2.5-1.5b --minutes 10  more settings, slower models
+    kvchat tune qwen2.5-1.5b --minutes 10  for slow models
     kvchat tune --preset long-context      the model and settings of a preset
 
-    Threads, flash attention and ubatch are compared with the present settings in short runs side
-    by side; a setting is taken where it is faster beyond the noise. The model is loaded once. Close
-    what else uses the machine. Ctrl+C ends it with what was found.
+    Threads, flash attention and ubatch are compared with the current settings in short alternating
+    runs. A setting is chosen if it is faster beyond the noise. Close other programs first. Ctrl+C
+    stops and saves the results so far.
     """  # noqa: D301  click wants the backspace character itself
     began_s = time.monotonic()
     import app.console  # noqa: F401  what prints in the end is read before the time is over

@@ -39,14 +39,14 @@ class WebError(EngineError):
     type=Count(0, MOST_PORT),
     default=PORT,
     show_default=True,
-    help="Port on the loopback; 0 takes any that is free.",
+    help="Port on the loopback interface; 0: any free port.",
 )
-@click.option("--open", "opens", is_flag=True, help="Open the address in the usual browser.")
+@click.option("--open", "opens", is_flag=True, help="Open the address in the default browser.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[MODEL] [OPTIONS OF CHAT]")
 def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
-    """Serve the chat to a browser on this machine until Ctrl+C; nobody else can reach it.
+    """Serve the chat to a browser on this machine until Ctrl+C.
 
-    Each tab is a kvchat of its own. What is behind `web` is what `kvchat` itself takes.
+    Only this user can open it. Each tab is a separate kvchat. Arguments are those of `kvchat`.
 
     \b
     kvchat web

@@ -13,7 +13,7 @@ from app.sanitize import one_line
 @click.command(name="where")
 @json_option
 def command(*, as_json: bool) -> None:
-    """Show where kvchat keeps its files, and the folders that it scans for models."""
+    """Print the folders of kvchat and the folders searched for models."""
     if as_json:
         print_json(_as_json())
         return
