@@ -101,8 +101,9 @@ def wrong_stats(stats: Mapping[str, object], n_tokens: int) -> Iterator[str]:
         yield f"counts are out of order: {counts}"
     if thinking > max(emitted, n_tokens):  # the engine may have written its end
         yield f"{thinking} of thinking, {emitted} emitted, {n_tokens} kept"
-    if _count(stats, "n_reused") > _count(stats, "n_prompt"):
-        yield f"{stats['n_reused']} reused of {stats['n_prompt']}"
+    reused = stats.get("n_reused")  # None: the server does not report it
+    if reused is not None and _count(stats, "n_reused") > _count(stats, "n_prompt"):
+        yield f"{reused} reused of {stats['n_prompt']}"
     sources, positions = stats.get("by_source"), stats.get("by_position")
     if isinstance(sources, dict) and sources:
         yield from _wrong_sums(counts, list(sources.values()), COUNTED)

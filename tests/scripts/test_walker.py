@@ -178,6 +178,7 @@ def test_figures_that_contradict_each_other_are_named(lines: list[str], is_wrong
         ('{"n_drafted": 3, "n_verified": 4, "n_examined": 2, "n_accepted": 1, "n_emitted": 4}',
          4, 1),
         ('{"n_emitted": 4, "n_thinking": 5, "n_prompt": 2, "n_reused": 3}', 4, 2),
+        ('{"n_emitted": 4, "n_prompt": 2, "n_reused": null}', 4, 0),
         ('{"n_drafted": 2, "n_verified": 2, "n_examined": 2, "n_accepted": 2, "n_emitted": 3,'
          ' "by_source": {"suffix": {"n_drafted": 2, "n_verified": 1, "n_examined": 2,'
          ' "n_accepted": 2}}, "by_position": [{"n_examined": 1, "n_accepted": 1}]}', 3, 3),
