@@ -3,7 +3,7 @@
 The formulas are computed in this process, which never imports llama_cpp; llama.cpp's figures come
 from processes of their own. Models are GGUF headers without data (`accuracy_models.py`).
 
-    ../.venv/bin/python accuracy.py --docs ../docs/accuracy.md
+    ../.venv/bin/python accuracy.py --docs results/accuracy.md
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """How far the formulas are from llama.cpp's dry run on models that nobody wrote layouts for.
 
-    ../.venv/bin/python accuracy_shapes.py --llama-cpp SOURCE --docs ../docs/accuracy_shapes.md
+    ../.venv/bin/python accuracy_shapes.py --llama-cpp SOURCE --docs results/accuracy_shapes.md
 
 `shapes.py` writes the headers from what llama.cpp's own loader asks for. Each model is compared in
 drawn configurations, on the CPU and on stand-in GPUs. Named files alone are compared where some are

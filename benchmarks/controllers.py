@@ -1,6 +1,6 @@
 """What each part of `auto` brings: simulated with all of it, and with each part switched off.
 
-    ../.venv/bin/python controllers.py [--seeds 4] [--workers 2] [--page ../docs/controllers.md]
+    ../.venv/bin/python controllers.py [--seeds 4] [--workers 2] [--page results/controllers.md]
 
 The worlds are those of `tests/support/speculation_simulator.py`; the controller is told neither
 machine nor text nor source. No clock is read, so the table is the same on every machine.

@@ -2,7 +2,7 @@
 
     ../.venv/bin/python draft_replay.py MODEL LINES [--curve two_cores|q4_k|gpu|kink]
         [--predictors suffix,lookup] [--sets grounded,chat] [--prompts 12] [--seeds 3] [--busy]
-        [--page ../docs/draft_lengths.md]
+        [--page results/draft_lengths.md]
 
 Greedy text does not depend on who drafts, so one plain reply to each prompt is enough to know what
 any rule would have drafted, and how much of it was right. LINES keeps these replies; what is

@@ -1,6 +1,6 @@
 """Gives hostile inputs to every reader, and writes what they did as a table.
 
-    ../.venv/bin/python hostile_inputs.py [--inputs 210000] [--seed 1] [--page ../docs/readers.md]
+    ../.venv/bin/python hostile_inputs.py [--inputs 210000] [--seed 1] [--page results/readers.md]
 
 It fails if anything but an error for a person is raised, if one input takes more than 2 s of the
 processor or 200 MiB of memory, or if a control character passes the door to the terminal. Inputs

@@ -1,6 +1,6 @@
-"""Writes docs/speed.md from what `peers.py` measured; the page is never edited by hand.
+"""Writes results/speed.md from what `peers.py` measured; the page is never edited by hand.
 
-    ../.venv/bin/python speed_page.py peers.jsonl [more.jsonl] [--page ../docs/speed.md]
+    ../.venv/bin/python speed_page.py peers.jsonl [more.jsonl] [--page results/speed.md]
 
 Several files are several measurements, each with a section of its own: other models, a temperature.
 """

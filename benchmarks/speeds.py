@@ -1,6 +1,6 @@
 """Tokens per second foretold before loading, and as measured: for each model and setting.
 
-    ../.venv/bin/python speeds.py MODEL [MODEL ...] [--tokens 64] [--page ../docs/models.md]
+    ../.venv/bin/python speeds.py MODEL [MODEL ...] [--tokens 64] [--page results/speeds.md]
 
 Two figures are foretold: the bound (bytes that a token reads over the bandwidth of memory, measured
 at the start), and what an earlier load of the same model and setting did, as `kvchat tune`, `bench`

@@ -1,6 +1,6 @@
 """How long `kvchat tune` takes, what it decides, and whether a second run decides the same.
 
-    ../.venv/bin/python tuning.py MODEL [MODEL ...] [--minutes 1 3] [--page ../docs/tune.md]
+    ../.venv/bin/python tuning.py MODEL [MODEL ...] [--minutes 1 3] [--page results/tune.md]
 
 Each model is tuned for each time, idle and beside one busy process, twice each, every time as if
 kvchat had never met it. With `--page` the table is written between the marks of that page.

@@ -1,4 +1,4 @@
-"""docs/seeds.md names nothing that is not there, and its commands run."""
+"""tests/contracts/seeds.md names nothing that is not there, and its commands run."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ import pytest
 from app.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "seeds.md"
+PAGE = ROOT / "tests/contracts/seeds.md"
 ROW = re.compile(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|$")
 CODE = re.compile(r"`([^`]+)`")
 A_FILE = re.compile(r"^[\w./-]+\.(py|md|toml)(::?[\w:.]+)?$")

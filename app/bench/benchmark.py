@@ -53,7 +53,7 @@ class BenchOptions:
     policies: PolicyChoice = field(default_factory=PolicyChoice)
     n_pairs: int = 2
     n_tokens: int = 128
-    """Most tokens of a reply."""
+    """Maximum tokens of a reply."""
     temperatures: tuple[float, ...] = (0.0,)
 
 

@@ -130,7 +130,7 @@ class BenchSubject:
     policies: tuple[str, ...]
     n_pairs: int
     n_tokens: int
-    """Most tokens of a reply."""
+    """Maximum tokens of a reply."""
     seed: int
     verification: str
 

@@ -2,7 +2,7 @@
 
 The threads of a step wait for one another at every operation, so one core that is shared with
 another program stops all of them: on two cores beside one busy process two threads decode at a
-fiftieth of the speed of one thread (docs/threads.md).
+fiftieth of the speed of one thread (benchmarks/results/threads.md).
 """
 
 import time

@@ -5,7 +5,8 @@ make room for others. Models whose graph is known are laid out tensor by tensor 
 the others the formulas here count what is alive at the widest place of the graph (attention, a
 feed-forward block, the experts, a recurrent block, or the logits), in tensors of one micro-batch,
 as the graphs (`src/models/*.cpp`) and the allocator (`ggml/src/ggml-alloc.c`) of llama.cpp
-0c1e57098 leave it; holes between tensors are in the ranges (`docs/accuracy.md` has the errors).
+0c1e57098 leave it. Holes between tensors are in the ranges; errors:
+`benchmarks/results/accuracy.md`.
 """
 
 from typing import Literal
@@ -59,7 +60,7 @@ SPREADS: dict[Place, dict[Kind, tuple[float, float]]] = {
     },
 }
 """How far a buffer was below and above its formula on 1,100 shapes of 135 architectures, as a part
-of it, beside what holes hold (`docs/accuracy_shapes.md`)."""
+of it, beside what holes hold (`benchmarks/results/accuracy_shapes.md`)."""
 HIDDEN_STATES = 3
 CELL_BYTES = 8
 """The number of a cell, as an input of the graph."""

@@ -1,7 +1,7 @@
 """One model, one machine, one configuration to change and to ask: the planner of scripts.
 
 It says what a configuration costs, finds a better one, tells subscribers what changed, and gives
-the arguments of llama.cpp and the settings of LM Studio. Nothing is loaded. See `docs/manager.md`.
+the arguments of llama.cpp and the settings of LM Studio. Nothing is loaded. See `docs/planner.md`.
 """
 
 from collections.abc import Callable, Mapping

@@ -4,8 +4,8 @@
 (0c1e57098, `ggml-cpu/ops.cpp`) reads all keys and values again for each token of a batch of up to
 63; attention with a table of scores reads them once. Behind 2,000 tokens the latter took 0.68 to
 0.92 of the time for one token, 0.49 to 0.78 for sixteen and 0.99 to 1.17 for a prompt, with heads
-of 64 and 128 elements on x86-64 (`docs/attention.md`). Where most layers slide a window it brought
-nothing.
+of 64 and 128 elements on x86-64 (`benchmarks/results/attention.md`). Where most layers slide a
+window it brought nothing.
 
 It is not the usual choice because its rows round otherwise in a batch than alone: with flash
 attention and weights that llama.cpp does not repack, drafts leave the text of a short chat as it is

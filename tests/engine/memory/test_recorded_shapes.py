@@ -1,6 +1,6 @@
 """Printed ranges against what llama.cpp's dry run said about shapes that no model has.
 
-What lay in its range when it was recorded stays there; `docs/accuracy.md` has the share.
+Terms that were in their range when recorded stay in it; shares: `benchmarks/results/accuracy.md`.
 
 Each is a model of the catalogue with other keys, written by `benchmarks/accuracy_models.py` and
 asked through `tests/support/dry_run_process.py`; GPUs are `benchmarks/stand_in_gpu.cpp`.

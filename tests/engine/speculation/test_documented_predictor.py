@@ -1,4 +1,4 @@
-"""The predictor in docs/predictors.md works as it stands there."""
+"""The predictor in docs/speculation.md works as it stands there."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from engine.testing import FakeBackend, FakeVocabulary
 from tests.contracts.predictor import PredictorContract
 from tests.support.sessions import OFF, finished, make_session, request, rounds, run
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "predictors.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "speculation.md"
 TEXT = DOCUMENT.read_text()
 SOURCE = re.search(r"```python\n# successor.py\n(.*?)```", TEXT, re.DOTALL)
 SETTINGS = SpeculationSettings(PredictorName.CUSTOM, controller=ControllerName.FIXED)
@@ -47,20 +47,3 @@ def test_its_drafts_are_accepted_and_the_text_is_the_plain_one() -> None:
     assert sum(each.n_accepted for each in rounds(events)) > 0
     assert {each.source for each in rounds(events)} - {None} == {"successor"}
     assert finished(events).stats.predictor == "custom"
-
-
-def test_the_two_functions_run_and_draft(capsys: pytest.CaptureFixture[str]) -> None:
-    source = re.search(r"```python\n# two_functions.py\n(.*?)```", TEXT, re.DOTALL)
-    assert source is not None
-    names: dict[str, object] = {}
-    exec(compile(source[1], "two_functions.py", "exec"), names)
-    assert names["tokens"] == tuple(range(8, 58))
-    shown = capsys.readouterr().out
-    assert " 0 refuted" in shown
-
-
-def test_the_asynchronous_functions_run_and_tell(capsys: pytest.CaptureFixture[str]) -> None:
-    source = re.search(r"```python\n# asynchronous.py\n(.*?)```", TEXT, re.DOTALL)
-    assert source is not None
-    exec(compile(source[1], "asynchronous.py", "exec"), {})
-    assert capsys.readouterr().out.split() == ["changed:", "n_draft", "8", "9", "10", "11", "12"]

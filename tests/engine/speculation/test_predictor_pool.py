@@ -27,7 +27,7 @@ from tests.support.sessions import request
 
 BASE = SpeculationSettings(n_draft=5)
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP, lookup_pattern_min=2)
-PAGE = Path(__file__).parents[3] / "docs" / "predictors.md"
+PAGE = Path(__file__).parents[3] / "docs" / "speculation.md"
 MINE = InputLookupPredictor(pattern_min=1, pattern_max=2)
 
 
@@ -49,7 +49,7 @@ def test_a_predictor_is_in_the_table_on_the_page_and_can_be_made(name: Predictor
     assert name in PREDICTORS, "a row in PREDICTORS says what it guesses and how it is made"
     assert PREDICTORS[name].meaning
     if name is not PredictorName.OFF:
-        assert f"| `{name}` |" in PAGE.read_text(), "docs/predictors.md has a row for it"
+        assert f"| `{name}` |" in PAGE.read_text(), "docs/speculation.md has a row for it"
     everything = made(draft=FakeBackend(), custom=MINE)
     assert name in everything.names
     drafter = engaged(everything, replace(LOOKUP, predictor=name))
