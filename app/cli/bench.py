@@ -60,11 +60,11 @@ bench_options = joined(
     click.option("--policy", "policies", multiple=True, metavar="NAME",
                  help="Policy to measure, such as lookup:fixed:3, instead of the three lists; "
                       "repeatable."),
-    click.option("--json", "json_path", type=FILE, help="Write the runs to this file after each "
-                                                        "prompt."),
+    click.option("--json", "json_path", type=FILE,
+                 help="Write the runs to this file after each prompt."),
     click.option("--html", "html_path", type=FILE, help="Write the report to this file, as HTML."),
-    click.option("--resume", "resume_path", type=FILE, help="Resume an earlier run from its JSON "
-                                                            "file."),
+    click.option("--resume", "resume_path", type=FILE,
+                 help="Resume an earlier run from its JSON file."),
     click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     click.option("--write", "preset_name", metavar="PRESET",
                  help="Save the recommended settings in this preset."),

@@ -32,12 +32,12 @@ fit_options = joined(
                       "cache-quality, else f16,q8_0,q4_0]"),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
-                 help="Weights in RAM: none, as few as fit requires, as many as help the goal, or"
-                      " all."),
+                 help="Weights in RAM: none, as few as fit requires, as many as help the goal, "
+                      "or all."),
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
                  show_default=True, help="Program that runs the model."),
-    click.option("--format", "format_name", metavar="NAME", help="Print the result in this export"
-                                                                 " format."),
+    click.option("--format", "format_name", metavar="NAME",
+                 help="Print the result in this export format."),
     json_option,
 )  # fmt: skip
 

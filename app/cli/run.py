@@ -190,8 +190,8 @@ run_options = joined(
                  help="Emit one more token after a fully accepted draft."),
     click.option("--temperature", type=sampling("temperature"),
                  help="Sampling temperature; 0: greedy."),
-    click.option("--top-k", type=Count(0), help="Top-k: sample from the k most likely tokens; 0: "
-                                                "off."),
+    click.option("--top-k", type=Count(0),
+                 help="Top-k: sample from the k most likely tokens; 0: off."),
     click.option("--top-p", type=sampling("top_p"),
                  help="Top-p: smallest set of tokens with this total probability."),
     click.option("--min-p", type=sampling("min_p"),
@@ -216,8 +216,8 @@ run_options = joined(
                  help="Record this run, without drafts, so that --manifest reproduces it."),
     click.option("--batch", "batch_path", type=FILE,
                  help="Answer the prompts of this JSONL file."),
-    click.option("--out", "out_path", type=FILE, help="File to which the results of a batch are "
-                                                      "appended."),
+    click.option("--out", "out_path", type=FILE,
+                 help="File to which the results of a batch are appended."),
     click.option("--parallel", type=Count(1, MAX_SLOTS),
                  help=f"Replies of a batch that are made at once. [{PARALLEL}]"),
     click.option("--metrics", "metrics_path", type=FILE,

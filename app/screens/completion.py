@@ -51,8 +51,8 @@ class Completion:
         self._rows = rows
         self._commands = commands
         self._choices: list[_Choice] = []
-        self._listed_at = ("", (0, 0))
-        """Text and cursor that the list belongs to."""
+        self._listed_for = ""
+        """The text that the list belongs to."""
         self._closed_at: str | None = None
         """The text for which the user closed the list."""
         self._names: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Completion:
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
         self._choices, rows = [], []
-        self._listed_at = (composer.text, composer.cursor_location)
+        self._listed_for = composer.text
         if composer.text != self._closed_at and composer.has_focus:
             self._closed_at = None
             if (match := _COMMAND.fullmatch(composer.text)) is not None:
@@ -142,7 +142,7 @@ class Completion:
 
     def _catch_up(self) -> None:
         """List the completions of the present text: a key may come before the list has followed."""
-        if self._listed_at != (self._composer.text, self._composer.cursor_location):
+        if self._listed_for != self._composer.text:
             self.look()
 
     def _run(self, command: Command, run: Callable[[], object]) -> None:

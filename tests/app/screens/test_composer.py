@@ -147,6 +147,20 @@ async def test_a_named_file_goes_with_the_message_and_costs_what_is_told_before(
         assert content.endswith("\n\nFile notes.txt:\n```\nfive words in this file\n```")
 
 
+async def test_a_cursor_after_an_unfinished_name_sends_and_completes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("five words in this file\n")
+    monkeypatch.chdir(tmp_path)
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press(*"@no x", "left", "left", "enter")
+        await wait_until(pilot, lambda: client.requests)
+        assert screen.composer.text == ""
+        assert client.requests[0].messages[-1].content == "@no x"
+
+
 async def test_a_file_that_cannot_go_keeps_the_message_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
