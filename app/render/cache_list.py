@@ -34,7 +34,7 @@ Owners = Mapping[str, Sequence[str]]
 
 def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> Line:
     """What is listed, and of which model."""
-    runs = [Run(" kept states", "strong")]
+    runs = [Run(" saved states", "strong")]
     report = snapshot.tiers
     if report is None:
         return tuple(runs)
@@ -44,22 +44,22 @@ def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> 
     said = f"  {how} · {fmt.counted(n_states, 'state')} of {fmt.counted(n_chats, 'chat')}"
     n_all = max((tier.n_entries for tier in report.tiers if tier.name != "hot"), default=0)
     if n_all > n_states:
-        said += f", those used last of {fmt.count(n_all)}"
+        said += f", the last used of {fmt.count(n_all)}"
     return (*runs, Run(said), Run(f" · {name}", "muted"))
 
 
 def empty_text(snapshot: CockpitSnapshot) -> str:
     """Why the table is empty, and what fills it."""
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
-        return "No model is loaded: what is kept belongs to a model and its settings."
+        return "No model is loaded: saved states belong to a model and its settings."
     if snapshot.server:
-        return "A server keeps what it computed by its own rules; what it tells of it is beside."
+        return "The server manages its own cache; the panel beside shows what it reports."
     if snapshot.tiers is None:
         return "The cache has not reported yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
     if not any(budgets):
-        return "Nothing can be kept: [cache] in the settings is off, or just being opened."
-    return "Nothing is kept of this model yet: states are saved after each reply."
+        return "No states are saved: [cache] is off in the settings, or still opening."
+    return "No saved states of this model yet: kvchat saves one after each reply."
 
 
 def table_head(width: int) -> Line:
@@ -185,13 +185,13 @@ def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> l
         now: Seconds since the epoch.
     """
     own = fmt.counted(entry.n_tokens - entry.start, "token")
-    span = f"{fmt.count(entry.start)} to {fmt.count(entry.n_tokens)}, {own} of its own"
+    span = f"{fmt.count(entry.start)} to {fmt.count(entry.n_tokens)}, {own} new"
     lines = [
         *field("state", (Run(entry.key, "strong"),), width),
         *field("tokens", (Run(span),), width),
-        *field("lies", _lies(entry), width),
+        *field("tier", _lies(entry), width),
         *field("used", (Run(_used(entry.n_uses, now - entry.used_at)),), width),
-        *field("spares", (Run(_spares(entry.recompute_s)),), width),
+        *field("saves", (Run(_spares(entry.recompute_s)),), width),
     ]
     for index, owner in enumerate(entry.owners or (NOBODY,)):
         lines += field("" if index else "chats", (Run(title_of(owner, titles)),), width)
@@ -214,17 +214,17 @@ def chat_detail(
     shared = ""
     if chat.n_shared_bytes:
         is_all = chat.n_shared_bytes == chat.nbytes
-        part = "all of it" if is_all else f"{fmt.nbytes(chat.n_shared_bytes)} of it"
-        shared = f", {part} other chats use too"
+        part = "all" if is_all else fmt.nbytes(chat.n_shared_bytes)
+        shared = f", {part} shared with other chats"
     lines = [
         *field("chat", (Run(title_of(chat.owner, titles), "strong"),), width),
-        *field("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest line"),), width),
+        *field("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest branch"),), width),
         *(_tier(chat, index, width, symbols) for index in range(len(TIERS))),
         *field("bytes", (Run(f"{fmt.nbytes(chat.nbytes)}{shared}"),), width),
         *field("states", (Run(states),), width),
         *_pinned_with(chat, titles, width),
         *field("used", (Run(_used(chat.n_uses, now - chat.used_at)),), width),
-        *field("spares", (Run(_spares(chat.recompute_s)),), width),
+        *field("saves", (Run(_spares(chat.recompute_s)),), width),
     ]
     return [clipped(line, width) for line in lines]
 
@@ -265,7 +265,7 @@ def _pinned_with(chat: CachedChat, titles: Titles, width: int) -> list[Line]:
     others = sorted({owner for state in states for owner in state.owners} - {chat.owner})
     said = "all of it" if chat.is_pinned else f"{len(states)} of {len(chat.entries)} states"
     if others:
-        said += f", together with “{owners_text(others, titles)}”"
+        said += f", shared with “{owners_text(others, titles)}”"
     return field("pinned", (Run(said, "accent"),), width)
 
 
@@ -299,4 +299,4 @@ def _used(n_uses: int, elapsed_s: float) -> str:
 def _spares(recompute_s: float) -> str:
     if recompute_s <= 0:
         return "not measured"
-    return f"{spared_text(recompute_s)} of computing, as it took then"
+    return f"{spared_text(recompute_s)} of prefill, as measured"

@@ -85,9 +85,9 @@ def chat_facts(row: ChatRow) -> Line:
     parts = [
         visible(model).removesuffix(".gguf"),
         fmt.counted(size.n_messages, "message"),
-        f"{fmt.tokens(n_tokens)} {fmt.plural(n_tokens, 'token')} answered" if n_tokens else "",
-        "in the archive" if chat.archived_at is not None else "",
-        "seen by the model from a later turn on" if chat.kept_from is not None else "",
+        f"{fmt.tokens(n_tokens)} {fmt.plural(n_tokens, 'token')} generated" if n_tokens else "",
+        "archived" if chat.archived_at is not None else "",
+        "the model sees only later turns" if chat.kept_from is not None else "",
     ]
     return (Run(" · ".join(part for part in parts if part), "muted"),)
 
@@ -96,12 +96,12 @@ def kept_text(row: ChatRow) -> Line:
     """Where the cache keeps a chat, in words."""
     kept = row.kept
     if not row.is_cache_known:
-        text = "what the cache keeps is known when the model is loaded"
+        text = "load the model to see what is cached"
     elif not kept:
-        text = "the cache keeps nothing of it for this model"
+        text = "nothing cached for this model"
     else:
         lies = [f"{fmt.tokens(n)} {tier}" for tier in TIERS if (n := kept.n_by_tier[tier])]
-        text = f"kept, in tokens: {', '.join(lies)} · {fmt.nbytes(kept.nbytes)}"
+        text = f"cached tokens: {', '.join(lies)} · {fmt.nbytes(kept.nbytes)}"
     return (Run(text, "muted"),)
 
 

@@ -32,9 +32,11 @@ def question_line(question: str, request: GenerationRequest, width: int) -> Line
     asked = visible(" ".join(question.split()))
     sampling = request.sampling
     drawn = f"temperature {sampling.temperature:g}" if sampling.temperature else "greedy"
-    limit = fmt.counted(request.max_tokens, "token") if request.max_tokens else "no limit"
+    limit = (
+        f"at most {fmt.counted(request.max_tokens, 'token')}" if request.max_tokens else "no limit"
+    )
     seed = "" if request.seed is None else f" · seed {request.seed}"
-    right = (Run(f"{limit} at most · {drawn}{seed} ", "muted"),)
+    right = (Run(f"{limit} · {drawn}{seed} ", "muted"),)
     return spread((Run(" compare  ", "strong"), Run(asked)), right, width)
 
 
@@ -105,7 +107,7 @@ def _state(comparison: Comparison) -> Line:
         )
     if comparison.problem is not None:
         return (Run(visible(comparison.problem), "warn"),)
-    done = f"{_pairs(n_pairs)} done" if n_pairs else "nothing was asked yet"
+    done = f"{_pairs(n_pairs)} done" if n_pairs else "no prompt sent yet"
     return (Run(done, "muted"),)
 
 
@@ -120,12 +122,12 @@ def _time_left(comparison: Comparison) -> str:
 
 def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
     if speed is None:
-        return (Run("not known before both have answered", "muted"),)
+        return (Run("known when both have answered", "muted"),)
     ratio = speed.possible
     if speed.is_noise:
         said: Line = (
             Run("no clear difference", "strong"),
-            Run(f" ({speed.median:.2f}x): drafts can do {ratio:.2f}x at most, more is the machine"),
+            Run(f" ({speed.median:.2f}x): drafts explain at most {ratio:.2f}x, the rest is noise"),
         )
     elif speed.is_clear:
         style, word = ("good", "faster") if ratio > 1 else ("bad", "slower")
@@ -142,8 +144,8 @@ def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
 
 
 def _undrafted(speed: Speed) -> Line:
-    said = (Run("no side drafted anything", "strong"), Run(f" ({speed.median:.2f}x)"))
-    return (*said, Run(": what differs is the machine's doing", "muted"))
+    said = (Run("neither side drafted", "strong"), Run(f" ({speed.median:.2f}x)"))
+    return (*said, Run(": the difference is noise of the machine", "muted"))
 
 
 def _spelled(ratios: Sequence[float]) -> str:
@@ -155,7 +157,7 @@ def _spelled(ratios: Sequence[float]) -> str:
 
 def _identity(identity: Identity | None, comparison: Comparison) -> Line:
     if identity is None:
-        return (Run("not known before both have answered", "muted"),)
+        return (Run("known when both have answered", "muted"),)
     if identity.divergence is None:
         of_tokens = fmt.counted(identity.n_tokens, "token")
         what = f"identical, all {of_tokens}" if identity.n_tokens > 1 else "identical"
@@ -163,7 +165,7 @@ def _identity(identity: Identity | None, comparison: Comparison) -> Line:
     divergence = identity.divergence
     share = f" in {identity.n_pairs - identity.n_same} of {_pairs(identity.n_pairs)}"
     return (
-        Run(f"parts at token {divergence.token + 1}", "warn"),
+        Run(f"diverges at token {divergence.token + 1}", "warn"),
         Run("" if identity.n_pairs == 1 else share, "muted"),
         Run(f": {visible(divergence.before)} "),
         Run(f"[{_or_end(divergence.first)}]", "strong"),
@@ -181,7 +183,7 @@ def _why(divergence: Divergence, comparison: Comparison) -> str:
     is_drawn = comparison.request.sampling.temperature > 0
     methods = {side.settings.verification for side in comparison.sides if not side.is_plain}
     if is_drawn and "rejection" in methods:
-        return "  rejection keeps the law of the text, not the text"
+        return "  rejection keeps the distribution, not the text"
     if divergence.margin is None:
         return ""
     if divergence.margin <= NEAR_TIE:

@@ -10,50 +10,50 @@ WITH_IDS_WIDTH = 80
 """From this width on the ids of the keys are shown, which the settings use."""
 
 GLOSSARY = (
-    ("draft", "Tokens that a predictor guesses ahead of the model, to be checked all at once."),
-    ("validated", "Drafted tokens that the model would have written too; they are kept."),
-    ("refuted", "Drafted tokens that were checked and thrown away."),
-    ("acceptance", "Validated tokens of all that were checked, those after a miss included."),
-    ("tokens per round", "Tokens that one pass through the model gave: 1 without speculation."),
-    ("look-up", "A predictor that finds the last words earlier in the chat and proposes what "
-                "followed them there. Costs nothing; good at edits, quotes and summaries."),
-    ("suffix", "The predictor at first: it proposes what mostly followed the last words in this "
-               "chat, as long as that is likely enough."),
-    ("combined", "Suffixes draft; where they are silent, the "
-                 "draft model, if one is loaded."),
-    ("draft model", "A predictor that is a smaller model with the same vocabulary."),
-    ("fixed", "The rule that drafts the same number of tokens every round."),
-    ("auto", "The rule at first: it drafts what pays. It measures what drafted tokens cost here "
-             "and how often they are right, and risks no more than a small budget."),
-    ("coupled", "How drafts are checked at a temperature above 0: the noise of a token depends on "
-                "seed and position only, so the text is the same with and without speculation."),
-    ("time saved", "By the rounds with a draft, against plain steps measured around them; a dash "
-                   "where nothing was drafted, or where it may be the noise of the machine."),
-    ("~ and noisy", "The machine is not quiet: ±35% says that eight of ten plain steps were within "
-                    "35 % of what was expected; ~ marks the figures that this blurs."),
-    ("by position", "How often the first, second, third token of a draft is right, of the drafts "
-                    "that were right up to there."),
-    ("steps", "The chart's unit: the time of one token alone. Bars are measured, in this "
-              "run or an earlier one, dashes guessed; three tokens at once, two of them drafted, "
-              "that take 1.8 steps pay as soon as one draft is right."),
-    ("correction", "The model's own token instead of the first refuted one."),
-    ("bonus", "The model's own token after a draft that was right as a whole."),
-    ("prefill", "Reading the prompt into the cache before the first token can come."),
+    ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
+    ("validated", "Drafted tokens that the model accepted."),
+    ("refuted", "Drafted tokens that the model rejected."),
+    ("acceptance", "Accepted tokens / verified tokens; tokens after a wrong one count as rejected."),
+    ("tokens per round", "Tokens from one pass through the model: 1 without speculation."),
+    ("lookup", "A predictor that finds the last words earlier in the chat and proposes the "
+                "tokens after them. Costs nothing; good for edits, quotes and summaries."),
+    ("suffix", "The default predictor: it proposes the most frequent continuation of the last "
+               "words in this chat, while it is likely enough."),
+    ("combined", "The suffix predictor; where it finds nothing, "
+                 "the draft model, if one is loaded."),
+    ("draft model", "A smaller model with the same vocabulary that drafts tokens."),
+    ("fixed", "A controller that drafts the same number of tokens in every round."),
+    ("auto", "The default controller: it drafts the length with the largest expected gain. It "
+             "measures the cost and acceptance of drafts, and risks only a small budget."),
+    ("coupled", "Verification at a temperature above 0: the noise of a token depends on seed and "
+                "position only, so the text is the same with and without speculation."),
+    ("time saved", "Rounds with a draft against the plain steps measured around them; a dash if "
+                   "nothing was drafted, or if the difference is within the noise."),
+    ("~ and noisy", "Other programs disturb the times: ±35% means that eight of ten plain steps "
+                    "were within 35 % of the expected time; ~ marks the figures affected."),
+    ("by position", "How often the first, second, third token of a draft is right, if all tokens "
+                    "before it were right."),
+    ("steps", "The unit of the chart: the time of one token alone. Bars are measured, in this "
+              "run or an earlier one, dashes are guesses. If three tokens in one batch, two of "
+              "them drafted, take 1.8 steps, one right draft saves time."),
+    ("correction", "The model's own token in place of the first rejected one."),
+    ("bonus", "The model's own token after a fully accepted draft."),
+    ("prefill", "Computing the prompt into the KV cache, before the first token."),
     ("first token", "Time from sending a message to the first token of the reply."),
-    ("KV cache", "What the model keeps of every token it has read: keys and values."),
-    ("cells", "Room in the KV cache, one for each token of the context."),
-    ("hot", "In the cells of the loaded context, ready to go on at once."),
-    ("warm", "Kept in main memory, as a snapshot of cells that goes back into the context in "
+    ("KV cache", "Keys and values that the model stores for every token it has read."),
+    ("cells", "Places in the KV cache, one for each token of the context."),
+    ("hot", "In the loaded context: a chat continues from there at once."),
+    ("warm", "Saved in RAM, as a copy of cells that kvchat restores to the context in "
              "milliseconds."),
-    ("cold", "Kept on disk, so that it outlives kvchat; it becomes warm before it is used."),
-    ("going on", "A reply that was cut continues after its own tokens, in the same message."),
-    ("prefix reuse", "The part of a prompt that the cache held already and that was not read "
+    ("cold", "Saved on disk, also after kvchat exits; kvchat loads it into RAM before use."),
+    ("continue", "A reply that was cut off continues in the same message."),
+    ("prefix reuse", "The start of a prompt that was already in the cache and was not read "
                      "again."),
-    ("restored, missed", "Prompts of which a start came back from main memory or disk, and those "
-                         "that were computed though the context did not hold them; one that the "
-                         "context held is neither."),
-    ("planned", "What the estimate said before loading; measured is what llama.cpp allocated."),
-    ("variant", "A reply or question beside another one: regenerate and edit keep both."),
+    ("restored, missed", "Prompts whose start was restored from RAM or disk, and prompts that "
+                         "were computed because no tier had them; a prompt already in the "
+                         "context counts as neither."),
+    ("planned", "The estimate before loading; measured is what llama.cpp allocated."),
+    ("variant", "Another version of a reply or question: regenerate and edit save both."),
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def help_lines(sections: Sequence[KeySection], width: int) -> list[Line]:
         for key in section.keys:
             lines += _entry(key.keys, key.what, "accent", width, key.name)
         lines.append(EMPTY)
-    lines.append((Run("what the words mean", "heading-minor"),))
+    lines.append((Run("glossary", "heading-minor"),))
     for term, meaning in GLOSSARY:
         lines += _entry(term, meaning, "strong", width)
     return lines

@@ -141,7 +141,7 @@ def cell_run(cell: Cell) -> Run:
     return Run(f"{text:>{CELL_WIDTH - 1}} ", style)
 
 
-SOURCES = "= exact · * dry run · ~ estimated, from–to"  # noqa: RUF001  a range
+SOURCES = "= exact · * dry run · ~ estimate, low–high"  # noqa: RUF001  a range
 
 
 def plan_lines(
@@ -211,12 +211,12 @@ def largest_context_line(plan: Plan) -> Line:
     label = Run("largest context ", "heading-minor")
     if plan.max_n_ctx is None:
         margin = fmt.nbytes(plan.setup.margin_bytes)
-        why = f": not even 256 tokens with {margin} kept free"
+        why = f": not even 256 tokens fit with {margin} left free"
         return (label, Run("none", "bad"), Run(why, "muted"))
-    why = "training's limit" if plan.is_limited_by_training else "memory's limit"
+    why = "limited by training" if plan.is_limited_by_training else "limited by memory"
     on_gpus = any(device.device.kind == "gpu" for device in plan.estimate.devices)
     if on_gpus and plan.setup.configuration.n_gpu_layers and not plan.is_limited_by_training:
-        why += "; fewer layers on the GPU hold more"
+        why += "; larger with fewer layers on the GPU"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 
@@ -224,15 +224,15 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
     """The most tokens per second that memory allows, then what was measured here."""
     bound = plan.bound
     if bound is not None and bound.doubt:
-        yield (Run("speed not known  ", "heading-minor"), Run(bound.doubt, "muted"))
+        yield (Run("speed unknown  ", "heading-minor"), Run(bound.doubt, "muted"))
     elif bound is not None:
         rates = dict.fromkeys(
             f"{each.bandwidth.bytes_per_s / 1e9:.3g} GB/s {each.bandwidth.basis}"
             for each in bound.reads
             if each.bandwidth is not None
         )
-        full = f", {fmt.rate(bound.full_tps)} behind {fmt.context_size(bound.n_ctx)}"
-        why = f"reads {fmt.nbytes(bound.weight_bytes)} a token, {' and '.join(rates)}"
+        full = f", {fmt.rate(bound.full_tps)} with {fmt.context_size(bound.n_ctx)} in the context"
+        why = f"reads {fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
         yield (
             Run("speed at most ", "heading-minor"),
             Run(f"{fmt.rate(bound.tps)} tok/s", "strong"),
@@ -264,8 +264,8 @@ def _measured_line(speed: ModelSpeed) -> Line:
             how = f"by kvchat tune  {_settings(speed)}"
     deep = ""
     if speed.deep_tps is not None and speed.n_deep is not None:
-        deep = f", {fmt.rate(speed.deep_tps)} behind {fmt.context_size(speed.n_deep)}"
-    reads = "" if speed.prompt_tps is None else f", reads {fmt.rate(speed.prompt_tps)}"
+        deep = f", {fmt.rate(speed.deep_tps)} with {fmt.context_size(speed.n_deep)} in the context"
+    reads = "" if speed.prompt_tps is None else f", prompts {fmt.rate(speed.prompt_tps)}"
     return (
         Run("measured here ", "heading-minor"),
         Run(f"{fmt.rate(speed.decode_tps)} tok/s", "strong"),
@@ -274,7 +274,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
 
 
 def _settings(speed: ModelSpeed) -> str:
-    return f"preset {visible(speed.preset)}" if speed.preset else "usual settings"
+    return f"preset {visible(speed.preset)}" if speed.preset else "default settings"
 
 
 def warning_lines(text: str, width: int) -> list[Line]:
@@ -287,7 +287,7 @@ def heading_line(plan: Plan, width: int, note: str = "") -> Line:
     file, setup = plan.model.file, plan.setup
     parts = [one_line(file.architecture), file.file_type, f"for {setup.target}"]
     asked, given = setup.configuration.n_ctx, plan.estimate.n_ctx
-    rounded = "" if given == asked else f" ({fmt.count(asked)} asked)"
+    rounded = "" if given == asked else f" ({fmt.count(asked)} requested)"
     context = f"{f'{note} · ' if note else ''}context {fmt.count(given)}{rounded}"
     left = (Run(one_line(model_name(file.path)), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
     return spread(left, (Run(context),), width)
@@ -296,7 +296,7 @@ def heading_line(plan: Plan, width: int, note: str = "") -> Line:
 def command_lines(plan: Plan, width: int) -> list[Line]:
     """The command of llama-server, a flag and its value never on two lines, and its workers."""
     workers = worker_lines(plan, width)
-    heading = "as a command of llama-server" if plan.setup.target == "kvchat" else "command"
+    heading = "as a llama-server command" if plan.setup.target == "kvchat" else "command"
     lines: list[Line] = [
         (Run(heading, "heading-minor"),),
         (Run("llama-server", "strong"), Run(" \\", "muted")),
@@ -315,8 +315,8 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
     machine = plan.setup.machine
     if not machine.workers:
         return []
-    safe = "on a net that nobody else can reach: a worker asks for no key"
-    lines: list[Line] = [(Run("workers, first ", "heading-minor"), Run(safe, "muted"))]
+    safe = "in a private network: anyone who reaches a worker can use it"
+    lines: list[Line] = [(Run("start workers first ", "heading-minor"), Run(safe, "muted"))]
     host_width = max(width_of((Run(each.host),)) for each in machine.workers)
     lines += [
         (Run(f"  {each.host:<{host_width}}  ", "strong"), Run(each.command()))
@@ -330,12 +330,12 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
             for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
         )
         text = (
-            f"{fmt.nbytes(sent.token_bytes)} a token: {1000 * token_s:.2g} ms at {gbps:g} Gbit/s "
+            f"{fmt.nbytes(sent.token_bytes)} per token: {1000 * token_s:.2g} ms at {gbps:g} Gbit/s "
             f"and {fmt.counted(sent.n_waits, 'wait')}, at most {fmt.rate(1 / token_s)} tok/s; "
-            f"1,000 tokens of a prompt {fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}), weights "
+            f"1,000 prompt tokens {fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}), weights "
             f"{fmt.nbytes(sent.load_bytes)} once ({load})"
         )
-        lines += hanging((Run("over the net ", "heading-minor"),), (Run(text),), width)
+        lines += hanging((Run("over the network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]
 
 
@@ -376,7 +376,7 @@ def device_lines(
     """A device's name and sum, its bar, and a row for each part; one line where it holds none."""
     name = Run(device.device.name, "heading-minor")
     if not device.total_bytes:
-        free = f"holds nothing · {fmt.nbytes(device.device.free_bytes)} free"
+        free = f"not used · {fmt.nbytes(device.device.free_bytes)} free"
         return [spread((name,), (Run(free, "muted"),), width)]
     sign = VERDICT_SIGNS[plan.device_verdict(device)]
     held = device.total_bytes + device.shared_bytes
@@ -454,14 +454,21 @@ def _shared_lines(device: DeviceEstimate, symbols: GraphSymbols) -> list[Line]:
         return []
     size = f"{fmt.nbytes(device.shared_bytes):>{SIZE_WIDTH}}  "
     name = Run(f" {'on GPU':<{NAME_WIDTH - 2}}")
-    return [(mark(SHARED, symbols), name, Run(size, "strong"), Run("one memory for both", "muted"))]
+    return [
+        (
+            mark(SHARED, symbols),
+            name,
+            Run(size, "strong"),
+            Run("memory shared with the CPU", "muted"),
+        )
+    ]
 
 
 def _mapped_line(device: DeviceEstimate) -> Line:
     """What a program such as `top` shows beyond the sum, and why it needs no memory."""
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
-    text = f"  of {fmt.nbytes(device.mapped_bytes)} mapped: copied, so not counted; top shows it"
+    text = f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the system can drop it; top counts it"
     return (name, Run(text, "muted"))
 
 

@@ -108,10 +108,10 @@ def _foot(knob: Knob, setup: Setup, facts: Facts, arrows: Arrows | None, width: 
     gap: list[Line] = [EMPTY] * (MAX_HELP - len(help_lines))
     reason = knob.disabled_reason(setup, facts)
     if reason:
-        parts = wrap(f"\N{EN DASH} idle: {reason}", max(width, 10))[:N_ARROWS]
+        parts = wrap(f"\N{EN DASH} not used: {reason}", max(width, 10))[:N_ARROWS]
         below: list[Line] = [(Run(part, "warn"),) for part in parts]
     elif knob.chooser is not None:
-        below = [(Run("▸ lists what there is", "muted"),)] if knob.chooser != "device" else []
+        below = [(Run("▸ opens the list", "muted"),)] if knob.chooser != "device" else []
     else:
         below = arrow_lines(arrows, width)
     return [*gap, *help_lines, *below, *[EMPTY] * (N_ARROWS - len(below))]
@@ -152,7 +152,7 @@ def arrow_lines(arrows: Arrows | None, width: int) -> list[Line]:
 
 def _arrow_line(sign: str, effect: Effect | None, width: int) -> Line:
     if effect is None:
-        return (Run(f"{sign} ", "accent"), Run("no further", "muted"))
+        return (Run(f"{sign} ", "accent"), Run("no further step", "muted"))
     label = clipped((Run(effect.label),), EFFECT_WIDTH)[0].text
     gain = gain_text(effect.delta_n_ctx)
     return clipped(
@@ -172,7 +172,7 @@ def effect_lines(effects: tuple[Effect, ...], width: int, hint: str = "") -> lis
     if not effects:
         return []
     heading: Line = (
-        Run("what if", "heading-minor"), Run(f"  memory, largest context{hint}", "muted")
+        Run("alternatives", "heading-minor"), Run(f"  memory, largest context{hint}", "muted")
     )  # fmt: skip
     return [clipped(line, width) for line in (heading, *map(effect_line, effects))]
 
@@ -182,7 +182,7 @@ def advice_line(effects: tuple[Effect, ...], verdict: FitVerdict) -> Line:
     first = next(iter(effects), None)
     if first is None or verdict is FitVerdict.FITS or first.verdict is not FitVerdict.FITS:
         return ()
-    freed = f"  {delta_text(first.delta_bytes)} · a takes it"
+    freed = f"  {delta_text(first.delta_bytes)} · a applies it"
     return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
 
 

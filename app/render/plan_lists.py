@@ -20,8 +20,8 @@ from engine.presets.programs.base import Exported, ExportRequest, Format
 
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
 LEGEND = (
-    "✓ fits · ! tight · ◐ with main memory · ✗ no · size: the model alone\n"
-    "≤ bound of memory · here: measured · busy: not known, other programs ran"
+    "✓ fits · ! tight · ◐ partly in RAM · ✗ no · size: the model file\n"
+    "≤ limit of memory · here: measured · busy: unknown, other programs ran"
 )
 SPILLS = "partly"
 """The word where main memory must help."""
@@ -92,7 +92,7 @@ def configuration_lines(configuration: Configuration, model: Model, width: int) 
 def goal_lines(found: SearchResult, width: int) -> list[Line]:
     """A table of what was taken at each knob and the tokens that it gains; alternatives."""
     lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
-    rows = [("", "taken", "tokens", "instead of")]
+    rows = [("", "chosen", "tokens", "instead of")]
     for each in found.knobs:
         is_best, gained = each.taken == each.best, each.gained_tokens
         tokens = "" if is_best or gained is None else f"{gained:+,}"
@@ -106,7 +106,7 @@ def goal_lines(found: SearchResult, width: int) -> list[Line]:
         runs = (start, Run(middle, "" if number else "muted"), Run(best, "muted"))
         lines.append(clipped(runs, width))
     if found.alternatives:
-        lines.append((Run("or", "muted"),))
+        lines.append((Run("alternatives", "muted"),))
     for alternative in found.alternatives:
         lines += _item("·", alternative.label, width, "muted")
     return lines
@@ -135,7 +135,7 @@ def preset_lines(
         problem: Why it comes to nothing.
         hint: What it still needs.
     """
-    kind = "comes with kvchat" if entry.is_builtin else "yours"
+    kind = "built in" if entry.is_builtin else "yours"
     lines: list[Line] = [(Run(visible(entry.name), "strong"), Run(f"  {kind}", "muted"))]
     lines += [(Run(part),) for part in wrap(visible(entry.description), width)]
     lines += [EMPTY, *_problem(entry.problem, width)] if entry.problem else [EMPTY]
@@ -202,7 +202,7 @@ def place_line(format_: Format, request: ExportRequest, exported: Exported) -> L
     name = Run(format_.file_name(request), "strong")
     if exported.install_path is None:
         return (name,)
-    return (name, Run(f"  goes to {visible(str(exported.install_path))}", "muted"))
+    return (name, Run(f"  install as {visible(str(exported.install_path))}", "muted"))
 
 
 def _text_lines(text: str, width: int, *, has_comments: bool) -> Iterable[Line]:

@@ -20,7 +20,7 @@ from engine.quality.records import (
     n_right,
 )
 
-STOPPED = "* was stopped before its last text: the same command measures it again"
+STOPPED = "* stopped before its last text: run the same command to measure it again"
 MOST_NLL = 50.0
 """Nats beyond which a perplexity is no number to show."""
 
@@ -108,8 +108,8 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, "
         f"contexts of {subject.n_ctx:,}, batches of {subject.n_chunk}, "
         f"reference {subject.reference}; {settings}",
-        f"loss and KL are nats; the control is {subject.reference} through other kernels: "
-        "what it shows no cache type causes",
+        f"loss and KL are in nats; the control is {subject.reference} with other kernels: "
+        "its differences do not come from the cache type",
         *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
     )
 
@@ -162,11 +162,11 @@ def cost_title(report: Report) -> str:
     """Where memory and speed were measured."""
     cost = next((row.cost for row in report.measurements if row.cost is not None), None)
     if cost is None:
-        return "What it takes (speeds were not measured)"
+        return "Cost (speeds were not measured)"
     return (
-        f"What it takes in a context of {cost.n_ctx:,} tokens: bytes of the cache, with the graph "
-        f"at the peak; tokens/s of prefill and behind {cost.shallow_depth:,} and "
-        f"{cost.deep_depth:,} tokens"
+        f"Cost with a context of {cost.n_ctx:,} tokens: bytes of the cache (peak: with the graph); "
+        f"tokens/s of prefill, and of decoding at depths {cost.shallow_depth:,} and "
+        f"{cost.deep_depth:,}"
     )
 
 
@@ -202,12 +202,12 @@ def no_verdict(report: Report) -> str:
     n_all = sum(text.n_tokens for text in report.texts)
     if n_all >= LEAST_TOKENS:
         return (
-            f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, and "
-            f"{LEAST_TOKENS:,} are the least to choose by: the same command goes on."
+            f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, "
+            f"a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
         )
     return (
-        f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few to choose by, "
-        f"{LEAST_TOKENS:,} are the least: name more texts."
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few, a verdict needs "
+        f"{LEAST_TOKENS:,}: add more texts."
     )
 
 

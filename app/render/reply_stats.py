@@ -26,7 +26,7 @@ def _made_by(message: StoredMessage) -> str:
     if message.predictor == "off":
         parts.append("no drafts")
     elif message.predictor is not None:
-        parts += [f"drafts by {message.predictor}", f"rule {message.controller}"]
+        parts += [f"drafts by {message.predictor}", f"length {message.controller}"]
     return " · ".join(parts)
 
 
@@ -37,7 +37,7 @@ def _speed(stats: GenerationStats) -> str:
     if stats.decode_tps is not None:
         text += f", {fmt.speed(stats.decode_tps, stats.plain_spread)}"
     if stats.first_token_s is not None:
-        text += f", the first after {fmt.seconds(stats.first_token_s)}"
+        text += f", first token after {fmt.seconds(stats.first_token_s)}"
     return text
 
 
@@ -71,13 +71,13 @@ def _saved(stats: GenerationStats) -> str:
         return ""
     against = f"plain steps of {1000 * plain_s:.1f} ms"
     if fmt.is_noisy(stats.plain_spread):
-        against += f", which differ by {fmt.percent(stats.plain_spread)}"
+        against += f", which vary by {fmt.percent(stats.plain_spread)}"
     speedup = fmt.measured_speedup(stats.speedup, saved_s, error_s)
     if speedup is None:
-        return f"no clear gain or loss beside {against}: within {fmt.seconds(error_s)} of noise"
+        return f"no clear gain or loss against {against}: within {fmt.seconds(error_s)} of noise"
     what = "saved" if saved_s > 0 else "lost"
     off = f"\N{PLUS-MINUS SIGN} {fmt.seconds(error_s)}"
-    return f"{speedup} of {against}: {fmt.seconds(abs(saved_s))} {off} {what}"
+    return f"{speedup} against {against}: {fmt.seconds(abs(saved_s))} {off} {what}"
 
 
 def _by_source(stats: GenerationStats) -> str:

@@ -10,18 +10,18 @@ from engine.events import PromptReady, ReadCause
 
 CAUSES: Mapping[ReadCause, str] = {
     ReadCause.FIRST: "the first prompt of this chat since the model was loaded",
-    ReadCause.EDITED: "{place} was changed",
-    ReadCause.REASONING: "the template leaves out what was thought for an earlier reply",
-    ReadCause.TEMPLATE: "the template writes the same messages otherwise now",
-    ReadCause.TRIMMED: "turns were dropped for want of room",
-    ReadCause.SETTINGS: "{place} was switched",
-    ReadCause.EVICTED: "{n} of the same tokens lie nowhere any more: others had the room",
-    ReadCause.UNCUT: "what holds {n} of the same tokens goes on otherwise, and the cache of this "
-    "model cannot be cut back to there",
+    ReadCause.EDITED: "{place} changed",
+    ReadCause.REASONING: "the chat template removes the thinking of earlier replies",
+    ReadCause.TEMPLATE: "the chat template renders the same messages differently now",
+    ReadCause.TRIMMED: "old turns were dropped because the context was full",
+    ReadCause.SETTINGS: "a setting changed: {place}",
+    ReadCause.EVICTED: "{n} of the same tokens were evicted: other states needed the space",
+    ReadCause.UNCUT: "{n} of the same tokens are only in states with another continuation, and the "
+    "cache of this model cannot be cut back",
 }
-GOES_ON = "it goes on from the one before: only what is new was read"
-UNTOLD = "the server does not tell why"
-NOTHING_ASKED = "nothing was asked in this chat since the model was loaded"
+GOES_ON = "it continues the prompt before: only new tokens were read"
+UNTOLD = "the server reports no cause"
+NOTHING_ASKED = "no prompt in this chat since the model was loaded"
 LINE_FEED = "\N{SYMBOL FOR LINE FEED}"
 
 
@@ -69,24 +69,24 @@ def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
     for reason in _why(prompt):
         yield "why", (reason,)
     if prompt.n_same is not None and prompt.cause is not None:
-        at = f"token {fmt.count(prompt.n_same + 1)}, behind "
+        at = f"token {fmt.count(prompt.n_same + 1)}, after "
         yield "at", (Run(at), _quoted(prompt.before))
         yield "was", (_quoted(prompt.was),)
         yield "is", (_quoted(prompt.now),)
     if prompt.n_reused:
         restored = f"restored in {fmt.short_seconds(prompt.restore_s)}"
         is_restored = prompt.n_warm + prompt.n_cold > 0
-        took = restored if is_restored else "in the context already"
-        yield "reused", _took(took, "computing it", prompt.reused_as_read_s)
+        took = restored if is_restored else "already in the context"
+        yield "reused", _took(took, "a prefill", prompt.reused_as_read_s)
     took = f"computed in {fmt.short_seconds(prompt.elapsed_s)}"
-    yield "read", _took(took, "loading as much", prompt.read_as_loaded_s)
+    yield "read", _took(took, "restoring as many", prompt.read_as_loaded_s)
 
 
 def _counts(prompt: PromptReady) -> Line:
     found = fmt.listed(
         (prompt.n_hot - prompt.n_copied, "from the context"),
         (prompt.n_copied, "from another slot"),
-        (prompt.n_warm, "from memory"),
+        (prompt.n_warm, "from RAM"),
         (prompt.n_cold, "from disk"),
     )
     whole = fmt.counted(prompt.n_prompt, "token")

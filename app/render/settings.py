@@ -61,7 +61,7 @@ def value_of(
 
 def setting_line(setting: SettingValue, width: int) -> Line:
     """Name, value and source in a line of a list."""
-    source = Run("not used", "bad") if setting.fault else Run(setting.source, "muted")
+    source = Run("ignored", "bad") if setting.fault else Run(setting.source, "muted")
     name = visible(setting.definition.key)
     name_width = min(KEY_WIDTH, max(width // 3, 12))
     shown = visible(" ".join(setting.text.split())) or NONE
@@ -84,8 +84,8 @@ def detail_lines(setting: SettingValue | None, width: int) -> list[Line]:
     default = each.spell(each.default)
     facts = [f"default {visible(default)}" if default else "no default"]
     facts += [each.allowed] if each.allowed else []
-    where = (f"[{each.section}] {visible(each.key)}", setting.source, f"counts {each.effect}")
-    fault = (Run(f"what the file says is not used: {visible(setting.fault)}", "bad"),)
+    where = (f"[{each.section}] {visible(each.key)}", setting.source, f"takes effect {each.effect}")
+    fault = (Run(f"ignored value in the file: {visible(setting.fault)}", "bad"),)
     return [
         *(wrapped(fault, width) if setting.fault else ()),
         *wrapped((Run(visible(each.meaning)),), width),

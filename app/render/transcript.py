@@ -16,9 +16,9 @@ from engine.model.reasoning import Thought
 TintMode = Literal["off", "source", "verdict"]
 TINT_MODES: tuple[TintMode, ...] = get_args(TintMode)
 TINT_MEANINGS: dict[TintMode, str] = {
-    "off": "off, replies are Markdown",
-    "source": "who drafted each token, in plain text",
-    "verdict": "what became of each draft, in plain text",
+    "off": "off: replies are shown as Markdown",
+    "source": "the predictor of each token, in plain text",
+    "verdict": "accepted and rejected drafts, in plain text",
 }
 
 SOURCE_STYLES = ("source-lookup", "source-suffix", "source-draft", "source-other")
@@ -48,8 +48,8 @@ FOLDED = ("▾", "▸")
 """Before the thinking of a reply: open, folded."""
 MARKER_CHARS = 64
 """Characters of a reply from which on it is known whether it begins with thinking."""
-UNSEEN = "the model no longer sees what is above"
-SUMMARISED = "the model sees what is above as this summary"
+UNSEEN = "the model no longer sees the messages above"
+SUMMARISED = "the model sees the messages above as this summary"
 
 
 def source_style(source: str) -> str:
@@ -312,7 +312,7 @@ class EntryLines:
 
 def _above(n_chars: int) -> str:
     chars = fmt.counted(n_chars, "character")
-    return f"… {chars} before this are saved and sent; an export has them"
+    return f"… {chars} before this are saved and sent; an export contains them"
 
 
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:

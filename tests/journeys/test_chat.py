@@ -193,7 +193,7 @@ def test_a_plan_is_loaded_and_opens_with_the_context_that_was_planned(kvchat: Kv
     kvchat.start("smollm2")
     kvchat.opened()
     kvchat.press("F2")
-    kvchat.sees("what if")
+    kvchat.sees("alternatives")
     kvchat.press("down")
     plan = kvchat.sees("8,192")
     assert "planned" in plan
