@@ -13,7 +13,7 @@ GLOSSARY = (
     ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
     ("validated", "Drafted tokens that the model accepted."),
     ("refuted", "Drafted tokens that the model rejected."),
-    ("acceptance", "Accepted tokens / verified tokens; tokens after a wrong one count as rejected."),
+    ("acceptance", "Accepted tokens / verified tokens; those after a wrong one count as rejected."),
     ("tokens per round", "Tokens from one pass through the model: 1 without speculation."),
     ("lookup", "A predictor that finds the last words earlier in the chat and proposes the "
                 "tokens after them. Costs nothing; good for edits, quotes and summaries."),

@@ -232,7 +232,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
             if each.bandwidth is not None
         )
         full = f", {fmt.rate(bound.full_tps)} with {fmt.context_size(bound.n_ctx)} in the context"
-        why = f"reads {fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
+        why = f"{fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
         yield (
             Run("speed at most ", "heading-minor"),
             Run(f"{fmt.rate(bound.tps)} tok/s", "strong"),

@@ -90,12 +90,12 @@ def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | Non
         return None
     trained = model.architecture.n_ctx_train
     flags = " ".join(scaling.arguments)
-    beyond = f"the model was trained on {trained:,} tokens, and {n_ctx_slot:,} are more"
+    beyond = f"the context of {n_ctx_slot:,} tokens exceeds the {trained:,} of training"
     if is_kvchat:
-        return f"{beyond}: replies get worse behind them; llama-server can scale RoPE with {flags}"
+        return f"{beyond}: replies get worse after that; llama-server can scale RoPE with {flags}"
     return (
-        f"{beyond}: add {flags}, or llama-server cuts each slot to {trained:,}; short texts lose a "
-        "little by it"
+        f"{beyond}: add {flags}, or llama-server limits each slot to {trained:,}; short texts lose "
+        "a little quality"
     )
 
 
@@ -136,8 +136,8 @@ def _no_kernel(now: Situation) -> str:
     )
     if falls_off_flash_attention(now.architecture, now.configuration, now.devices):
         return (
-            f"CUDA has no flash attention for heads of {heads}: `auto` turns it off there, and the "
-            "scores are stored"
+            f"CUDA has no flash attention for heads of {heads}: `auto` turns it off there and "
+            "stores the scores"
         )
     if now.shape.flash_attention:
         return f"CUDA has no flash attention for heads of {heads}: attention runs on the CPU"
@@ -156,7 +156,7 @@ def _quantized_keys_alone(now: Situation) -> str:
 def _cache_in_main_memory(now: Situation) -> str:
     if not now.on_gpu or now.configuration.offload_kqv or not now.architecture.layers:
         return ""
-    return "the cache lies in main memory: attention runs on the CPU, and slows down with context"
+    return "the KV cache is in RAM: attention runs on the CPU and slows down with the context"
 
 
 def _windows_of_slots(now: Situation) -> str:
@@ -165,8 +165,8 @@ def _windows_of_slots(now: Situation) -> str:
     if not slides or not now.shape.kv_unified or now.shape.n_slots < 2 or now.shape.swa_full:
         return ""
     return (
-        f"sliding-window layers keep a window for each of the {now.shape.n_slots} slots: fewer "
-        "slots need less"
+        f"sliding-window layers cache a window for each of the {now.shape.n_slots} slots: fewer "
+        "slots need less memory"
     )
 
 
@@ -176,7 +176,7 @@ def _states_of_slots(now: Situation) -> str:
         return ""
     one = states // now.shape.n_slots
     return (
-        f"each slot keeps a recurrent state of its own: {now.shape.n_slots} slots take "
+        f"each slot has its own recurrent state: {now.shape.n_slots} slots take "
         f"{format_bytes(states)}, one would take {format_bytes(one)}"
     )
 
@@ -188,15 +188,15 @@ def _mapped_experts(now: Situation) -> str:
         return ""
     how = "use_mmap = false in the preset" if now.is_kvchat else "--load-mode none"
     return (
-        f"with tensors kept in main memory llama.cpp is faster without mmap: {how}; it is left out "
-        "as the system cannot take that memory back then"
+        f"with tensors in RAM llama.cpp is faster without mmap: {how}; it is left out because the "
+        "system cannot reclaim that memory then"
     )
 
 
 def _no_experts(now: Situation) -> str:
     if not now.configuration.n_cpu_moe or now.architecture.n_experts:
         return ""
-    return "the model has no experts: keeping them in main memory changes nothing"
+    return "the model has no experts: the setting for CPU experts changes nothing"
 
 
 def _unused_main_gpu(now: Situation) -> str:
@@ -205,7 +205,7 @@ def _unused_main_gpu(now: Situation) -> str:
         return ""
     return (
         f"main GPU {now.configuration.main_gpu} changes nothing while the GPUs share the layers: "
-        "give it all of them with --split-mode none"
+        "put all layers on it with --split-mode none"
     )
 
 
@@ -214,9 +214,9 @@ def _no_head(now: Situation) -> str:
     if not n_draft:
         return ""
     if not now.architecture.head_layers:
-        return f"the model is to draft {n_draft} at a time itself, but it has no next-token head"
+        return f"n_mtp_draft is {n_draft}, but the model has no MTP head"
     if now.is_kvchat:
-        return "kvchat does not draft with the model's own head: it counts for llama-server only"
+        return "kvchat does not draft with the model's MTP head: only llama-server does"
     return ""
 
 

@@ -36,8 +36,8 @@ def open_types(rules: Preset) -> Wish | None:
     type_v = _given(rules.type_v, is_said="type_v" in said)
     if type_k is not None and type_v is not None:
         raise PresetError(
-            f"the cache has a budget, and its types are given as {type_k} and {type_v}: leave out "
-            "the budget, or write auto for one of them"
+            f"the cache has both a budget and fixed types, {type_k} and {type_v}: remove "
+            "the budget, or write auto for one type"
         )
     budget = rules.kv_budget_gib
     return Wish(PAD, None if budget is None else round(budget * GIB), type_k, type_v)
@@ -58,9 +58,10 @@ def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
     if known.has_verdict:
         allowed = tuple(filter(wanted.allows, known.allowed_types()))
         if not allowed:
-            given = f"keys of {wanted.type_k}" if wanted.type_k else f"values of {wanted.type_v}"
+            given = f"{wanted.type_k} keys" if wanted.type_k else f"{wanted.type_v} values"
             raise PresetError(
-                f"no measured cache kind with {given} keeps the gates: write auto for both types"
+                f"no measured cache type with {given} passes the quality limits: write auto "
+                "for both"
             )
         return allowed
     fast = tuple(filter(wanted.allows, FAST_PAIRS))
@@ -102,8 +103,8 @@ def with_budget(cost: Estimator, budget_bytes: int | None) -> Estimator:
         nbytes = sum(device.term(kind).nbytes for device in found.devices for kind in kinds)
         if nbytes > budget:
             raise BudgetError(
-                f"the cache takes {format_bytes(nbytes)} with {found.n_ctx:,} tokens, and its "
-                f"budget is {format_bytes(budget)}: raise that, or ask for less context"
+                f"the cache takes {format_bytes(nbytes)} with {found.n_ctx:,} tokens, but its "
+                f"budget is {format_bytes(budget)}: raise the budget, or lower the context"
             )
         return found
 

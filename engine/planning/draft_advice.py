@@ -164,14 +164,14 @@ def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> s
     match worth:
         case Worth.NEVER:
             most = f"{ceiling.factor:.2f}x" if ceiling.n_draft else "nothing"
-            return f"{cost}: even {CEILING_ACCEPTANCE:.0%} right guesses gain {most}"
+            return f"{cost}: even with {CEILING_ACCEPTANCE:.0%} right drafts, gain {most}"
         case Worth.HARDLY:
             return (
                 f"{cost}: {high.factor:.2f}x at best on usual text, "
-                f"{ceiling.factor:.2f}x with {CEILING_ACCEPTANCE:.0%} right guesses"
+                f"{ceiling.factor:.2f}x with {CEILING_ACCEPTANCE:.0%} right drafts"
             )
         case Worth.DEPENDS:
-            return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x by how often guesses are right"
+            return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x by how often drafts are right"
         case _:
             return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x"
 
@@ -179,8 +179,8 @@ def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> s
 def _cost(costs: CostRange) -> str:
     low, high = (each.draft + each.batch[1] - each.batch[0] for each in costs)
     if f"{low:.2f}" == f"{high:.2f}":
-        return f"a drafted token costs {low:.2f} of a step"
-    return f"a drafted token costs {low:.2f} to {high:.2f} of a step"
+        return f"a drafted token costs {low:.2f} of a plain step"
+    return f"a drafted token costs {low:.2f} to {high:.2f} of a plain step"
 
 
 def _size(target: TokenReads, draft: TokenReads | None) -> str:
@@ -188,7 +188,7 @@ def _size(target: TokenReads, draft: TokenReads | None) -> str:
         return ""
     times = f"{draft.nbytes() / max(1, target.nbytes()):.1f}"
     much = "as much" if times == "1.0" else f"{times} times as much"
-    return f"the draft reads {much} a token as its target; "
+    return f"the draft model reads {much} per token as the target; "
 
 
 def check_draft(configuration: Configuration) -> str | None:
@@ -229,5 +229,5 @@ def _cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str 
         return None
     return (
         f"{draft.path.name} will not make {target.path.name} faster: {advice.reason}; choose a "
-        "smaller draft (kvchat pairs judges those that are here), or look-up instead"
+        "smaller draft model (kvchat pairs lists those on this machine), or lookup"
     )

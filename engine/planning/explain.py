@@ -80,8 +80,8 @@ def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]
         ("context", f"{n_tokens(now.n_ctx)}{each}"),
         ("cache", k if k == v else f"keys {k}, values {v}"),
         ("layers", placement_text(OffloadLevel(now.n_gpu_layers, now.n_cpu_moe), model)),
-        *([("split", f"{split} among the GPUs")] if split else []),
-        ("batch", f"{now.n_batch}, micro-batches of {now.n_ubatch}"),
+        *([("split", f"{split} across the GPUs")] if split else []),
+        ("batch", f"{now.n_batch}, ubatches of {now.n_ubatch}"),
         ("drafts", _drafts(now)),
     ]
 

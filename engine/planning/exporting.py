@@ -17,7 +17,7 @@ def export_format(name: str) -> Format:
     if name not in FORMATS:
         near = nearest(name, FORMATS)
         hint = f"did you mean {near[0]}? There" if near else "there"
-        raise ExportError(f"there is no format {name!r}: {hint} are {', '.join(FORMATS)}")
+        raise ExportError(f"unknown format {name!r}: {hint} are {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
@@ -63,9 +63,9 @@ def _of_torch(configuration: Configuration) -> list[str]:
     own = {"dtype": configuration.dtype, "kv_cache": configuration.kv_cache}
     own |= {"compile": configuration.compile, "decode_plan": configuration.decode_plan}
     said = [f"{name} {value}" for name, value in own.items() if value not in (None, "auto", "off")]
-    lost = f"{', '.join(said)} stay behind with it, and " if said else ""
+    lost = f"{', '.join(said)} do not apply, and " if said else ""
     return [
-        "backend is torch, which is kvchat's own: the other program computes with its engine; "
-        f"{lost}the cache there has keys of {configuration.type_k} and values of "
-        f"{configuration.type_v}"
+        "backend is torch, which only kvchat has: the other program uses its own engine; "
+        f"{lost}its cache has {configuration.type_k} keys and "
+        f"{configuration.type_v} values"
     ]

@@ -9,10 +9,10 @@ from engine.planning.search import SearchResult, search
 from engine.planning.workers import with_workers
 
 GOAL_TEXTS = {
-    Goal.CONTEXT: "the most tokens, then the finest cache",
-    Goal.QUALITY: "the finest cache, largest batches, then most tokens",
-    Goal.SPEED: "a draft model, the finest cache, then the fastest layers",
-    Goal.BALANCED: "32k tokens, a fine cache, and speed, weighed",
+    Goal.CONTEXT: "the most tokens, then the cache with most bits",
+    Goal.QUALITY: "most cache bits, largest batches, then most tokens",
+    Goal.SPEED: "a draft model, most cache bits, then the fastest layers",
+    Goal.BALANCED: "a balance of 32k tokens, cache bits and speed",
 }
 
 

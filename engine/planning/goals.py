@@ -51,7 +51,7 @@ class Offload(StrEnum):
 class LimitsError(PresetError):
     """Limits of a search that nothing can keep."""
 
-    title = "Nothing can keep these limits"
+    title = "These limits contradict each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class SearchLimits:
     """Whether micro-batches under 512 may be chosen to free memory."""
 
     def __post_init__(self) -> None:
-        for name, value in (("least", self.min_n_ctx), ("largest", self.max_n_ctx)):
+        for name, value in (("smallest", self.min_n_ctx), ("largest", self.max_n_ctx)):
             if value is not None and value < 1:
                 raise LimitsError(f"the {name} context is {value} tokens: write 1 or more")
         if self.min_n_ctx and self.max_n_ctx and self.min_n_ctx > self.max_n_ctx:
             raise LimitsError(
-                f"the least context of {self.min_n_ctx} tokens is above the largest of "
+                f"the smallest context of {self.min_n_ctx} tokens is above the largest of "
                 f"{self.max_n_ctx}: lower the first or raise the second"
             )
         if self.pairs == ():

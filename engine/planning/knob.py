@@ -99,7 +99,7 @@ def choice(
         for word, value in values.items():
             if word.lower() == typed.strip().lower():
                 return with_value(setup, name, value)
-        raise KnobError(f"{typed!r} is none of {', '.join(values)}")
+        raise KnobError(f"{typed!r} is not one of {', '.join(values)}")
 
     def step(setup: Setup, _: Facts, by: int) -> Setup:
         return with_value(setup, name, values[step_round(tuple(values), shown(setup), by)])

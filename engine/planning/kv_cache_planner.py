@@ -142,8 +142,7 @@ class KVCachePlanner:
         """
         if self.configuration.model_path == NO_MODEL:
             raise PresetError(
-                "no model is set: name one of the catalogue, a GGUF file, or give a model that was "
-                "read; without one there is nothing to count"
+                "no model is set: pass a name from the catalogue, a GGUF file, or a loaded model"
             )
         return self._planner.model(self.configuration.model_path)
 
@@ -303,15 +302,15 @@ class KVCachePlanner:
             PresetError: a name is not known or a value impossible; every fault is named.
         """
         known, offload = (*SETTINGS, "offload"), settings.get("offload")
-        listed = f": there are {', '.join(known)}"
+        listed = f": the settings are {', '.join(known)}"
         values = {name: value for name, value in settings.items() if name in SETTINGS}
         faults = [
-            f"{name} is no setting{did_you_mean(name, known) or listed}"
+            f"unknown setting: {name}{did_you_mean(name, known) or listed}"
             for name in settings
             if name not in known
         ]
         if offload is not None and offload not in set(Offload):
-            faults.append(f"offload is {str(offload)!r}: it is one of {', '.join(Offload)}")
+            faults.append(f"offload is {str(offload)!r}: write one of {', '.join(Offload)}")
         faults += [
             f"{name} is 'auto': name a type, or let optimize_for_vram choose"
             for name in ("type_k", "type_v")

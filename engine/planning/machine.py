@@ -108,7 +108,7 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
     try:
         typed = parse_devices(text)
     except HardwareError as error:
-        raise KnobError(f"{error}; several with commas, or found") from error
+        raise KnobError(f"{error}; separate several with commas, or type found") from error
     sizes, cards = named_gpus(typed)
     return replace(with_gpus(machine, sizes, cards), workers=workers_of(typed))
 
@@ -141,7 +141,7 @@ def with_gpus(
     if changed.unified_card is None:
         return changed
     if changed.n_named_gpus > 1:
-        raise KnobError(f"{cards[0]} is a whole machine with one memory: name nothing else")
+        raise KnobError(f"{cards[0]} is a machine whose GPU uses the RAM: name no other device")
     return replace(changed, ram_bytes=None)
 
 

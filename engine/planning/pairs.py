@@ -25,10 +25,10 @@ from engine.planning.draft_advice import Advice, MachineKind, Worth, should_use_
 from engine.presets.programs.llama_server_drafts import draft_words
 
 RECURRENT = (
-    "the target is a recurrent model: its state cannot go back behind a refuted token, so nothing "
-    "drafts for it"
+    "the target is a recurrent model: its state cannot go back after a rejected token, so it runs "
+    "without drafts"
 )
-ONLY_A_HEAD = "it drafts only as a part of its own model (EAGLE-3, a next-token head)"
+ONLY_A_HEAD = "it drafts only as a part of its own model (EAGLE-3 or MTP head)"
 PUBLISHED_AS = re.compile(r"[\w.-]+/[\w.-]+$")
 EXPORT_N_CTX = 4096
 """Any: the options of drafting do not name it."""

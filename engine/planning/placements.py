@@ -166,13 +166,13 @@ def placement_text(placement: OffloadLevel, model: Model) -> str:
     """Where the layers lie, such as `experts of 12 of 48 layers in main memory`."""
     n_layers, n_gpu_layers = model.architecture.n_layers, placement.n_gpu_layers
     if n_gpu_layers == 0:
-        return "all layers in main memory"
+        return "all layers in RAM"
     if 0 < n_gpu_layers <= n_layers:
-        layers = f"{n_layers + 1 - n_gpu_layers} of {n_layers} layers in main memory"
+        layers = f"{n_layers + 1 - n_gpu_layers} of {n_layers} layers in RAM"
         return f"all experts and {layers}" if placement.n_cpu_moe else layers
     if placement.n_cpu_moe:
         n_experts = n_moe_layers_in_main_memory(placement, model)
-        return f"experts of {n_experts} of {n_layers} layers in main memory"
+        return f"experts of {n_experts} of {n_layers} layers in RAM"
     return "all layers on the GPU"
 
 

@@ -260,7 +260,7 @@ class Planner:
     def _file(self, path: Path, kind: ModelKind) -> GgufFile:
         file = self._files.get(path) or read_gguf(path)
         if (found := kind_of(file)) is not kind:
-            raise ModelFileError(f"{path.name} is no {kind}: its header says {found}")
+            raise ModelFileError(f"{path.name} cannot be used as {kind}: its header says {found}")
         self._files[path] = file
         return file
 
@@ -396,18 +396,18 @@ def _absences(plan: Plan) -> Iterator[str]:
     file, now = plan.model.file, plan.setup.configuration
     if plan.unused_gpus:
         yield (
-            f"{', '.join(plan.unused_gpus)} is not used: llama-cpp-python is a build for the CPU; "
+            f"{', '.join(plan.unused_gpus)} is not used: this llama-cpp-python is a CPU build; "
             "install a build for this GPU, or plan with --target llama-server"
         )
     if now.rpc_workers and not plan.setup.machine.workers:
         yield (
-            f"what the workers {', '.join(now.rpc_workers)} hold is not planned: say their GPUs, "
-            f"as --device {now.rpc_workers[0]}:24GiB"
+            f"the memory of the workers {', '.join(now.rpc_workers)} is not planned: name their "
+            f"GPUs, such as --device {now.rpc_workers[0]}:24GiB"
         )
     if file.origin is not None:
         yield (
-            f"{file.path} is not on this machine, its header is that of {file.origin}: where it "
-            "is named, write the path of the file once it is here"
+            f"{file.path} is not on this machine; the plan uses the header of {file.origin}: "
+            "replace the path when you have the file"
         )
     if now.draft is not None and not now.draft.model_path.is_absolute():
         yield (

@@ -262,7 +262,7 @@ def as_written(rules: Preset, path: Path) -> Configuration:
         "n_gpu_layers": rules.n_gpu_layers == "auto",
     }
     if found := [name for name, is_left in is_open.items() if is_left]:
-        raise PresetError(f"{', '.join(found)}: left to the machine; say each as it was used")
+        raise PresetError(f"{', '.join(found)}: chosen by kvchat; write the value that was used")
     start = _starting_point(rules, path, None)
     layers = -1 if rules.n_gpu_layers == "all" else int(rules.n_gpu_layers)
     return with_n_ctx(replace(start, n_gpu_layers=layers), int(rules.n_ctx))
@@ -271,8 +271,8 @@ def as_written(rules: Preset, path: Path) -> Configuration:
 def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
     if rules.n_ubatch > rules.n_batch and "n_ubatch" in rules.model_fields_set:
         raise PresetError(
-            f"n_ubatch is {rules.n_ubatch} and n_batch {rules.n_batch}: the first is at most the "
-            "second"
+            f"n_ubatch is {rules.n_ubatch}, larger than n_batch {rules.n_batch}: lower n_ubatch or "
+            "raise n_batch"
         )
     if rules.speculation.predictor is PredictorName.DRAFT and draft is None:
         raise PresetError(
@@ -338,7 +338,7 @@ def _check(rules: Preset) -> None:
     ]
     if fixed:
         raise PresetError(
-            f"the goal {rules.goal} chooses where the layers lie: leave out {' and '.join(fixed)}, "
+            f"the goal {rules.goal} places the layers itself: leave out {' and '.join(fixed)}, "
             "or the goal"
         )
 

@@ -116,7 +116,7 @@ def search(
 
 def _check(devices: tuple[Device, ...], margin_bytes: int) -> None:
     if not any(device.kind == "cpu" for device in devices):
-        raise HardwareError("no main memory is among the devices: a model always needs some")
+        raise HardwareError("no RAM among the devices: a model always needs some")
     if margin_bytes < 0:
         raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
 
@@ -156,7 +156,7 @@ def _micro_batches(start: Configuration, limits: SearchLimits) -> tuple[int, ...
 
 def _drafts(draft: Model | None, limits: SearchLimits) -> tuple[bool, ...]:
     if draft is None and limits.must_draft:
-        raise PresetError("a draft model must be used but none is named: add --draft MODEL")
+        raise PresetError("a draft model is required but none is named: add --draft MODEL")
     if draft is None:
         return (False,)
     return (True,) if limits.must_draft else (True, False)
@@ -194,7 +194,7 @@ def _changes(limits: SearchLimits) -> list[str]:
     """What could make something fit."""
     changes = ["a smaller quantisation or model", "a smaller margin"]
     if limits.min_n_ctx is not None:
-        changes.insert(0, "a smaller least context")
+        changes.insert(0, "a smaller minimum context")
     if limits.offload is Offload.NONE:
-        changes.insert(0, "layers in main memory (offload partial)")
+        changes.insert(0, "layers in RAM (offload partial)")
     return changes

@@ -70,9 +70,9 @@ class SpeedBound:
         """Why there is no figure; empty where there is one."""
         unknown = [each.device for each in self.reads if each.bandwidth is None]
         if unknown:
-            return f"the bandwidth of {' and '.join(unknown)} is not known"
+            return f"the bandwidth of {' and '.join(unknown)} is unknown"
         if self.is_busy:
-            return "this machine was busy whenever the bandwidth of its memory was measured"
+            return "other programs were busy whenever the memory bandwidth was measured"
         return ""
 
     @property

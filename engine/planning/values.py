@@ -30,7 +30,7 @@ _COUNT = re.compile(r"(-?\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
 class KnobError(EngineError):
     """A value that a knob cannot take; the message says which it can."""
 
-    title = "That is no value for this"
+    title = "Invalid value"
 
 
 def step_among(stops: Iterable[int], value: int, step: int) -> int:
@@ -75,11 +75,11 @@ def parse_count(text: str, *, low: int, high: int) -> int:
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         spelling = ", or 8k" if low <= 8192 <= high else ""
-        raise KnobError(f"{shown(text)} is no number: {low:,} to {high:,}{spelling}")
+        raise KnobError(f"{shown(text)} is not a number: write {low:,} to {high:,}{spelling}")
     factor = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
     value = float(re.sub(r"[,_ ]", "", match[1])) * factor
     if not low <= value <= high or value != int(value):
-        raise KnobError(f"{text.strip()[:40]} is not one of the whole numbers {low:,} to {high:,}")
+        raise KnobError(f"{text.strip()[:40]} is not a whole number from {low:,} to {high:,}")
     return int(value)
 
 
@@ -112,12 +112,12 @@ def parse_shares(text: str) -> tuple[float, ...]:
         return ()
     parts = [part.strip() for part in re.split(r"[:,/;]", text)]
     if not all(_SHARE.fullmatch(part) for part in parts):
-        raise KnobError(f"{shown(text)} are no shares: write one for each GPU as 3:1, or auto")
+        raise KnobError(
+            f"{shown(text)} is not a list of shares: write one for each GPU as 3:1, or auto"
+        )
     shares = tuple(float(part) for part in parts)
     if len(shares) < 2 or not sum(shares):
-        raise KnobError(
-            f"{shown(text)} shares nothing: write one number for each GPU as 3:1, or auto"
-        )
+        raise KnobError(f"{shown(text)} has too few shares: write one for each GPU as 3:1, or auto")
     return shares
 
 
@@ -132,7 +132,7 @@ def parse_margin(text: str) -> int:
     try:
         return parse_bytes(text)
     except HardwareError as error:
-        raise KnobError(f"{error}; 0 keeps nothing free") from error
+        raise KnobError(f"{error}; 0 leaves nothing free") from error
 
 
 def parse_file(text: str) -> Path:
@@ -149,5 +149,5 @@ def parse_file(text: str) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise KnobError(f"{text.strip()} cannot be read: {reason}") from error
     if start != b"GGUF":
-        raise KnobError(f"{path.name} is no GGUF file: choose one that is, or type its path")
+        raise KnobError(f"{path.name} is not a GGUF file: choose another, or type its path")
     return path

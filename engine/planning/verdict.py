@@ -50,8 +50,8 @@ def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
     return tuple(
         f"{each.device.name} lacks {format_bytes(-each.left_bytes)}"
         if verdict is FitVerdict.NO
-        else f"{each.device.name} keeps {format_bytes(each.left_bytes)} of "
-        f"{format_bytes(margin_bytes)} that stay free"
+        else f"{each.device.name} has {format_bytes(each.left_bytes)} left of a "
+        f"{format_bytes(margin_bytes)} margin"
         for each in estimate.devices
         if verdict is not FitVerdict.FITS and device_verdict(each, margin_bytes) is verdict
     )
@@ -68,7 +68,7 @@ def does_not_fit(estimate: Estimate, margin_bytes: int, changes: Sequence[str]) 
     )
     return (
         f"{model_name(now.model_path)} does not fit with {n_tokens(now.n_ctx)} of "
-        f"{now.kv_types} cache and {format_bytes(margin_bytes)} kept free on each device: {short}. "
+        f"{now.kv_types} cache and {format_bytes(margin_bytes)} left free on each device: {short}. "
         f"Choose {', '.join(changes[:-1])} or {changes[-1]}"
     )
 

@@ -116,10 +116,10 @@ def recommendation(plan: Plan, planner: Planner) -> str:
     if n_ctx > limit:
         return f"It fits, but the model was trained on {limit:,} tokens: scale RoPE, or lower n_ctx"
     if largest >= limit:
-        return f"It fits, and so would all {limit:,} tokens that the model was trained on."
+        return f"It fits, and so does the full training context of {limit:,} tokens."
     if largest > n_ctx:
-        return f"It fits; up to {largest:,} tokens of context would."
-    return "It fits, and no more context would."
+        return f"It fits; the context can grow to {largest:,} tokens."
+    return "It fits, but a larger context does not."
 
 
 def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[str, Configuration]]:
@@ -144,7 +144,7 @@ def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[str, 
         yield experts_label(moved), moved
     placed = _most_on_gpus(plan, cost, "n_gpu_layers")
     yield layers_label(placed), placed
-    yield "KV cache in main memory", replace(now, offload_kqv=False)
+    yield "KV cache in RAM", replace(now, offload_kqv=False)
 
 
 def _other_types(now: Configuration) -> Iterator[tuple[str, Configuration]]:

@@ -210,7 +210,7 @@ def _judge(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> C
     read = readings(found, gates, reference=report.reference, control=report.control)
     objections = tuple(each.text for each in read if not each.is_kept)
     if not found.is_complete:
-        objections = ("it was not measured to the end", *objections)
+        objections = ("the measurement is incomplete", *objections)
     return Candidate(pair, measured=found, usage=usage_of(read), objections=objections)
 
 
@@ -221,7 +221,7 @@ def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
     finer = [each.pair for each in failed if is_coarser(candidate.pair, each.pair)]
     if not finer:
         return candidate
-    return _refused(candidate, f"{finer[0]}, which is finer, fails")
+    return _refused(candidate, f"{finer[0]}, with more bits, fails")
 
 
 def _sized(candidate: Candidate, wish: Wish, size: Size) -> Candidate:
@@ -231,7 +231,7 @@ def _sized(candidate: Candidate, wish: Wish, size: Size) -> Candidate:
         return _refused(candidate, str(refusal))
     candidate = replace(candidate, nbytes=nbytes)
     if wish.budget_bytes is not None and nbytes > wish.budget_bytes:
-        over = f"{format_bytes(nbytes)} are over the budget of {format_bytes(wish.budget_bytes)}"
+        over = f"{format_bytes(nbytes)} exceed the budget of {format_bytes(wish.budget_bytes)}"
         return _refused(candidate, over)
     return candidate
 
@@ -251,12 +251,12 @@ def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
     smallest = min(sizes, default=None)
     if smallest is None or wish.budget_bytes is None:
         listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
-        return f"no cache type may be chosen ({listed}): leave the other of keys and values open"
+        return f"no cache type passes ({listed}): write auto for keys or values"
     nbytes, pair = smallest
     tokens = int(wish.n_ctx * wish.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
     return (
-        f"no cache type that may be chosen takes {format_bytes(wish.budget_bytes)} or less with "
-        f"{wish.n_ctx:,} tokens: the smallest, {pair}, takes {format_bytes(nbytes)}. Ask for "
+        f"no cache type that passes takes {format_bytes(wish.budget_bytes)} or less with "
+        f"{wish.n_ctx:,} tokens: the smallest, {pair}, takes {format_bytes(nbytes)}. Choose "
         f"{shorter}, or a budget of {format_bytes(nbytes)}"
     )

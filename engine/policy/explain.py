@@ -25,12 +25,12 @@ def sentence(report: Report, kind: KVTypes) -> str:
     if found is None:
         return f"{kind_name(kind)} was not measured"
     if found.role == "reference":
-        return f"{kind_name(kind)}: what the others are compared with"
+        return f"{kind_name(kind)}: the reference of the comparison"
     parts = [_size(found, report), f"same top token {_percent(found.scores.same_top.value)}"]
     parts += _losses(found, report)
     lost = _needles(found, report)
     parts += [lost] if lost else []
-    parts += [] if found.is_complete else ["not measured to the end"]
+    parts += [] if found.is_complete else ["measurement incomplete"]
     return f"{kind_name(kind)}: {', '.join(parts)}"
 
 
@@ -43,7 +43,7 @@ def explain(known: Known, pair: KVTypes) -> str:
     """
     standing = known.standing(pair)
     if standing.basis is Basis.GUESSED:
-        text = f"{pair}; nothing was measured on this model, {MEASURE_IT}"
+        text = f"{pair}; not measured on this model, {MEASURE_IT}"
         return f"{text}; {standing.text}" if known.has_key_biases and not is_whole(pair) else text
     if known.has_verdict and is_whole(pair):
         return _why_whole(known, pair)
@@ -58,10 +58,10 @@ def _why_whole(known: Known, pair: KVTypes) -> str:
     passing = [each.pair for each in smaller if not each.objections]
     if passing:
         would = " and ".join(map(str, passing))
-        return f"{pair}, though {would} would keep the gates, too{_rates(known, pair, passing)}"
+        return f"{pair}, though {would} would pass too{_rates(known, pair, passing)}"
     failed = [f"{each.pair}: {each.objections[0]}" for each in smaller if each.objections]
     why = f" ({'; '.join(failed[:2])})" if failed else ""
-    return f"{pair}, because no smaller type keeps the gates{why}"
+    return f"{pair}, because no smaller type passes the quality limits{why}"
 
 
 def _rates(known: Known, pair: KVTypes, passing: Sequence[KVTypes]) -> str:
@@ -88,7 +88,7 @@ def is_measurable(figure: Figure, noise: float) -> bool:
 def _size(found: Measurement, report: Report) -> str:
     ratio = _ratio(found, report)
     if abs(ratio - 1) < 0.05:
-        return "as large"
+        return "same size"
     return f"{ratio:.1f}x smaller" if ratio > 1 else f"{1 / ratio:.1f}x larger"
 
 
@@ -113,7 +113,7 @@ def _losses(found: Measurement, report: Report) -> list[str]:
         parts = (("", found.scores.nll_delta),)
     lost = [(name, f) for name, f in parts if is_measurable(f, noise.get(name, 0.0))]
     kept = [name for name, figure in parts if (name, figure) not in lost]
-    said = [f"nothing measurable{_on(kept)}"] if kept else []
+    said = [f"no measurable loss{_on(kept)}"] if kept else []
     ordered = sorted(lost, key=lambda each: each[1].value)
     return said + [f"{figure.value:.3f} nats{_on([name])}" for name, figure in ordered]
 

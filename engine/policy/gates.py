@@ -145,7 +145,7 @@ def readings(
         ),
         _worst(
             "min_same_top", 1 - gates.min_same_top, parts, lambda s: _other(s.same_top),
-            "another likeliest token in {loss:.1%}{where}, allowed {limit:.1%}",
+            "a different top token in {loss:.1%}{where}, allowed {limit:.1%}",
         ),
         _worst(
             "max_long_kl", gates.max_long_kl, far, lambda s: s.kl_mean,

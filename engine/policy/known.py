@@ -22,8 +22,8 @@ MOST_COST = 8.0
 """Halvings of the context that a pair far beyond its gates costs: those that a user named are
 still ordered by their figures."""
 BIASED_KEYS = (
-    "break models with biased keys such as this one: with q4_0 Qwen2.5-Coder-0.5B had another "
-    "likeliest token in 39 of 100 and a mean KL of 1.03"
+    "break models with biased keys such as this one: with q4_0 Qwen2.5-Coder-0.5B had a different "
+    "top token in 39 of 100 and a mean KL of 1.03"
 )
 USUAL_N_CTX = 8192
 """Context that rates are compared at where none is known yet."""
@@ -78,7 +78,7 @@ class Known:
         found = self.candidates.get(pair)
         if found is None or found.measured is None:
             n_kinds = len(self.candidates)
-            return Standing(Basis.UNKNOWN, f"not among the {n_kinds} kinds that were measured", "?")
+            return Standing(Basis.UNKNOWN, f"not among the {n_kinds} measured types", "?")
         return _measured(found, has_verdict=self.has_verdict, n_tokens=self.report.n_tokens)
 
     def allowed_types(self) -> tuple[KVTypes, ...]:
@@ -112,7 +112,7 @@ class Known:
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
     assert found.measured is not None
     if found.measured.role == "reference":
-        return Standing(Basis.MEASURED, "what the others are compared with", "whole", is_kept=True)
+        return Standing(Basis.MEASURED, "the reference of the comparison", "whole", is_kept=True)
     scores = found.measured.scores
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
@@ -126,12 +126,12 @@ def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing
 
 def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if is_whole(pair):
-        return Standing(Basis.GUESSED, f"{pair} is taken to lose nothing", "guess")
+        return Standing(Basis.GUESSED, f"{pair} is assumed to lose nothing", "guess")
     cost = max(COARSENESS[pair.k], COARSENESS[pair.v])
     if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
         return Standing(Basis.GUESSED, f"keys of {pair.k} {BIASED_KEYS}", "guess")
     if cost <= COARSENESS["q8_0"]:
-        text = "8 bits lose next to nothing on most models"
+        text = "8 bits lose almost nothing on most models"
     else:
-        text = "so few bits cost most models something"
+        text = "so few bits cost quality on most models"
     return Standing(Basis.GUESSED, text, "guess")

@@ -25,7 +25,7 @@ KEY_BYTES = 8
 class PlanError(EngineError):
     """A plan that cannot be kept or read."""
 
-    title = "The plan of the cache cannot be used"
+    title = "The cache measurement cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class PlanStore:
             replace_file(path, [report_json(plan).encode()], is_durable=True)
         except OSError as error:
             raise PlanError(
-                f"{path} cannot be written ({error.strerror or error}): the plan is not kept"
+                f"{path} cannot be written ({error.strerror or error}): the measurement "
+                "is not saved"
             ) from error
         return plan
 
@@ -105,7 +106,9 @@ class PlanStore:
                 return path, read_plan(path)
             except PlanError:
                 continue
-        raise PlanError(f"{self.folder} has too many files that are no plans: move them away")
+        raise PlanError(
+            f"{self.folder} has too many files that are not measurements: move them away"
+        )
 
     def _names(self, subject: Subject) -> Iterator[Path]:
         stem = plan_name(subject)
@@ -135,13 +138,13 @@ def read_plan(path: Path) -> Report:
         measured_at(plan)
     except (OSError, ValueError) as error:
         raise PlanError(
-            f"{path} is not used: it cannot be read as a plan of kvchat ({error}); move it away, "
+            f"{path} is not used: it is not a readable measurement ({error}); move it away, "
             "and measure again with `kvchat cache-quality`"
         ) from error
     if not path.stem.startswith(plan_name(plan.subject)):
         raise PlanError(
-            f"{path} is not used: it is the plan of another model, text, build or machine "
-            f"({plan.subject.model}), and its name is not; move it away"
+            f"{path} is not used: its contents are of another model, text, build or machine "
+            f"({plan.subject.model}) than its name; move it away"
         )
     return plan
 

@@ -169,7 +169,7 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
         )
     if configuration.n_mtp_draft:
         yield (
-            f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with the model's own head "
+            f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with the model's MTP head "
             "only where it knows the model to have one"
         )
 

@@ -30,8 +30,8 @@ their look-up."""
 _SAME = {PredictorName.OFF: (), PredictorName.LOOKUP: ("lookup",), PredictorName.DRAFT: ("draft",)}
 """The predictors that other programs have too."""
 _TITLES: Mapping[Drafter, str] = {
-    "head": "the model's own head",
-    "lookup": "its look-up",
+    "head": "the model's MTP head",
+    "lookup": "its n-gram lookup",
     "draft": "the draft model",
 }
 _FIELDS = (
@@ -45,13 +45,13 @@ _DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
 _LENGTHS = ("n_draft", "draft_min_tokens", "draft_min_confidence")
 IN_REQUESTS = ("json_schema", "grammar", "stop_tokens", "thinking", "thinking_budget")
 CONSEQUENCES: Mapping[str, str] = {
-    "n_slots": "requests wait for each other",
+    "n_slots": "requests run one after another",
     "rpc_workers": "this machine computes all layers",
-    "swa_full": "layers with a sliding window keep their window only",
-    "n_cpu_moe": "experts lie with their layers",
-    "tensor_overrides": "every tensor lies with its layer",
-    "n_mtp_draft": "the model's own head is unused",
-    "n_threads_batch": "prompts are read with the threads that decode",
+    "swa_full": "sliding-window layers cache only their window",
+    "n_cpu_moe": "experts are on the device of their layer",
+    "tensor_overrides": "every tensor is on the device of its layer",
+    "n_mtp_draft": "the model's MTP head is not used",
+    "n_threads_batch": "prompts are read with the threads for decoding",
     "use_mmap": "the program decides whether the file is mapped",
     "use_extra_buffers": "weights may be repacked",
 }
@@ -82,7 +82,7 @@ def differences(
         if value == there or name in left:
             continue
         if name in IN_REQUESTS:
-            what = "takes it with each request, if at all"
+            what = "accepts it only in requests, if at all"
         elif is_set:
             what = f"gets {shown(there)}{_growth(value, there)}"
         else:
@@ -131,15 +131,15 @@ def drafting_remarks(
     beside_head = tuple(each for each in drafting if each != "head")
     if _SAME.get(speculation.predictor) != beside_head:
         instead = " and ".join(_TITLES[each] for each in drafting)
-        gets = f"{program} gets {instead} instead"
-        none = f"{program} has none, and decodes without speculation"
+        gets = f"{program} uses {instead} instead"
+        none = f"{program} has none and decodes without speculation"
         yield f"the predictor is {speculation.predictor}: {gets if drafting else none}"
     if draft is not None and "draft" not in drafting:
-        yield f"the draft model {draft.model_path.name} stays behind: {program} has no use for it"
+        yield f"the draft model {draft.model_path.name} is left out: {program} does not use it"
     if beside_head and speculation.controller is not ControllerName.FIXED:
         yield (
-            f"the controller is {speculation.controller}: {program} drafts up to a length of "
-            f"{n_draft} in every round"
+            f"the controller is {speculation.controller}: {program} drafts up to "
+            f"{n_draft} tokens in every round"
         )
 
 
@@ -182,6 +182,6 @@ def shown(value: object) -> str:
         case float():
             return f"{value:g}"
         case None:
-            return "open"
+            return "not set"
         case _:
             return str(value) or "none"

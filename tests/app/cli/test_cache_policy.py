@@ -125,7 +125,7 @@ def test_an_export_whose_types_were_chosen_says_by_what(
     budget = ["--kv-budget", "100MiB"]
     assert run([*command, "--kv", "auto", *budget]) == 0
     told = capsys.readouterr()
-    note = "# cache guessed: q8_0; nothing was measured on this model"
+    note = "# cache guessed: q8_0; not measured on this model"
     assert note in told.err
     assert (note in told.out) is (name == "compose")
     assert run([*command, *budget, "--json"]) == 0
@@ -150,7 +150,7 @@ def test_a_preset_that_leaves_the_types_open_takes_the_measured_ones(
     assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q5_1"
     preset.write_text('name = "mine"\ntype_k = "q8_0"\ntype_v = "q8_0"\nkv_budget_gib = 1\n')
     assert run(["plan", str(starter_path), "--preset", str(preset)]) == 1
-    assert "the cache has a budget" in capsys.readouterr().err
+    assert "both a budget" in capsys.readouterr().err
 
 
 def test_a_broken_plan_is_told_not_used_and_left_alone(

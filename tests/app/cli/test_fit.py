@@ -84,7 +84,7 @@ def test_an_export_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
         (["--device", "1GiB", "--ram", "1GiB"], "does not fit"),
         (["--offload", "none", "--device", "4GiB"], "does not fit"),
         (["--kv", "q9"], "is no cache type"),
-        (["--min-context", "9000", "--max-context", "8000"], "keep these limits"),
+        (["--min-context", "9000", "--max-context", "8000"], "limits contradict"),
         (["--no-gpu", "--card", "3090"], "without GPU"),
         (["--format", "lm-studioo"], "did you mean lm-studio"),
         (["--margin", "100GiB"], "does not fit"),

@@ -27,7 +27,7 @@ def test_text_names_the_best_with_its_arguments_and_why_others_are_not(
     assert run(["pairs", "target", "--on", "gpu"]) == 0
     text = capsys.readouterr().out
     assert "never load it" in text
-    assert "large: the draft reads 2.0 times as much a token as its target" in text
+    assert "large: the draft model reads 2.0 times as much per token as the target" in text
     assert "other: token 77 is 'token 77' in the target and 'odd' in the draft" in text
     assert "kvchat target --draft small" in text
     server = next(line for line in text.splitlines() if "llama-server" in line)

@@ -132,7 +132,7 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = text_of(capsys, starter_path, "--ctx", 2048)
-    for part in ("= exact", "~ estimated", "tensor table", "largest context 8,192", "[✓"):
+    for part in ("= exact", "~ estimate", "tensor table", "largest context 8,192", "[✓"):
         assert part in text
     command = text[text.index("llama-server \\") :].replace("\\\n", "")
     assert shlex.split(command)[:3] == ["llama-server", "--model", str(starter_path)]

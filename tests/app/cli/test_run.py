@@ -120,7 +120,7 @@ def test_a_draft_that_cannot_pay_is_warned_of_and_the_answer_comes(
     done = run([*arguments, "--max-tokens", "4"], environment)
     assert done.returncode == 0
     assert "will not make SmolLM2-135M-Instruct.Q4_1.gguf faster" in done.stderr
-    assert "the draft reads as much a token as its target" in done.stderr
+    assert "the draft model reads as much per token as the target" in done.stderr
 
 
 def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> None:

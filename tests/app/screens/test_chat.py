@@ -211,7 +211,7 @@ async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) 
         await pilot.press("shift+tab", "i")
         *_, reply, aside = app.controller.entries()
         assert reply.speaker is Speaker.MODEL
-        assert "drafts by lookup · rule fixed" in aside.content
+        assert "drafts by lookup · length fixed" in aside.content
         assert "accepted by source: lookup" in aside.content
         await pilot.press("i")
         assert app.controller.entries()[-1] == reply

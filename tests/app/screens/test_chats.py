@@ -72,7 +72,7 @@ async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> 
         assert "about rivers" in rows(app)[0]
         assert rows(app)[0].endswith("·wc")
         await wait_until(pilot, lambda: "warm" in shown_detail(app))
-        assert "kept, in tokens: 2.0k warm, 2.0k cold · 5 MiB" in shown_detail(app)
+        assert "cached tokens: 2.0k warm, 2.0k cold · 5 MiB" in shown_detail(app)
 
 
 async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_path: Path) -> None:

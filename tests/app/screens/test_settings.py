@@ -51,7 +51,7 @@ async def test_each_value_says_where_it_comes_from_and_what_is_wrong(tmp_path: P
             [line] = [line for line in text.splitlines() if line.split()[:1] == ["temperature"]]
             assert line.split() == ["temperature", "0.3", "config.toml:3"]
             [line] = [line for line in text.splitlines() if "top_p " in line]
-            assert line.split() == ["top_p", "0.95", "not", "used"]
+            assert line.split() == ["top_p", "0.95", "ignored"]
             [line] = [line for line in text.splitlines() if "top_k " in line]
             assert line.split() == ["top_k", "40", "default"]
             await pilot.press(*"top_p")

@@ -35,7 +35,7 @@ def test_a_plain_configuration_has_nothing_to_warn_of() -> None:
         ("qwen3-8b", {"type_k": "q8_0"}, "no kernel"),
         ("qwen3-8b", {"type_k": "iq4_nl", "type_v": "iq4_nl"}, "use q4_0"),
         ("qwen3-8b", {"type_k": "q8_0", "flash_attention": "off"}, "cannot be quantised"),
-        ("qwen3-8b", {"offload_kqv": False}, "main memory"),
+        ("qwen3-8b", {"offload_kqv": False}, "in RAM"),
         ("gemma-3-12b", {"n_slots": 4, "kv_unified": True}, "of the 4 slots"),
         ("qwen3.6-27b", {"n_slots": 4}, "4 slots take"),
         ("qwen3-30b-a3b", {"n_cpu_moe": 4}, "--load-mode none"),

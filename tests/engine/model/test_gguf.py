@@ -26,7 +26,7 @@ def test_keys_arrays_and_tensors_are_read(tmp_path: Path) -> None:
     file = read_gguf(write(tmp_path / "m.gguf", header(values, TENSORS), data_bytes=TENSOR_BYTES))
     assert (file.architecture, file.name, file.version) == ("llama", "Tiny", 3)
     assert file.integer("llama.block_count") == 2
-    assert file.integer("llama.flag") is None, "a flag is no number"
+    assert file.integer("llama.flag") is None, "a flag is not a number"
     assert file.values["llama.scale"] == 0.5
     assert file.n_vocab == 3
     assert [tensor.nbytes for tensor in file.tensors] == [768, 64 * 34]

@@ -87,12 +87,12 @@ def test_one_auto_takes_the_other_type_along_unless_it_is_given() -> None:
     assert opened(type_k="auto", type_v="q8_0") == (None, "q8_0")
     assert opened(type_k="q5_1", kv_budget_gib=1) == ("q5_1", None)
     assert open_types(Preset(name="x", type_k="q8_0")) is None
-    with pytest.raises(PresetError, match="leave out the budget"):
+    with pytest.raises(PresetError, match="remove the budget"):
         open_types(Preset(name="x", type_k="q8_0", type_v="q8_0", kv_budget_gib=1))
 
 
 def test_a_goal_with_a_given_type_that_nothing_measured_keeps_is_refused(small: Model) -> None:
-    with pytest.raises(PresetError, match="no measured cache kind with keys of q4_0"):
+    with pytest.raises(PresetError, match="no measured cache type with q4_0 keys"):
         settled(small, GOOD, goal="context", type_k="q4_0")
     assert types(settled(small, GOOD, goal="context", type_k="q8_0")) == Q8
 

@@ -37,8 +37,8 @@ def test_small_drafts_of_the_same_tokens_come_first_and_large_ones_are_warned_of
     worths = [each.advice.worth for each in found.drafts]
     assert worths == [Worth.USE, Worth.DEPENDS, Worth.NEVER, Worth.NEVER]
     assert found.best == found.drafts[0]
-    assert found.drafts[-1].advice.reason.startswith("the draft reads 2.0 times as much")
-    assert found.drafts[2].advice.reason.startswith("the draft reads as much a token")
+    assert found.drafts[-1].advice.reason.startswith("the draft model reads 2.0 times as much")
+    assert found.drafts[2].advice.reason.startswith("the draft model reads as much per token")
 
 
 def test_the_target_and_its_copies_are_no_candidates(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_draft_larger_than_its_target_is_warned_of_in_the_words_of_pairs(tmp_p
     target = drafting_model(tmp_path / "target.gguf", 4)
     draft = drafting_model(tmp_path / "draft.gguf", 40)
     said = check_draft(beside(target, draft)) or ""
-    assert said.startswith("draft.gguf will not make target.gguf faster: the draft reads ")
+    assert said.startswith("draft.gguf will not make target.gguf faster: the draft model reads ")
     assert reason_of_pairs(target) in said
 
 

@@ -99,9 +99,9 @@ def test_what_llama_cpp_refuses_is_never_found(tmp_path: Path) -> None:
 def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> None:
     with pytest.raises(HardwareError, match="write 0 or more"):
         found(model_8b, 8, Goal.CONTEXT, margin_bytes=-1)
-    with pytest.raises(HardwareError, match="no main memory"):
+    with pytest.raises(HardwareError, match="no RAM"):
         search(model_8b, (gpu(8),), Goal.SPEED, target="kvchat", margin_bytes=0)
-    with pytest.raises(PresetError, match="least context is 0 tokens"):
+    with pytest.raises(PresetError, match="smallest context is 0 tokens"):
         SearchLimits(min_n_ctx=0)
     with pytest.raises(PresetError, match="above the largest"):
         SearchLimits(min_n_ctx=9000, max_n_ctx=8000)

@@ -110,7 +110,7 @@ def test_a_bound_of_a_busy_machine_is_not_shown_anywhere_and_the_reason_is() -> 
     path = planner.add(find_entry("llama-3.1-8b").model())
     plan = planner.plan(Setup(Configuration(path, 8192, n_gpu_layers=0)))
     [line] = speed_lines(plan)
-    assert "machine was busy" in plain(line)
+    assert "programs were busy" in plain(line)
     assert speed_text(None, plan.bound) == "busy"
     assert "busy: " in LEGEND
     said = plan_json(plan, planner)

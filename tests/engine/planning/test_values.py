@@ -44,5 +44,5 @@ def test_a_model_file_is_its_path(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF")
     assert parse_file(f" {path} ") == path
     path.write_bytes(b"no model")
-    with pytest.raises(KnobError, match="no GGUF file"):
+    with pytest.raises(KnobError, match="not a GGUF file"):
         parse_file(str(path))

@@ -91,16 +91,16 @@ def damaged(path: Path) -> list[tuple[bytes, str]]:
     whole = path.read_bytes()
     data = json.loads(whole)
     return [
-        (b"", "cannot be read as a plan"),
-        (whole[: len(whole) // 2], "cannot be read as a plan"),
-        (b"\xff\xfe not text", "cannot be read as a plan"),
+        (b"", "not a readable measurement"),
+        (whole[: len(whole) // 2], "not a readable measurement"),
+        (b"\xff\xfe not text", "not a readable measurement"),
         (b"[1, 2]", "schema None"),
         (json.dumps(data | {"schema": 3}).encode(), "schema 3"),
         (json.dumps(data | {"more": 1}).encode(), "at more"),
-        (json.dumps(data | {"started": "yesterday"}).encode(), "cannot be read as a plan"),
+        (json.dumps(data | {"started": "yesterday"}).encode(), "not a readable measurement"),
         (json.dumps(data | {"started": "2026-11-22T18:00:00"}).encode(), "no offset"),
-        (whole.replace(b"0.001", b"NaN", 1), "cannot be read as a plan"),
-        (b" " * (RECORDS_BYTES + 1), "cannot be read as a plan"),
+        (whole.replace(b"0.001", b"NaN", 1), "not a readable measurement"),
+        (b" " * (RECORDS_BYTES + 1), "not a readable measurement"),
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_plan_under_a_foreign_name_is_not_used(store: PlanStore) -> None:
     foreign = path.with_name(f"{MODEL}-{'0' * 16}.json")
     path.rename(foreign)
     [problem] = store.find(MODEL, BUILD).problems
-    assert "its name is not" in problem
+    assert "than its name" in problem
     assert foreign.exists()
 
 

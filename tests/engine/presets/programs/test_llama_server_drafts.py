@@ -41,7 +41,7 @@ def test_a_draft_model_that_does_not_draft_stays_behind_aloud(predictor: Predict
     speculation = replace(PLAIN.speculation, predictor=predictor)
     idle = replace(PLAIN, draft=DraftConfiguration(Path("/d.gguf"), 512), speculation=speculation)
     assert "--model-draft" not in arguments(idle)
-    assert any("d.gguf stays behind" in remark for remark in remarks(idle))
+    assert any("d.gguf is left out" in remark for remark in remarks(idle))
 
 
 def test_the_models_own_head_drafts_beside_the_look_up() -> None:
