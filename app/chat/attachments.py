@@ -161,12 +161,12 @@ def read_file(name: str, folder: Path) -> Attachment:
     except (OSError, RuntimeError) as error:
         raise AttachmentError(_why_not(shown, path, error)) from error
     if b"\0" in data:
-        raise AttachmentError(f"@{shown} is no text but binary: texts and images go with a message")
+        raise AttachmentError(f"@{shown} is a binary file: attach text or images")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AttachmentError(
-            f"@{shown} is no text in UTF-8 (byte {error.start:,}): convert it, or paste the text"
+            f"@{shown} is not UTF-8 text (byte {error.start:,}): convert it, or paste the text"
         ) from error
     return Attachment(name, without_marks(with_newlines(text)))
 
@@ -184,8 +184,8 @@ def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
         n_bytes = 0
     if n_bytes > MAX_FILE_BYTES:
         return (
-            f"@{shown} has {fmt.nbytes(n_bytes)}, and at most {fmt.nbytes(MAX_FILE_BYTES)} go with "
-            "a message: paste the part that matters"
+            f"@{shown} has {fmt.nbytes(n_bytes)}; the limit is {fmt.nbytes(MAX_FILE_BYTES)}: "
+            "paste the part that matters"
         )
     reason = getattr(error, "strerror", None) or str(error)
     return f"@{shown} cannot be read: {reason}"

@@ -14,7 +14,7 @@ from app.store.errors import ChatInUseError
 from engine.errors import EngineError
 from engine.requests import GenerationRequest
 
-SUMMARISING = "The model summarises what is above: {reply-stop} stops it."
+SUMMARISING = "The model summarises the messages above: {reply-stop} stops it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ContextFull:
         if trim is None or chat is None or loaded is None:
             return
         if self._conversation.is_leased:
-            self._warn("The model is not free: another summary or comparison is under way.")
+            self._warn("The model is busy with another summary or comparison.")
             return
         self._conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
         done = partial(self._take_summary, chat.id, trim)
@@ -153,7 +153,7 @@ class ContextFull:
     def _take_summary(self, chat_id: int, trim: Trim, text: str | None, problem: str) -> None:
         try:
             if text is None:
-                self._warn(f"There is no summary: {problem}.")
+                self._warn(f"No summary: {problem}.")
             else:
                 self._keep(chat_id, trim.kept_from, text)
                 if n := self._n_left_out:
@@ -175,6 +175,8 @@ class ContextFull:
         store = self._history.store
         lock = store.lock_chat(chat_id)
         if lock is None:
-            raise ChatInUseError("another kvchat is answering in this chat: no summary is kept")
+            raise ChatInUseError(
+                "another kvchat is answering in this chat: the summary is not saved"
+            )
         with lock:
             store.set_kept_from(chat_id, kept_from, summary=summary)

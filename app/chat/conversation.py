@@ -46,7 +46,7 @@ from engine.events import (
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
-WITHOUT_ENGINE = "{engine-restart} tries once more, {model-list} opens another model."
+WITHOUT_ENGINE = "{engine-restart} tries again, {model-list} opens another model."
 
 
 class Conversation:
@@ -188,7 +188,7 @@ class Conversation:
         """Start the engine on a configuration; what it was doing ends."""
         self.replies.cut(FinishReason.CANCELLED)
         if self.lease is not None:
-            self.lease.revoke("a model was loaded meanwhile")
+            self.lease.revoke("another model was loaded in the meantime")
             self.lease = None
         self._remove_engine_note()
         self.configuration, self.replies.loaded = configuration, None
@@ -504,8 +504,6 @@ class Conversation:
         self.replies.cut(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
         todo = (
-            "It starts again by itself."
-            if event.will_restart
-            else "{engine-restart} starts it again."
+            "It restarts automatically." if event.will_restart else "{engine-restart} restarts it."
         )
         self._tell_of_engine(event.title, event.message, todo, severity)

@@ -22,11 +22,11 @@ FAILED = "failed"
 """Finish reason of a reply that a fault cut off while the engine went on."""
 DIVIDER_KEY = -(1 << 40)
 """Key of the divider, below that of every note."""
-CONTINUES = "{composer-send} with nothing written continues it"
+CONTINUES = "{composer-send} in the empty composer continues it"
 """After a reply that was cut."""
-MAKES_ROOM = "{composer-send} shows what can be done"
+MAKES_ROOM = "{composer-send} shows the options"
 """After a reply that had no room."""
-ANSWERS = "not answered yet: {composer-send} asks"
+ANSWERS = "not answered yet: {composer-send} sends it"
 """After a question that has no reply."""
 
 
@@ -188,13 +188,13 @@ def _ending(reason: str | None) -> list[str]:
         case FinishReason.CANCELLED:
             return ["stopped"]
         case FinishReason.LENGTH:
-            return ["cut at the largest number of tokens"]
+            return ["cut off at the token limit"]
         case FinishReason.CONTEXT:
-            return ["cut: the context is full"]
+            return ["cut off: the context is full"]
         case None:
-            return ["cut: kvchat was ended while it came"]
+            return ["cut off: kvchat ended during the reply"]
         case _:
-            return [f"cut: {reason}"]
+            return [f"cut off: {reason}"]
 
 
 def _figures(message: StoredMessage) -> list[str]:

@@ -169,7 +169,7 @@ class Replies:
         last = other.unfinished()
         if last is not None and is_out_of_room(last):
             raise ContextFullError(
-                f"“{other.title}” has no room to continue: open it ({{chat-list}})"
+                f"the context of “{other.title}” is full: open it ({{chat-list}})"
             )
         return begin(other)
 
@@ -183,7 +183,7 @@ class Replies:
         lock = None if history.chat is None else self._store.lock_chat(history.chat.id)
         if history.chat is not None and lock is None:
             raise ChatInUseError(
-                f"another kvchat is answering in “{history.title}”: wait until its reply has ended"
+                f"another kvchat is answering in “{history.title}”: wait for the end of its reply"
             )
         reply: RunningReply | None = None
         try:
@@ -373,7 +373,7 @@ class Replies:
     def _tell_end(self, reply: RunningReply, event: Finished, *, is_shown: bool) -> None:
         is_full = event.reason is FinishReason.CONTEXT
         if not is_shown:
-            what = "has no room to continue" if is_full else "is answered"
+            what = "has a full context" if is_full else "is answered"
             text = f"“{reply.chat_title}” {what}: {{chat-list}} leads there."
             self._updates.notices.append(Notice(text))
         elif is_full:

@@ -25,7 +25,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
         if unknown and allowed:
             raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(allowed)}")
         if value is not None and not names:
-            raise click.BadParameter("it names nothing")
+            raise click.BadParameter("the list is empty")
         return names
 
     return check
@@ -114,7 +114,7 @@ def command(
     if show_path is not None:
         if any(each is not None for each in (json_path, resume_path, preset_name)):
             raise click.UsageError(
-                "--show measures nothing: leave out --json, --resume and --write"
+                "--show only prints a report: leave out --json, --resume and --write"
             )
         show(read_results(show_path), html_path)
         return 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from engine.cache.snapshot_store import SnapshotStore
 
 SIZE = Size(can_be_zero=True)
-NOTHING_KEPT = "Nothing is kept on disk yet."
+NOTHING_KEPT = "No states on disk yet."
 MAX_TITLE = 30
 N_TITLES = 3
 """Titles that one line names; the rest is counted."""
@@ -117,7 +117,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
         left = used - sum(entry.nbytes for entry in gone)
     tell(_removed_text(gone, left))
     if older is None and left > limit:
-        tell("the rest is pinned: `kvchat cache unpin KEY` allows to delete it")
+        tell("the rest is pinned: `kvchat cache unpin KEY` makes it deletable")
 
 
 @command.command(name="budget")
@@ -137,7 +137,7 @@ def budget(disk: int | None, warm: int | None) -> None:
     for line in _budget_lines(settings, used):
         say(line)
     if (disk, warm) != (None, None):
-        tell("a kvchat that is open takes this at its next start")
+        tell("an open kvchat uses this after its next start")
 
 
 @command.command(name="clear")
@@ -152,7 +152,7 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
     with _store() as store:
         entries = [entry for model in cached_models(store) for entry in model.entries]
         if not entries:
-            tell("Nothing is kept on disk.")
+            tell("No states on disk.")
             return
         tell(_counted_text(entries))
         if not yes and not confirmed("Delete all of it?", "--yes deletes it"):
@@ -279,7 +279,7 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
         head = Text(one_line(model.name), style="bold")
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
-            head.append("  its file is gone, so this is pruned first", style="not bold yellow")
+            head.append("  its model file is gone: pruned first", style="not bold yellow")
         screen.print(head)
         screen.print(Text(_settings_text(model), style="dim"))
         screen.print(_table(model, titles))
@@ -294,18 +294,18 @@ def _print_verdicts(verdicts: Sequence[SnapshotCheck]) -> None:
     problems = [verdict.problem for verdict in verdicts if verdict.problem is not None]
     for problem in problems:
         say((one_line(problem), "red"))
-    outcome = f"{count(len(problems))} damaged" if problems else "all whole"
+    outcome = f"{count(len(problems))} damaged" if problems else "none damaged"
     say(f"{counted(len(verdicts), 'state')} checked, {outcome}")
 
 
 def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
     """The budgets, and what is used of that of the disk."""
     if not settings.enabled:
-        yield "nothing is kept: enabled = false under [cache] in the settings"
+        yield "no states are saved: enabled = false under [cache] in the settings"
     yield f"disk    {nbytes_of(used, settings.cold)}"
-    yield f"memory  {nbytes(settings.warm)}, and {nbytes(settings.reserve)} stay free for others"
+    yield f"RAM     {nbytes(settings.warm)}; {nbytes(settings.reserve)} stay free for others"
     if used > settings.cold:
-        yield "over the budget: `kvchat cache prune` makes it fit"
+        yield "over the budget: `kvchat cache prune` deletes down to it"
 
 
 def _counted_text(entries: Sequence[StoredState]) -> str:
@@ -319,9 +319,9 @@ def _counted_text(entries: Sequence[StoredState]) -> str:
 def _removed_text(gone: Sequence[StoredState], left: int) -> str:
     """What was deleted and how much is left."""
     if not gone:
-        return f"Nothing was deleted: {nbytes(left)} are kept."
+        return f"Nothing was deleted: {nbytes(left)} on disk."
     size = nbytes(sum(entry.nbytes for entry in gone))
-    return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} are kept."
+    return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} left on disk."
 
 
 def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:

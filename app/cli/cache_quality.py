@@ -44,7 +44,7 @@ def read_kinds(value: str, backend: BackendName | None = None) -> tuple[KVTypes,
     names = filter(None, (part.strip().lower() for part in value.split(",")))
     kinds = dict.fromkeys(_kind(name, backend) for name in names)
     if not kinds:
-        raise click.BadParameter("it names nothing")
+        raise click.BadParameter("the list is empty")
     return tuple(kinds)
 
 
@@ -57,7 +57,7 @@ def _kind(name: str, backend: BackendName | None) -> KVTypes:
     k, _, v = name.partition("/")
     for each in (k, v or k):
         if not KIND_NAME.fullmatch(each):
-            raise click.BadParameter(f"{each!r} is no name of a cache kind")
+            raise click.BadParameter(f"{each!r} is not a cache type")
     return KVTypes(k, v or k)
 
 
@@ -129,11 +129,11 @@ def command(
     settings = load_settings().settings
     if show_path is not None:
         if files.json is not None or files.resume is not None:
-            raise click.UsageError("--show measures nothing: leave out --json and --resume")
+            raise click.UsageError("--show only prints a report: leave out --json and --resume")
         _show(show_path, files.html, settings)
         return 0
     if takes_all and asked.backend == "torch":
-        raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
+        raise click.UsageError("--all is for llama.cpp: torch measures all types by default")
     options = _completed(options, named, asked.backend, takes_all=takes_all)
     return run_measurement(options, asked, files, settings)
 

@@ -106,12 +106,12 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
         if len(hits) == limit:
             _tell_of_more(limit)
     else:
-        tell("No chat holds that.")
+        tell("No chat contains that.")
 
 
 def _tell_of_more(limit: int) -> None:
     more = "" if limit >= MOST_SHOWN else f": -n {min(2 * limit, MOST_SHOWN)} shows more"
-    tell(f"the first {limit:,}{more}, if there are more")
+    tell(f"the first {limit:,} hits{more}")
 
 
 @command.command(name="fork", help=f"Copy the shown branch of a chat into a new chat. {CHAT_HELP}")
@@ -123,9 +123,9 @@ def fork(chat: str, *, place: int | None) -> None:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
         if not path or (place or 1) > len(path):
-            raise click.UsageError(f"this chat shows {_counted(len(path))}: fork at one of them")
+            raise click.UsageError(f"this chat shows {_counted(len(path))}: --at is one of them")
         copied = store.fork_chat(path[(place or len(path)) - 1].id)
-    tell(f"{_called(copied)}, is a copy of {_called(found)}")
+    tell(f"{_called(copied)} is a copy of {_called(found)}")
 
 
 @command.command(name="rename", help=f"Change the title of a chat. {CHAT_HELP}")
@@ -136,7 +136,7 @@ def rename(chat: str, title: str) -> None:
     from app.store.records import ChatChanges
 
     if not title.strip():
-        raise click.UsageError("a title has at least one letter")
+        raise click.UsageError("the title is empty")
     with _store() as store:
         found = find_chat(store, chat)
         renamed = store.update_chat(found.id, ChatChanges(title=title.strip(), title_locked=True))
@@ -206,7 +206,7 @@ def export(
     from engine.files import expanded
 
     if bool(chats) == all_chats:
-        raise click.UsageError("name the chats to export, or give --all")
+        raise click.UsageError("name the chats to export, or use --all")
     is_screen = output is None or str(output) == STANDARD
     chosen: ChatFileFormat = form or ("md" if output is None else format_of(output))
     with _store() as store:
@@ -285,7 +285,7 @@ def print_chat(
 
     size = size or ChatSize()
     say((one_line(chat.title), "bold"))
-    facts = [f"chat {chat.id}", f"begun {fmt.local_time(chat.created_at)}"]
+    facts = [f"chat {chat.id}", f"started {fmt.local_time(chat.created_at)}"]
     if chat.model_path is not None:
         facts.append(one_line(model_title(chat.model_path)))
     facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
@@ -296,9 +296,9 @@ def print_chat(
         _print_part("system prompt", chat.system_prompt)
     for message in path:
         if message.id == chat.kept_from:
-            say(("\n── the model no longer sees what is above ──", "dim"))
+            say(("\n── the model no longer sees the messages above ──", "dim"))
             if chat.summary:
-                _print_part("summary of it", chat.summary)
+                _print_part("summary of them", chat.summary)
         _print_message(message, with_stats=with_stats)
 
 
@@ -367,9 +367,9 @@ def find_chat(store: ChatStore, text: str) -> Chat:
         return found[0]
     if found:
         raise NoSuchChatError(
-            f"{text!r} is part of {len(found)} titles; give the number of one:\n{_named(found)}"
+            f"{text!r} matches {len(found)} titles; use the number of one:\n{_named(found)}"
         )
-    raise NoSuchChatError(f"no chat has the number or title {text!r}{_near(wanted, chats)}")
+    raise NoSuchChatError(f"no chat with the number or title {text!r}{_near(wanted, chats)}")
 
 
 def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
@@ -381,7 +381,7 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     from app.cache import forget_on_disk, owner_of
 
     store.delete_chat(chat.id)
-    yield f"{_called(chat)}, is deleted"
+    yield f"{_called(chat)} is deleted"
     try:
         forgotten = forget_on_disk(owner_of(chat.id))
     except CacheStoreError as error:
@@ -389,7 +389,7 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
         return
     if forgotten:
         size = fmt.nbytes(sum(state.nbytes for state in forgotten))
-        yield f"with it {fmt.counted(len(forgotten), 'kept state')}, {size}"
+        yield f"also deleted: {fmt.counted(len(forgotten), 'saved state')}, {size}"
 
 
 class _Exported:
@@ -410,7 +410,7 @@ class _Exported:
     def say_what_is_left_out(self) -> None:
         if self._n_left_out:
             told = _counted(self._n_left_out)
-            tell(f"left out, being on other branches: {told}. --branches writes them too")
+            tell(f"left out: {told} on other branches; --branches exports them too")
 
 
 @contextmanager
@@ -434,8 +434,8 @@ def _near(wanted: str, chats: Sequence[Chat]) -> str:
     by_title = {chat.title.casefold(): chat for chat in reversed(chats)}
     near = nearest(wanted, by_title, n=N_NAMED, cutoff=0.5)
     if not near:
-        return ": `kvchat chats list` shows them, with --archived those in the archive"
-    return f"; near is\n{_named([by_title[title] for title in near])}"
+        return ": `kvchat chats list` shows all, with --archived the archived ones"
+    return f"; similar:\n{_named([by_title[title] for title in near])}"
 
 
 def _find_all(store: ChatStore, texts: Iterable[str]) -> list[Chat]:
@@ -447,7 +447,7 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
     with _store() as store:
         for chat in _find_all(store, texts):
             store.set_archived(chat.id, archived=archived)
-            tell(f"{_called(chat)} is {'in the archive' if archived else 'in the list'}")
+            tell(f"{_called(chat)} is {'archived' if archived else 'back in the list'}")
 
 
 class _Imported:

@@ -81,7 +81,7 @@ def prompt_text(prompt: str | None, usage: str) -> str:
     try:
         text = read_input() if prompt in (None, "-") else str(prompt)
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"standard input is no text in {error.encoding}") from error
+        raise click.UsageError(f"standard input is not text in {error.encoding}") from error
     if not text.strip():
         raise click.UsageError(f"the prompt is empty: write {usage}, or pipe one in")
     return text
@@ -105,7 +105,7 @@ def read_line() -> str:
 def _bounded(text: str) -> str:
     if len(text) > MOST_INPUT:
         raise click.UsageError(
-            f"standard input has more than {MOST_INPUT:,} characters: no context holds as many"
+            f"standard input has more than {MOST_INPUT:,} characters: too many for any context"
         )
     return text
 
@@ -191,7 +191,7 @@ def confirmed(question: str, otherwise: str) -> bool:
         UsageError: standard input is no terminal.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: {otherwise}")
+        raise click.UsageError(f"{question} Cannot ask without a terminal: {otherwise}")
     return click.confirm(question, err=True)
 
 

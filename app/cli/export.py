@@ -114,7 +114,7 @@ def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
     path, backup = install(exported, format_, replace_existing=force)
     say(str(path))
     if backup is not None:
-        tell(f"# what was there is kept as {backup}")
+        tell(f"# backup of the previous file: {backup}")
 
 
 def _write(exported: "Exported", output: Path, *, force: bool) -> None:

@@ -100,7 +100,9 @@ def _text_of(source: str) -> str:
             f"{source} cannot be read: {error.strerror or error}. Write a command after `--`"
         ) from error
     if len(data) > LARGEST_FILE:
-        raise ImportedFileError(f"{source} has more than {LARGEST_FILE} bytes: it is no settings")
+        raise ImportedFileError(
+            f"{source} has more than {LARGEST_FILE} bytes: this is not a settings file"
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -191,7 +191,7 @@ def cli(ctx: click.Context) -> None:
 def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
     """Open the full-screen chat on MODEL."""
     if asked.model is not None and named is not None:
-        raise click.UsageError("give the model once: as MODEL, or with --model")
+        raise click.UsageError("name the model once: as MODEL, or with --model")
     asked = replace(asked, model=asked.model or named)
     try:
         _require_terminal(asked.model if asked.server is None else None)
@@ -283,7 +283,7 @@ def _require_terminal(model: str | None) -> None:
         return
     if os.environ.get("TERM") == "dumb":
         raise TerminalError(
-            "TERM=dumb says that this terminal moves no cursor, and the chat fills the screen: use "
+            "the chat needs the full screen, but TERM=dumb has no cursor control: use "
             '`kvchat run --plain "prompt"` here, or set TERM to what the terminal is, such as '
             "xterm-256color"
         )
@@ -299,7 +299,7 @@ def _require_terminal(model: str | None) -> None:
 
         find_model(model, model_folders())
     raise TerminalError(
-        f"the chat fills a terminal, and standard {', '.join(missing)} is not one: start it in a "
+        f"the chat needs a terminal, and standard {', '.join(missing)} is not one: start it in a "
         'terminal, or use `kvchat run "prompt"` for one answer without a screen'
     )
 

@@ -68,7 +68,7 @@ def list_models(*, as_json: bool) -> None:
     favourites = Favourites().all()
     entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
-        note(f"{folder} holds more than the {MAX_VISITED:,} entries that are looked at")
+        note(f"{folder} has more than {MAX_VISITED:,} entries: only those were searched")
     options = _judged(entries)
     if as_json:
         print_json([_as_json(entry, options.get(entry.path)) for entry in entries])
@@ -114,7 +114,7 @@ def catalogue(part: str, *, as_json: bool) -> None:
             f"{found[0].name} is {DEFAULT_QUANTIZATION}; after a colon, it can be {quantizations}."
         )
     else:
-        tell(f"The catalogue has no model whose name holds {part!r}.")
+        tell(f"No model name in the catalogue contains {part!r}.")
 
 
 @command.command(name="cards", help=f"List GPUs and machines for plans. {PART_HELP}")
@@ -133,7 +133,7 @@ def cards(part: str, *, as_json: bool) -> None:
             [_card_cells(card) for card in found],
         )
     else:
-        tell(f"No card's name holds {part!r}: write its size instead, as `--vram 24GiB`.")
+        tell(f"No card name contains {part!r}: write its size instead, as `--vram 24GiB`.")
 
 
 @command.command(name="install-starter")
@@ -178,14 +178,14 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     offer, model = _offered(name)
     if model is None:
         print_offer(offer)
-        raise ModelFileError(f"no file of {offer.repo} fits here: name one of these all the same")
+        raise ModelFileError(f"no file of {offer.repo} fits here: to download one anyway, name it")
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
     with SlowReading().hub():
         projectors = repository_projectors(offer.repo, model.revision)
     for each in projectors:
         size = fmt.nbytes(each.nbytes)
-        tell(f"`kvchat models get {each.address}` ({size}) lets it read images.")
+        tell(f"`kvchat models get {each.address}` ({size}) adds image input.")
 
 
 @command.command(name="rm")
@@ -221,7 +221,7 @@ def favourite(name: str, *, off: bool) -> None:
     note = Favourites().mark(model_identity(path), is_favourite=not off)
     if note is not None:
         tell(note)
-    say(f"{path.stem} is {'no favourite any more' if off else 'a favourite'}")
+    say(f"{path.stem} is {'no longer a favourite' if off else 'a favourite'}")
 
 
 def _tell(line: str, *, is_terminal: bool) -> None:
@@ -329,7 +329,7 @@ def _print_where_to_put_models() -> None:
     for folder in model_folders():
         tell(f"  {folder}")
     tell(
-        "Put one into any of them, name another with KVCHAT_MODELS, or fetch one:\n"
+        "Put a model into one of them, add a folder with KVCHAT_MODELS, or download one:\n"
         "  kvchat models get qwen3-1.7b\n"
         "  kvchat models install-starter"
     )
@@ -371,7 +371,7 @@ def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
     _print_table(("name", "size", "here", "needs", "largest context", "speed"), rows)
     best = offer.best
     if best is not None:
-        tell(f"`kvchat models get {best.address}` downloads the one to begin with.")
+        tell(f"`kvchat models get {best.address}` downloads the recommended one.")
 
 
 def _projector(name: str) -> "HubModel | None":
@@ -395,7 +395,7 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
     if verdict:
         say(verdict)
     if not model.is_checked:
-        tell("the hub names no checksum of it: nothing tells whether it comes as it should")
+        tell("the hub gives no checksum for it: the download cannot be verified")
     place = folder or paths.models_dir()
     if not is_sure:
         _agree(f"Download it into {model.place(place).parent}?", "--yes downloads it")

@@ -104,7 +104,7 @@ class Number(click.FloatRange):
         """The number."""
         number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # text too
         if not math.isfinite(number):
-            self.fail(f"{value} is no number", param, ctx)
+            self.fail(f"{value} is not a number", param, ctx)
         return number
 
 
@@ -132,7 +132,7 @@ def _adapter(text: str) -> str:
     adapter = Adapter.read(text)
     path, _, scale = text.rpartition(":")
     if not adapter.path.exists() and path and expanded(path).is_file():
-        raise click.BadParameter(f"{scale!r} is no scale: write a number such as 0.5")
+        raise click.BadParameter(f"{scale!r} is not a scale: write a number such as 0.5")
     click.Path(exists=True, dir_okay=False).convert(str(adapter.path), None, None)
     return adapter.text
 
@@ -140,7 +140,7 @@ def _adapter(text: str) -> str:
 def _age(text: str) -> float:
     match = _AGE.match(text)
     if match is None:
-        raise click.BadParameter(f"{text!r} is no age: write it as 30d, 12h or 2w")
+        raise click.BadParameter(f"{text!r} is not an age: write 30d, 12h or 2w")
     return float(match["number"]) * UNIT_S[match["unit"]]
 
 
@@ -178,8 +178,8 @@ def _decode_plan(text: str) -> str:
     plan = text.strip().lower()
     if re.fullmatch(DECODE_PLAN, plan) is None:
         raise click.BadParameter(
-            f"{shown(plan)} is no decode plan: write auto, 128 for queries at once, or 128/512 "
-            "for these and a window"
+            f"{shown(plan)} is not a decode plan: write auto, 128 (queries at once) or 128/512 "
+            "(with a window)"
         )
     return plan
 
@@ -290,7 +290,7 @@ def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> Samplin
     schema, grammar = given.pop("json_schema", None), given.pop("grammar", None)
     stop_tokens = given.pop("stop_tokens", ())
     if schema and grammar:
-        raise click.UsageError("give --json-schema or --grammar, not both")
+        raise click.UsageError("use --json-schema or --grammar, not both")
     if schema or grammar:
         typed = replace(sampling, json_schema=str(schema or ""), grammar=str(grammar or ""))
         sampling = typed.with_absolute_paths()
@@ -347,7 +347,7 @@ def token_ids(spelled: str) -> tuple[int, ...]:
             "write them as 1,2,3"
         )
     if not words:
-        raise click.UsageError("there are no token ids: write them as 1,2,3, or name their file")
+        raise click.UsageError("no token ids: write them as 1,2,3, or name a file")
     return tuple(map(int, words))
 
 

@@ -149,7 +149,7 @@ def print_pairs(found: DraftOptions) -> None:
         screen.print(Text("\nNot on this machine (figures for Q4_K_M):", style="bold"))
         _print_drafts(screen, found.missing)
     _print_misfits(screen, found.misfits)
-    screen.print(Text(f"\nWithout a draft model, by look-up: {found.look_up.reason}."))
+    screen.print(Text(f"\nWithout a draft model, with lookup: {found.look_up.reason}."))
     _print_best(screen, found)
 
 
@@ -171,7 +171,7 @@ def _print_drafts(screen: Console, drafts: Sequence[DraftOption]) -> None:
 
 def _print_rest(screen: Console, n_more: int) -> None:
     if n_more > 0:
-        screen.print(Text(f"and {n_more} more: --json names all"))
+        screen.print(Text(f"and {n_more} more: --json lists all"))
 
 
 def _cells(draft: DraftOption) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def _gain(advice: Advice) -> str:
 
 def _print_misfits(screen: Console, misfits: Sequence[DraftOption]) -> None:
     if misfits:
-        screen.print(Text("\nThese cannot draft for it:", style="bold"))
+        screen.print(Text("\nThese models cannot draft for it:", style="bold"))
     for draft in misfits[:N_MISFITS]:
         screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
     _print_rest(screen, len(misfits) - N_MISFITS)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest
 
-HELP = "Write a line and press enter. /new begins anew, /quit or Ctrl+D ends, Ctrl+C stops a reply."
+HELP = (
+    "Type a line, press enter. /new starts a new chat, /quit or Ctrl+D ends, Ctrl+C stops a reply."
+)
 _END = re.compile(r"(?<=[.!?:;])\s|\n")
 """Where a reply may be cut without breaking a sentence."""
 
@@ -75,14 +77,14 @@ class PlainChat:
         stats = finished.stats
         parts = [fmt.counted(stats.n_emitted, "token")]
         if stats.decode_tps:
-            parts.append(f"{stats.decode_tps:.0f} a second")
+            parts.append(f"{stats.decode_tps:.0f} tok/s")
         match finished.reason:
             case FinishReason.CANCELLED:
                 parts.append("stopped")
             case FinishReason.LENGTH:
-                parts.append("cut at the limit of tokens")
+                parts.append("cut at the token limit")
             case FinishReason.CONTEXT:
-                parts.append("cut because the context is full, /new begins anew")
+                parts.append("cut because the context is full; /new starts a new chat")
         return f"({', '.join(parts)})"
 
 

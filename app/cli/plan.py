@@ -284,8 +284,8 @@ def _dry_run(plan: "Plan") -> "Plan":
 
     if not can_measure(plan):
         raise click.UsageError(
-            "--dry-run measures a file of this machine on its own devices: name one, and leave "
-            "out --vram, --card, --ram and a preset with vram_gib"
+            "--dry-run measures a local file on the devices of this machine: name a file, and "
+            "leave out --vram, --card, --ram and a preset with vram_gib"
         )
     return measured_plan(plan)
 
@@ -342,6 +342,6 @@ def _check_for_repository(options: Mapping[str, object]) -> None:
     given = [flag for name, flag in OF_ONE_FILE.items() if options.get(name) not in none]
     if given:
         raise click.UsageError(
-            f"{', '.join(given)} is for one file, and this lists all of a repository: name "
+            f"{', '.join(given)} is for one file, but this is a repository: write "
             "hf:owner/repository/file.gguf"
         )

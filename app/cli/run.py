@@ -96,14 +96,16 @@ class Question:
         """
         has_ids = self.tokens is not None
         if (self.raw or has_ids) and self.system:
-            whose = "--tokens hands its ids" if has_ids else "--raw hands the prompt"
-            raise click.UsageError(f"{whose} over as it is: leave out --system")
+            whose = "--tokens passes its ids" if has_ids else "--raw passes the prompt"
+            raise click.UsageError(f"{whose} unchanged: leave out --system")
         if has_ids and (self.prompt is not None or self.raw):
             raise click.UsageError("--tokens is the prompt: leave out PROMPT and --raw")
         if has_ids and outputs.written_path is not None:
-            raise click.UsageError("a manifest has texts as prompts: leave out --tokens")
+            raise click.UsageError("a manifest stores prompts as text: leave out --tokens")
         if self.preload and (self.prompt not in (None, "-") or self.raw or has_ids):
-            raise click.UsageError("--preload is for a prompt from the input: leave the prompt out")
+            raise click.UsageError(
+                "--preload reads the prompt from standard input: leave out PROMPT"
+            )
 
     def read(self, *, is_asked_now: bool) -> str | tuple[int, ...]:
         """The text, or the token ids in its place; empty where it is asked for later.
@@ -157,9 +159,7 @@ class Batch:
         if self.batch_path is not None and self.out_path is not None:
             return self.batch_path, self.out_path
         if self.batch_path is not None or self.out_path is not None:
-            raise click.UsageError(
-                "--batch needs --out FILE, which takes the replies; --out needs --batch FILE"
-            )
+            raise click.UsageError("--batch FILE and --out FILE need each other")
         if self.parallel is not None:
             raise click.UsageError("--parallel is for --batch FILE")
         return None
@@ -269,7 +269,7 @@ def command(
     files = batch.files()
     question.check(outputs)
     if is_plain:
-        refuse_typed("--plain is a chat by lines", OF_ONE_TEXT.__contains__)
+        refuse_typed("--plain is a chat, line by line", OF_ONE_TEXT.__contains__)
     prompt = question.read(is_asked_now=files is None and not is_plain)
     rules = {name: typed.pop(name) for name in RULES}
     rules = {name: value for name, value in rules.items() if value not in (None, ())}
@@ -287,7 +287,9 @@ def command(
     )
     request = question.request(prompt, opened)
     if files is not None:
-        refuse_typed("--batch has prompts and results of its own", OF_ONE_REPLY.__contains__)
+        refuse_typed(
+            "--batch reads its own prompts and writes its own results", OF_ONE_REPLY.__contains__
+        )
         one = opened.configuration
 
         def configure(n_at_once: int) -> "Configuration":
@@ -351,10 +353,8 @@ def _refuse_at_server(outputs: Outputs) -> None:
         UsageError: something was.
     """
     if outputs.written_path is not None:
-        raise click.UsageError("a manifest names the model's file, which the server has")
-    refuse_typed(
-        "a server keeps the settings that it was started with", OF_A_MODEL_HERE.__contains__
-    )
+        raise click.UsageError("a manifest needs the model file, which only the server has")
+    refuse_typed("a server has fixed settings", OF_A_MODEL_HERE.__contains__)
 
 
 def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:

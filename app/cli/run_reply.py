@@ -108,7 +108,7 @@ def exit_code(finished: "Finished") -> int:
     if finished.reason is FinishReason.CANCELLED:
         return EXIT_CANCELLED
     if finished.reason is FinishReason.CONTEXT:
-        note("the context is full and the reply is cut: raise --ctx")
+        note("the context is full, so the reply is cut off: raise --ctx")
     if finished.fits_grammar is False:
         said = "the reply ended before the schema or grammar was satisfied"
         is_short = finished.reason is FinishReason.LENGTH
@@ -158,7 +158,7 @@ def write(
     from engine.manifest import write_manifest
 
     if any(reply.reason is FinishReason.CANCELLED for reply in replies):
-        note(f"the run was stopped, so {path} is not written")
+        note(f"the run was stopped: {path} is not written")
         return
     manifest = recorded(
         engine.last_loaded,
@@ -177,7 +177,7 @@ def repeat(path: Path, model: str | None, outputs: Outputs) -> int:
     from app.manifests import difference, open_manifest
     from engine.events import FinishReason
 
-    refuse_typed("--manifest says all of the run", lambda name: name not in BESIDE_MANIFEST)
+    refuse_typed("--manifest sets all options of the run", lambda name: name not in BESIDE_MANIFEST)
     since = time.time()
     manifest, configuration = open_manifest(path, model, load_settings().settings)
     replies: list[Finished] = []
@@ -226,7 +226,7 @@ def answer_batch(
     from app.batch import BatchProgress, ResultsFile, answer_all, answering, read_requests
 
     if out.exists() and path.exists() and out.samefile(path):
-        raise click.UsageError("--out names the file of the prompts: name another")
+        raise click.UsageError("--out and --batch name the same file: choose another --out")
     one = opened.configuration
     with SlowReading() as shown:
         requests, broken = read_requests(
@@ -255,12 +255,12 @@ def answer_batch(
                 ):
                     shown.answered(told.n_done, told.n_all, told.tps)
         except KeyboardInterrupt:
-            note(f"stopped: {progress} are in {out}; the same command goes on")
+            note(f"stopped: {progress} are in {out}; run the same command to continue")
             return EXIT_CANCELLED
     _tell_unanswered(progress.failed)
     note(
         f"{progress} are in {out}: {progress.n_tokens:,} tokens in {progress.elapsed_s:.1f} s, "
-        f"{progress.tps:.1f} a second, {n_at_once} at once"
+        f"{progress.tps:.1f} tok/s, {n_at_once} at once"
     )
     return int(bool(broken or progress.failed))
 
@@ -286,6 +286,6 @@ def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> N
 
 def _tell_unanswered(lines: Sequence["BrokenLine"]) -> None:
     for line in lines[:N_NAMED]:
-        note(f"line {line.number} is not answered: {line.reason}")
+        note(f"line {line.number} has no reply: {line.reason}")
     if len(lines) > N_NAMED:
-        note(f"{len(lines) - N_NAMED:,} more lines are not answered")
+        note(f"{len(lines) - N_NAMED:,} more lines have no reply")

@@ -66,7 +66,7 @@ def command(
     )
 
     if name is not None and options.get("preset") is not None:
-        raise click.UsageError("give the preset once: as PRESET, or with --preset")
+        raise click.UsageError("name the preset once: as PRESET, or with --preset")
     options["preset"] = name or options.get("preset")
     program = find_llama_server(llama_server)
     planner = user_planner()
@@ -76,11 +76,11 @@ def command(
     server = _server_of(plan, program, host, port)
     for text in types_notes(plan, options):
         note(text)
-    note(f"starting {program}, which listens at {address_of(host, port)}")
+    note(f"starting {program}, listening at {address_of(host, port)}")
     if is_exposed(host):
         note(
-            f"whoever reaches port {port} of this machine can use the server, without a key: leave "
-            "out --host to keep it to this machine, or let in only those whom you trust"
+            f"anyone who can reach port {port} can use the server, without a key: leave out --host "
+            "for this machine only, or use a trusted network"
         )
     _end_in_order()
     server.start()
@@ -96,7 +96,7 @@ def command(
     finally:
         if keep:
             server.leave()
-            note(f"the server runs on as process {server.pid}: kill {server.pid} ends it")
+            note(f"the server keeps running as process {server.pid}: end it with kill {server.pid}")
         else:
             server.end()
 
@@ -150,7 +150,7 @@ def _compare(plan: "Plan", server: "ServerProcess") -> None:
     try:
         measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())
     except LogError as error:
-        note(f"what it allocated is not known: {error}")
+        note(f"no measured memory: {error}")
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""

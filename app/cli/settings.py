@@ -87,7 +87,7 @@ def _named(name: str) -> "SettingDefinition":
         return _open(table, key)
     if name not in known:
         hint = did_you_mean(name, known) or ": `kvchat settings` lists them"
-        raise click.UsageError(f"{name} is no setting{hint}")
+        raise click.UsageError(f"unknown setting: {name}{hint}")
     return known[name]
 
 
@@ -121,5 +121,5 @@ def _show(values: "list[SettingValue]", *, as_json: bool) -> None:
     names = [one_line(f"{each.definition.section}.{each.definition.key}") for each in values]
     width = max(map(len, names))
     for name, each in zip(names, values, strict=True):
-        source = (f"  not used: {each.fault}", "red") if each.fault else (f"  {each.source}", "dim")
+        source = (f"  ignored: {each.fault}", "red") if each.fault else (f"  {each.source}", "dim")
         say(f"{name:<{width}}  ", one_line(each.text) or "none", source)

@@ -75,7 +75,7 @@ def command(
         tuned = tuning.run(shown.tell, shown.waiting)
     except KeyboardInterrupt:
         shown.clear()
-        note("stopped before the settings as they are were measured: nothing is written")
+        note("stopped before the current settings were measured: no preset written")
         return EXIT_INTERRUPTED
     finally:
         shown.clear()
@@ -133,7 +133,7 @@ def _doing(step: "TuningProgress") -> str:
     if step.label:
         parts.append(f"block {step.n_blocks + 1}")
     if step.gain is not None:
-        parts.append(f"{step.gain.median:.2f} times as fast so far")
+        parts.append(f"{step.gain.median:.2f}x so far")
     return " · ".join(parts)
 
 
@@ -175,20 +175,20 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
     for each in outcome.compared:
         if each.verdict == "taken":
             cost = f" Its cost: {each.cost}." if each.cost else ""
-            yield f"Taken: {each.setting} {each.label}.{cost}"
+            yield f"Chosen: {each.setting} {each.label}.{cost}"
         elif each.verdict in ("failed", "faster"):
-            yield f"Not taken: {each.setting} {each.label}: {each.reason}."
+            yield f"Not chosen: {each.setting} {each.label}: {each.reason}."
     for reason in dict.fromkeys(
         each.reason for each in outcome.compared if each.verdict == "not tried"
     ):
         yield f"Threads were not tried: {reason}."
     if not outcome.changes:
-        yield "Nothing was found that is clearly faster than the settings as they were."
+        yield "Nothing is clearly faster than the current settings."
     yield _speeds(outcome)
     if outcome.is_busy:
         yield (
-            f"Other programs took {outcome.n_others:.1f} cores meanwhile: these speeds hold beside "
-            "them, and `kvchat plan` does not show them."
+            f"Other programs used {outcome.n_others:.1f} cores: the speeds include that, and "
+            "`kvchat plan` does not show them."
         )
     if tuned.preset is not None:
         yield (
@@ -201,7 +201,7 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
         names = dict.fromkeys(
             each.setting for each in outcome.compared if each.verdict == "no time"
         )
-        yield f"There was no time to settle {', '.join(names)}: give more with --minutes."
+        yield f"No time was left for {', '.join(names)}: raise --minutes."
 
 
 def _speeds(outcome: "Outcome") -> str:
@@ -213,7 +213,7 @@ def _speeds(outcome: "Outcome") -> str:
         before = f" ({rate(start['deep'])})" if "deep" in start else ""
         deep = f", {rate(chosen['deep'])} after {outcome.sizes.n_deep:,}{before}"
     return (
-        f"Tokens a second: {rate(chosen.get('near'))} written (before: {rate(start.get('near'))})"
+        f"Tokens per second: {rate(chosen.get('near'))} written (before: {rate(start.get('near'))})"
         f"{deep}, {rate(chosen.get('prompt'))} read ({rate(start.get('prompt'))})."
     )
 

@@ -55,7 +55,7 @@ def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
 
     def tell(address: str) -> None:
         say(f"kvchat is at {address}")
-        say("Ctrl+C ends it, and every tab with it.")
+        say("Ctrl+C ends it and closes every tab.")
         if opens:
             click.launch(str(stack.enter_context(page_to(address))))
 

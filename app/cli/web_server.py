@@ -39,7 +39,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 """What each answer allows the browser: nothing that is not of this server."""
-REFUSED = "Open the address that `kvchat web` printed: it holds a word that this one lacks.\n"
+REFUSED = "Open the full address that `kvchat web` printed, with its access word.\n"
 
 
 class Tab(AppService):

@@ -22,7 +22,7 @@ def command(*, as_json: bool) -> None:
         say(f"{name:<{width}}  ", *_marked(path))
     from app.config import model_folders
 
-    say("\nscanned for models, in this order (KVCHAT_MODELS adds folders):")
+    say("\nsearched for models, in this order (KVCHAT_MODELS adds folders):")
     for folder in model_folders():
         say("  ", *_marked(folder))
 
@@ -42,7 +42,7 @@ def files_and_folders() -> dict[str, Path]:
 
 
 def _marked(path: Path) -> tuple[Part, ...]:
-    return (one_line(str(path)), *(() if path.exists() else ((" (not there yet)", "dim"),)))
+    return (one_line(str(path)), *(() if path.exists() else ((" (does not exist yet)", "dim"),)))
 
 
 def _as_json() -> dict[str, object]:

@@ -231,7 +231,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
             for each in bound.reads
             if each.bandwidth is not None
         )
-        full = f", {fmt.rate(bound.full_tps)} with {fmt.context_size(bound.n_ctx)} in the context"
+        full = f", {fmt.rate(bound.full_tps)} at {fmt.context_size(bound.n_ctx)} context"
         why = f"{fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
         yield (
             Run("speed at most ", "heading-minor"),
@@ -264,7 +264,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
             how = f"by kvchat tune  {_settings(speed)}"
     deep = ""
     if speed.deep_tps is not None and speed.n_deep is not None:
-        deep = f", {fmt.rate(speed.deep_tps)} with {fmt.context_size(speed.n_deep)} in the context"
+        deep = f", {fmt.rate(speed.deep_tps)} at {fmt.context_size(speed.n_deep)} context"
     reads = "" if speed.prompt_tps is None else f", prompts {fmt.rate(speed.prompt_tps)}"
     return (
         Run("measured here ", "heading-minor"),

@@ -116,8 +116,8 @@ def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path
     (folder / "huge.txt").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     os.mkfifo(folder / "pipe")
     assert "binary" in refusal("@b.bin", folder)
-    assert "no text in UTF-8 (byte 3)" in refusal("@latin.txt", folder)
-    assert "at most 1 MiB" in refusal("@huge.txt", folder)
+    assert "not UTF-8 text (byte 3)" in refusal("@latin.txt", folder)
+    assert "limit is 1 MiB" in refusal("@huge.txt", folder)
     assert "a pipe or a device is no file" in refusal("@pipe", folder)
 
 

@@ -42,7 +42,7 @@ def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) ->
     controller, _, maker = refused(tmp_path, clock)
     assert controller.history.n_hidden == 0
     assert contents(controller)[-2][1] == "one more"
-    assert "{composer-send} shows what can be done" in controller.entries()[-1].ending
+    assert "{composer-send} shows the options" in controller.entries()[-1].ending
     assert maker.is_needed()
     choices = maker.options()
     assert choices.n_ctx == 512
@@ -136,7 +136,7 @@ def test_a_summary_that_no_context_holds_is_given_up(tmp_path: Path, clock: Cloc
     n_before = len(client.requests)
     maker.summarise()
     told = [notice.message for _ in range(9) for notice in controller.poll().notices]
-    assert told[0].startswith("There is no summary: The context is full")
+    assert told[0].startswith("No summary: The context is full")
     sizes = [len(request.messages) for request in client.requests[n_before:]]
     assert len(sizes) > 1
     assert sizes == sorted(set(sizes), reverse=True), "each is of fewer messages"
@@ -181,7 +181,7 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     controller.load(SMALL)
     change = controller.poll()
     assert not any("{reply-stop} stops it" in text for _, text in contents(controller))
-    assert "a model was loaded meanwhile" in change.notices[0].message
+    assert "another model was loaded in the meantime" in change.notices[0].message
     assert not controller.is_leased
 
 

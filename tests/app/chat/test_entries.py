@@ -53,7 +53,7 @@ def test_a_figure_that_noise_blurs_says_so_and_one_that_may_be_noise_is_left_out
 
 
 def test_a_reply_without_an_end_was_cut() -> None:
-    assert "kvchat was ended" in ending_of(reply(None))
+    assert "kvchat ended" in ending_of(reply(None))
 
 
 def test_a_title_is_the_first_line_that_says_something() -> None:

@@ -145,7 +145,7 @@ def test_a_second_summary_waits_for_the_first(tmp_path: Path, clock: Clock) -> N
     summarised(controller, client)
     assert controller.lease is first
     assert len(client.requests) == n_asked
-    assert "is not free" in controller.poll().notices[-1].message
+    assert "is busy" in controller.poll().notices[-1].message
 
 
 def test_the_end_of_the_engine_ends_a_summary_and_every_reply(tmp_path: Path, clock: Clock) -> None:

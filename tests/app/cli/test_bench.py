@@ -120,7 +120,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         (("--set", "nothing"), "there is no prompt set and no file 'nothing'"),
         (("--predictors", "luck"), "there is no predictor 'luck'"),
         (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
-        (("--predictors", ""), "it names nothing"),
+        (("--predictors", ""), "the list is empty"),
         (("--lengths", "2,99"), "'99' is not one of"),
         (("--write", "balanced"), "comes with kvchat"),
         (("--resume", "nothing.json"), "nothing.json"),

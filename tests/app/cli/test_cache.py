@@ -70,7 +70,7 @@ def test_the_list_names_models_settings_states_and_chats() -> None:
     assert lines[4].split()[:4] == [TAIL.key, "300", "to", "500"]
     assert lines[5].split()[-1] == "-"
     assert "two" in lines[7]
-    assert "its file is gone" in lines[7]
+    assert "its model file is gone" in lines[7]
     assert lines[-1].startswith("4 states, ")
     assert lines[-1].endswith(" of 8 GiB")
 
@@ -93,18 +93,18 @@ def test_the_list_as_json_says_everything() -> None:
 def test_an_empty_cache_says_so() -> None:
     done = kvchat("cache")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "Nothing is kept" in done.stderr
+    assert "No states" in done.stderr
     assert json.loads(kvchat("cache", "list", "--json").stdout)["models"] == []
     checked = kvchat("cache", "verify")
     assert (checked.returncode, checked.stdout) == (0, ""), "of no states none is whole"
-    assert "Nothing is kept" in checked.stderr
-    assert "Nothing is kept" in kvchat("cache", "clear").stderr
+    assert "No states" in checked.stderr
+    assert "No states" in kvchat("cache", "clear").stderr
 
 
 def test_a_check_of_whole_states_ends_well(folder: SnapshotStore) -> None:
     done = kvchat("cache", "verify")
-    assert (done.returncode, done.stdout) == (0, "4 states checked, all whole\n")
-    assert kvchat("cache", "verify", HEAD.key[:6]).stdout == "1 state checked, all whole\n"
+    assert (done.returncode, done.stdout) == (0, "4 states checked, none damaged\n")
+    assert kvchat("cache", "verify", HEAD.key[:6]).stdout == "1 state checked, none damaged\n"
 
 
 def test_a_check_names_damaged_states_removes_them_and_fails(folder: SnapshotStore) -> None:
@@ -131,7 +131,7 @@ def test_a_damaged_table_is_told_by_the_list_and_by_a_check(folder: SnapshotStor
     (paths.snapshots_dir() / "states.db").write_bytes(b"noise" * 9000)
     done = kvchat("cache", "list")
     assert "was damaged" in done.stderr
-    assert "Nothing is kept" in done.stderr
+    assert "No states" in done.stderr
     (paths.snapshots_dir() / "states.db").write_bytes(b"noise" * 9000)
     checked = kvchat("cache", "verify", "--json")
     assert checked.returncode == 1
@@ -200,7 +200,7 @@ def test_a_beginning_that_two_keys_share_is_refused(folder: SnapshotStore) -> No
 def test_the_budget_is_shown_and_set(folder: SnapshotStore) -> None:
     assert kvchat("cache", "budget").stdout.splitlines()[0].endswith("KiB of 8 GiB")
     done = kvchat("cache", "budget", "1.5GiB", "--warm", "0")
-    assert "at its next start" in done.stderr
+    assert "after its next start" in done.stderr
     settings = load_settings().settings.cache
     assert (settings.cold, settings.warm) == (1536 * MIB, 0)
     assert kvchat("cache", "budget", "much").returncode == 2

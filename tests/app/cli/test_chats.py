@@ -115,7 +115,7 @@ def test_a_chat_is_named_by_number_title_or_part_of_one(store: ChatStore) -> Non
     assert kvchat("chats", "show", "kv").stdout.startswith("KV caches")
     several = kvchat("chats", "show", "cache")
     assert several.returncode == 1
-    assert "part of 2 titles" in several.stderr
+    assert "matches 2 titles" in several.stderr
     assert "     2  Caches" in several.stderr
     near = kvchat("chats", "show", "kv cachse")
     assert near.returncode == 1
@@ -167,7 +167,7 @@ def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None
         for state in states:
             folder.write(NAMESPACE, state, payload_of(state))
         done = kvchat("chats", "delete", "gone", "--yes")
-        assert "with it 1 kept state" in done.stderr
+        assert "1 saved state" in done.stderr
         assert [state.key for state in folder.states()] == [states[0].key]
 
 
@@ -215,7 +215,7 @@ def test_markdown_says_what_it_leaves_out(store: ChatStore, tmp_path: Path) -> N
     done = kvchat("chats", "export", "1")
     assert "## smol" in done.stdout
     assert "hidden" not in done.stdout
-    assert "1 message. --branches" in done.stderr
+    assert "1 message on other" in done.stderr
     file = tmp_path / "chat.md"
     done = kvchat("chats", "export", "1", "--branches", "-o", str(file))
     assert "left out" not in done.stderr

@@ -50,5 +50,5 @@ def test_where_lists_places_and_scanned_folders(home: Path) -> None:
     for part in ("settings", "chats.db", "presets", "themes", "logs", "KVCHAT_MODELS"):
         assert part in done.stdout
     assert f"  {home / 'models'}\n" in done.stdout
-    assert f"{home / '.lmstudio' / 'models'} (not there yet)" in done.stdout
+    assert f"{home / '.lmstudio' / 'models'} (does not exist yet)" in done.stdout
     assert [path.name for path in home.iterdir()] == ["models"]

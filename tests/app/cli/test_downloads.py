@@ -89,7 +89,7 @@ def test_get_says_the_verdict_downloads_and_prints_the_place(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["models", "get", f"hf:{REPO}"]) == 2
-    assert "Nobody can be asked here: --yes downloads it" in capsys.readouterr().err
+    assert "Cannot ask without a terminal: --yes downloads it" in capsys.readouterr().err
     assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "fits with" in out[1]
@@ -108,7 +108,7 @@ def test_a_file_without_a_checksum_is_said_to_be_one(
 ) -> None:
     hub.digests["Tiny.Q4_K_M.gguf"] = None
     assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
-    assert "the hub names no checksum" in capsys.readouterr().err
+    assert "no checksum" in capsys.readouterr().err
 
 
 def test_a_plan_of_a_repository_lists_its_files(

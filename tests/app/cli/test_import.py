@@ -148,7 +148,7 @@ def test_install_puts_lm_studios_defaults_in_their_place(
     assert place.is_relative_to(tmp_path / ".lmstudio" / ".internal")
     assert json.loads(place.read_text())["load"]["fields"]
     assert run(["export", str(model), "--format", "lm-studio", "--install"]) == 0
-    assert "kept as" in capsys.readouterr().err
+    assert "# backup of" in capsys.readouterr().err
 
 
 def imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:

@@ -83,5 +83,5 @@ def test_a_real_model_answers_line_by_line(starter_path: Path) -> None:
         input="Name a colour.\nAnother one.\n", capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.count("Assistant:") == 2
-    assert len(re.findall(r"^\(\d+ tokens, \d+ a second", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\(\d+ tokens, \d+ tok/s", done.stdout, re.MULTILINE)) == 2
     assert "\x1b" not in done.stdout + done.stderr

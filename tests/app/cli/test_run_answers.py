@@ -74,7 +74,7 @@ def test_a_faulty_grammar_is_told_with_its_line_before_a_model_is_loaded(
     assert done.stdout == ""
     both = run(starter_path, environment, "--grammar", str(path), "--json-schema", "x", "Well?")
     assert both.returncode == 2
-    assert "give --json-schema or --grammar, not both" in both.stderr
+    assert "--grammar, not both" in both.stderr
 
 
 def test_token_ids_are_a_prompt_and_a_stop_token_ends_the_reply(

@@ -93,7 +93,7 @@ def test_what_the_manifest_says_is_not_typed_beside_it(
     typed: list[str], said: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["run", "--manifest", "any.toml", *typed]) == 2
-    assert f"--manifest says all of the run: leave out {said}" in capsys.readouterr().err
+    assert f"--manifest sets all options of the run: leave out {said}" in capsys.readouterr().err
     assert not client.loads
 
 

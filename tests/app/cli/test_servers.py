@@ -141,11 +141,11 @@ def test_a_server_that_listens_for_all_is_started_with_a_warning(
     command = ["serve", "--model", str(starter_path), "--llama-server", str(program), "--no-chat"]
     assert run([*command, "--host", "0.0.0.0", "--port", "4999"]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "listens at 0.0.0.0:4999" in said
+    assert "listening at 0.0.0.0:4999" in said
     assert "without a key" in said
     assert run([*command, "--host", "[::1]", "--port", "4999"]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "listens at [::1]:4999" in said
+    assert "listening at [::1]:4999" in said
     assert "without a key" not in said
 
 

@@ -20,7 +20,7 @@ def test_every_setting_is_listed_with_its_value_and_source() -> None:
     done = kvchat("settings")
     lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert lines["chat.temperature"] == ["0.3", "config.toml:3"]
-    assert lines["chat.top_p"][:3] == ["0.95", "not", "used:"]
+    assert lines["chat.top_p"][:3] == ["0.95", "ignored:", "is"]
     assert lines["chat.top_k"] == ["40", "default"]
     assert lines["prompts.brief"] == ["Be", "brief.", "config.toml:6"]
     assert len(lines) == len(definitions()) + 1

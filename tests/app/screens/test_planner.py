@@ -96,7 +96,7 @@ async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
         assert "✗" not in knobs_of(screen)
         assert screen.is_current
         await pilot.press("0", "enter")
-        assert "✗ 0 is not one of the whole" in knobs_of(screen)
+        assert "✗ 0 is not a whole" in knobs_of(screen)
         assert "--ctx-size 2048" in report_of(screen)
 
 
