@@ -99,7 +99,7 @@ class KvchatApp(App[None]):
             "Help",
             id="app-help",
             priority=True,
-            tooltip="All keys, and what the words mean",
+            tooltip="All keys, and a glossary",
         ),
         Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and leave"),
     ]
@@ -225,7 +225,11 @@ class KvchatApp(App[None]):
 
     def tell_fault(self, error: Exception, report: FaultReport) -> None:
         """Show a notice."""
-        what = str(error) if isinstance(error, EngineError) else "This failed; the chat goes on."
+        what = (
+            str(error)
+            if isinstance(error, EngineError)
+            else "This action failed; the chat continues."
+        )
         notice = f"{what} ({report.whereabouts})"
         if self._has_begun:
             self.notify(notice, severity="error")
@@ -236,7 +240,7 @@ class KvchatApp(App[None]):
         """Save everything and end, with a sentence on standard error."""
         if self._exit_renderables:
             return
-        said = f"kvchat ended, since its screen could not be shown ({report.whereabouts})"
+        said = f"kvchat ended because its screen could not be drawn ({report.whereabouts})"
         self.exit(return_code=1, message=Text(said))
         for save in (self.chat.drafts.save, self.controller.begin_close):
             try:
@@ -409,7 +413,7 @@ class KvchatApp(App[None]):
 
         configuration = self.controller.configuration
         if configuration is None or configuration.server is not None:
-            self.notify("A draft model stands beside a model of this machine: none is loaded.")
+            self.notify("A draft model needs a local target model: load one first.")
             return
 
         def take(path: Path) -> None:
@@ -542,7 +546,7 @@ class KvchatApp(App[None]):
     def _show_theme(self, name: str) -> str:
         problem = ""
         if name not in self.available_themes:
-            problem = f"There is no theme {name}{did_you_mean(name, self.available_themes)}"
+            problem = f"Unknown theme: {name}{did_you_mean(name, self.available_themes)}"
             name = DEFAULT_THEME
         if self.theme != name:
             self.theme = name

@@ -89,13 +89,13 @@ class _Line(BaseModel):
     def fault(self) -> str | None:
         """What of it does not go together."""
         if (self.prompt is None) == (self.messages is None):
-            return "it needs either a prompt or messages"
+            return "needs either a prompt or messages"
         if not (self.messages or (self.prompt or "").strip()):
-            return "there is nothing to answer in it"
+            return "the prompt is empty"
         if self.raw and (self.messages is not None or self.system):
-            return "raw takes a prompt alone"
+            return "raw allows a prompt only, no messages and no system prompt"
         if self.json_schema is not None and self.grammar is not None:
-            return "it has a JSON schema and a grammar: leave one out"
+            return "has both a JSON schema and a grammar: leave one out"
         return None
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
@@ -157,7 +157,7 @@ _check = lru_cache(maxsize=64)(check_grammar)
 def _adapter(spelled: str) -> Adapter:
     adapter = Adapter.read(spelled)
     if not is_file(adapter.path):
-        raise ValueError(f"the adapter {adapter.path} is not there")
+        raise ValueError(f"the adapter {adapter.path} does not exist")
     return adapter
 
 
@@ -244,7 +244,7 @@ def read_requests(
         try:
             found = _read_line(number, line, base, system, answered_by)
             if found.id in seen:
-                raise ValueError(f"its id {found.id!r} is that of line {seen[found.id]}")
+                raise ValueError(f"the id {found.id!r} is already that of line {seen[found.id]}")
         except ValueError as error:
             broken.append(BrokenLine(number, str(error)))
         else:
@@ -292,12 +292,12 @@ def _object(line: bytes) -> dict[str, object]:
         match error.__cause__:
             case json.JSONDecodeError(msg=why, pos=at):
                 why = f"{why[:1].lower()}{why[1:]} at character {at + 1}"
-                raise ValueError(f"it is no JSON: {why}") from error
+                raise ValueError(f"not valid JSON: {why}") from error
             case UnicodeDecodeError():
-                raise ValueError("it is no JSON: it is not in UTF-8") from error
+                raise ValueError("not valid JSON: not UTF-8") from error
         raise
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("not a JSON object")
     return value
 
 

@@ -194,11 +194,11 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> "StoredState":
         return entries[found[0]]
     if found:
         raise UnknownSnapshotError(
-            f"{len(found)} keys begin with {text!r}: {', '.join(sorted(found)[:8])}"
+            f"{len(found)} keys start with {text!r}: {', '.join(sorted(found)[:8])}"
         )
     near = nearest(wanted, entries, n=3, cutoff=0.4)
-    hint = f"near are {', '.join(near)}" if near else "`kvchat cache list` shows the keys"
-    raise UnknownSnapshotError(f"no kept state has the key {text!r}: {hint}")
+    hint = f"similar: {', '.join(near)}" if near else "`kvchat cache list` shows the keys"
+    raise UnknownSnapshotError(f"no saved state has the key {text!r}: {hint}")
 
 
 def with_continuations(model: "Sequence[StoredState]", entry: "StoredState") -> "list[StoredState]":

@@ -46,7 +46,7 @@ WIDGET_TITLES = {
     "ChatSidebar": "in the chats beside the transcript",
     "FindBox": "in the search of this chat",
     "LinesView": "in a text",
-    "PlanKnobs": "in the knobs of the plan",
+    "PlanKnobs": "in the settings of the plan",
     "PlanTable": "in the table of contexts",
     "SearchBox": "in a search",
     "SelectList": "in a list",
@@ -159,14 +159,14 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     yield Command(
         "pin",
         "chat: Pin",
-        "Keep this chat at the top, or let it go",
+        "Pin this chat to the top of the list, or unpin it",
         chat.shown.pin,
         obstacle=unsaved,
     )
     yield Command(
         "draft",
         "speculation: Draft model",
-        "Choose a smaller model that drafts for this one",
+        "Choose a smaller model that drafts for the loaded one",
         partial(chat.run_action, "app.draft"),
         obstacle="" if chat.controller.configuration else NO_MODEL,
     )
@@ -174,14 +174,14 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         yield Command(
             f"predictor {name.value}",
             f"speculation: Use {name.value}",
-            "Switch the source of drafts",
+            "Switch the predictor",
             partial(chat.speculation.use, predictor=name),
         )
     for rule in ControllerName:
         yield Command(
             f"rule {rule.value}",
-            f"speculation: Rule {rule.value}",
-            "Switch what sets the draft length",
+            f"speculation: Controller {rule.value}",
+            "Switch the controller of the draft length",
             partial(chat.speculation.use, controller=rule),
         )
     for mode in TINT_MODES:

@@ -71,7 +71,8 @@ def check_gpu(*, has_gpu_build: bool | None) -> Check:
         return Check(
             "gpu",
             "ok",
-            detail + ("another GPU may be used" if has_gpu_build else "the CPU is used"),
+            detail
+            + ("llama.cpp may use another GPU" if has_gpu_build else "llama.cpp uses the CPU"),
         )
     detail = ", ".join(
         f"{gpu.name} ({format_bytes(gpu.free_bytes)} of {format_bytes(gpu.total_bytes)} free)"
@@ -81,8 +82,8 @@ def check_gpu(*, has_gpu_build: bool | None) -> Check:
         return Check(
             "gpu",
             "note",
-            f"{detail}; llama.cpp was built for the CPU only",
-            "build it again where the CUDA toolkit (nvcc) is on the path: "
+            f"{detail}; llama.cpp is a CPU build",
+            "rebuild it with the CUDA toolkit (nvcc) on the PATH: "
             "CMAKE_ARGS=-DGGML_CUDA=ON pip install --force-reinstall --no-cache-dir "
             "--no-binary llama-cpp-python llama-cpp-python",
         )
@@ -111,26 +112,26 @@ def _folders() -> Check:
             "folders",
             "fail",
             f"cannot be written: {', '.join(closed)}",
-            "give yourself the right to write there, or move them with XDG_CONFIG_HOME, "
+            "make them writable, or move them with XDG_CONFIG_HOME, "
             "XDG_DATA_HOME, XDG_STATE_HOME and XDG_CACHE_HOME",
         )
-    return Check("folders", "ok", "all can be written; `kvchat where` lists them")
+    return Check("folders", "ok", "all writable; `kvchat where` lists them")
 
 
 def _space(folder: Path) -> Check:
     free = shutil.disk_usage(_nearest_existing(folder)).free
     detail = f"{free / GIB:.1f} GiB free for {folder}"
     if free < NO_BYTES:
-        return Check("disk", "fail", detail, "free some space, or chats cannot be saved")
+        return Check("disk", "fail", detail, "free some space: chats cannot be saved")
     if free < LITTLE_BYTES:
-        return Check("disk", "note", detail, "free some space before you fetch models")
+        return Check("disk", "note", detail, "free some space before you download models")
     return Check("disk", "ok", detail)
 
 
 def _settings() -> Check:
     problem = load_settings().problem
     if problem is not None:
-        return Check("settings", "note", problem, "correct the file; defaults stand in until then")
+        return Check("settings", "note", problem, "correct the file; until then defaults apply")
     path = paths.settings_path()
     return Check("settings", "ok", str(path) if path.exists() else "no file, all defaults")
 
@@ -148,11 +149,11 @@ def _models(entries: Sequence[ModelEntry]) -> Check:
     detail = f"{len(entries) - len(broken)} found"
     if not entries:
         return Check(
-            "models", "note", "none found", "`kvchat models install-starter` fetches a small one"
+            "models", "note", "none found", "`kvchat models install-starter` downloads a small one"
         )
     if broken:
         names = ", ".join(f"{entry.name} ({entry.problem})" for entry in broken)
-        return Check("models", "note", f"{detail}, broken: {names}", "fetch those again")
+        return Check("models", "note", f"{detail}, broken: {names}", "download them again")
     return Check("models", "ok", detail)
 
 
@@ -183,7 +184,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
     return Check(
         "colours",
         "note",
-        f"TERM={term or 'not set'} promises few colours",
+        f"TERM={term or 'not set'} means few colours",
         "set TERM=xterm-256color, or tmux-256color in tmux, if your terminal has them",
     )
 
@@ -195,7 +196,7 @@ def check_characters(encoding: str) -> Check:
     return Check(
         "characters",
         "fail",
-        f"the encoding is {encoding}: frames and bars cannot be written",
+        f"the encoding {encoding} has no characters for frames and bars",
         "set LANG to a UTF-8 locale such as C.UTF-8",
     )
 
@@ -205,13 +206,13 @@ def _size(*, is_terminal: bool) -> Check:
         return Check(
             "terminal",
             "note",
-            "this is not run in a terminal",
-            "the chat needs one; `kvchat run` works without",
+            "not in a terminal",
+            "the chat needs a terminal; `kvchat run` does not",
         )
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"make it {COLUMNS}x{LINES} at least, better {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = f"make it at least {COLUMNS}x{LINES}, better {GOOD_COLUMNS}x{GOOD_LINES}"
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
@@ -256,8 +257,8 @@ def check_trial(
         return Check(
             TRIAL,
             "note",
-            "not tried, because no model was found",
-            "`kvchat models install-starter` fetches a small one",
+            "not tried: no model found",
+            "`kvchat models install-starter` downloads a small one",
         )
     client = WorkerClient(log_path=log_path, command=command)
     crashes: list[WorkerStopped] = []
@@ -291,14 +292,16 @@ def trial_configuration(model: Path) -> Configuration:
 def rebuild_advice(exit_code: int | None) -> str:
     """How to build llama.cpp again, by what ended the process."""
     if exit_code == -signal.SIGILL:
-        return f"it was built for another processor, build it here: `make llama`, or {REINSTALL}"
+        return (
+            f"it was built for another processor: rebuild it here with `make llama`, or {REINSTALL}"
+        )
     if exit_code == -signal.SIGSEGV and _has_amx():
         escaped = NO_AMX.replace(" ", "\\ ")
         return (
-            "GCC 12 compiles llama.cpp's AMX code wrongly; build it without: `make llama`, or "
+            "GCC 12 miscompiles llama.cpp's AMX code: rebuild it without AMX: `make llama`, or "
             f"CMAKE_ARGS='-DCMAKE_C_FLAGS={escaped} -DCMAKE_CXX_FLAGS={escaped}' {REINSTALL}"
         )
-    return f"build it again: `make llama` in a checkout of kvchat, or {REINSTALL}"
+    return f"rebuild it: `make llama` in a checkout of kvchat, or {REINSTALL}"
 
 
 def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str, str]:
@@ -311,7 +314,7 @@ def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str,
             )
         case EngineTimeoutError():
             return (
-                f"{model.stem} gave no answer within {TRIAL_TIMEOUT_S:g} s; the log is {log_path}",
+                f"{model.stem} did not answer within {TRIAL_TIMEOUT_S:g} s; the log is {log_path}",
                 "try a smaller model, or `kvchat models install-starter`",
             )
         case _:

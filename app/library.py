@@ -119,8 +119,8 @@ def repository_of(name: str) -> RepositoryName:
         return asked
     if name.lower().startswith(HF_PREFIX):
         raise DownloadError(
-            f"{name!r} names no repository of the hub: write hf:owner/repository, with :Q4_K_M "
-            "behind it or without, or hf:owner/repository/file.gguf"
+            f"{name!r} is not a repository of the hub: write hf:owner/repository, "
+            "hf:owner/repository:Q4_K_M or hf:owner/repository/file.gguf"
         )
     plain, _, quantization = name.rpartition(":")
     try:
@@ -145,7 +145,7 @@ def maker_of(source: str) -> str:
 def verdict_text(option: ModelOption) -> str:
     """A verdict in words: whether it fits, at which context, how fast at most."""
     if option.problem or option.verdict is None:
-        return option.problem or "not judged"
+        return option.problem or "not computed"
     context = f"{option.n_ctx or 0:,} tokens of context"
     match option.verdict:
         case FitVerdict.FITS:
@@ -153,13 +153,13 @@ def verdict_text(option: ModelOption) -> str:
         case FitVerdict.TIGHT:
             said = f"is tight with {context}"
         case FitVerdict.NO if option.spills:
-            said = f"fits partly in main memory with {context}"
+            said = f"fits partly in RAM with {context}"
         case FitVerdict.NO:
             said = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
         said += f", {option.max_n_ctx:,} at most"
     if option.bound is not None and option.bound.tps is not None:
-        said += f"; at most {fmt.rate(option.bound.tps)} tok/s (bound of memory)"
+        said += f"; at most {fmt.rate(option.bound.tps)} tok/s (limit of memory bandwidth)"
     return said
 
 
@@ -196,7 +196,7 @@ class Favourites:
                 replace_file(self._path, [text.encode()], is_durable=True)
         except OSError as error:
             raise ModelFileError(
-                f"{self._path} cannot be written ({error.strerror}): the mark is not kept"
+                f"{self._path} cannot be written ({error.strerror}): the favourite is not saved"
             ) from error
         return None if aside is None else f"the list of favourites could not be read: see {aside}"
 
@@ -252,8 +252,8 @@ class Removal:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise ModelFileError(
-                    f"{path} cannot be removed ({error.strerror}): you need the right to write "
-                    "its folder"
+                    f"{path} cannot be removed ({error.strerror}): you need write permission "
+                    "for its folder"
                 ) from error
 
 

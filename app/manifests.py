@@ -107,8 +107,8 @@ def made_with() -> str:
 
 _ENDS = {
     FinishReason.LENGTH.value: "`max_tokens` was reached",
-    FinishReason.STOP_STRING.value: "a stop string came",
-    FinishReason.STOP_TOKEN.value: "a stop token came",
+    FinishReason.STOP_STRING.value: "it ended at a stop string",
+    FinishReason.STOP_TOKEN.value: "it ended at a stop token",
     FinishReason.CONTEXT.value: "the context was full",
     FinishReason.CANCELLED.value: "it was stopped",
 }
@@ -125,11 +125,11 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
         return None
     n_told, n_here = len(told.token_ids), len(finished.token_ids)
     here = made_with()
-    cause = "another processor or GPU may round otherwise"
+    cause = "another processor or GPU may round differently"
     if manifest.asked not in (None, manifest.digest):
         cause = "the manifest was edited after it was recorded"
     elif here != manifest.made_with:
-        cause = f"it was made with {manifest.made_with}, this is {here}"
+        cause = f"recorded with {manifest.made_with}, run with {here}"
     if at < min(n_told, n_here):
         place = f"token {at + 1} of {n_told}"
         return f"reply {index + 1} differs from the recorded one from {place}: {cause}"
@@ -138,6 +138,6 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     if n_here < n_told:
         return f"reply {index + 1} ends after {n_here} of the {n_told} tokens recorded: {cause}"
     return (
-        f"reply {index + 1} goes on to token {n_here} where the recorded one ends after {n_told}: "
+        f"reply {index + 1} continues to token {n_here}, but the recorded one ends after {n_told}: "
         f"{cause}"
     )

@@ -173,8 +173,8 @@ def _check_server(request: ModelRequest) -> None:
     asked = [option for option, value in named.items() if value is not None]
     if asked:
         raise PresetError(
-            f"{', '.join(asked)} is for models here: a server has the settings that it was started "
-            "with; leave it out, or start the server so"
+            f"{', '.join(asked)} is for local models: a server has fixed settings; leave it out, "
+            "or start the server with it"
         )
 
 
@@ -198,7 +198,7 @@ def open_model(request: ModelRequest, settings: Settings, *, servers: bool = Tru
     path = chosen.path or usual_model(settings, folders, last)
     if path is None:
         raise ModelNotFoundError(
-            "there is no model on this machine: `kvchat models install-starter` fetches a small "
+            "there is no model on this machine: `kvchat models install-starter` downloads a small "
             "one, `kvchat where` shows the folders that were searched"
         )
     configuration = chosen.configure(path, settings)
@@ -220,9 +220,8 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
     chosen = choose_model(request, paths.model_folders(settings.models.folders))
     if chosen.server is not None:
         raise PresetError(
-            f"{what} needs the model on this machine: {shown_origin(chosen.server)} draws its "
-            "tokens itself, with the drafts and the cache that it was started with: name a model's "
-            "file"
+            f"{what} needs a local model: {shown_origin(chosen.server)} samples its tokens "
+            "itself, with its own drafts and cache: name a model file"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
     return open_model(blind, settings, servers=False)

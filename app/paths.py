@@ -38,7 +38,7 @@ def _own(folder: Callable[..., str]) -> Path:
     try:
         return Path(folder(APP, appauthor=False))
     except RuntimeError as error:
-        raise HomeError(f"{error}: kvchat keeps its settings and chats there") from error
+        raise HomeError(f"{error}: kvchat stores its settings and chats there") from error
 
 
 def config_dir() -> Path:

@@ -188,7 +188,7 @@ def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, .
         return ()
     command = f"kvchat cache-quality {shlex.quote(str(model_path))}"
     return (
-        f"the cache was measured {age_days(plan, now)} days ago: `{command}` measures it again",
+        f"the cache was measured {age_days(plan, now)} days ago: run `{command}` to measure again",
     )
 
 

@@ -56,7 +56,7 @@ def _models(facts: ServerFacts) -> Check:
 
 def _context(facts: ServerFacts) -> Check:
     if facts.n_ctx is None:
-        return Check("context", "note", "it does not tell how many tokens a chat may have")
+        return Check("context", "note", "the server does not report its context length")
     trained = f" of {fmt.count(facts.n_ctx_train)} trained" if facts.n_ctx_train else ""
     slots = f", {facts.n_slots} replies at once" if facts.n_slots else ""
     return Check("context", "ok", f"{fmt.count(facts.n_ctx)} tokens{trained}{slots}")
@@ -65,11 +65,11 @@ def _context(facts: ServerFacts) -> Check:
 def _counters(facts: ServerFacts) -> Iterator[Check]:
     """What it tells of tokens, drafts, slots and metrics."""
     if facts.tells_ids:
-        yield Check("tokens", "ok", "ids, template and tokenizer: prompts are its own to the token")
+        yield Check("tokens", "ok", "ids, template and tokenizer: prompts match token for token")
     else:
-        yield Check("tokens", "note", "no ids: it is sent messages, and a cut reply is made anew")
+        yield Check("tokens", "note", "no ids: kvchat sends messages, and a cut reply starts again")
     if facts.program == "llama-server":
-        yield Check("counts", "ok", "prompt, reused, drafted, accepted and times of each reply")
+        yield Check("counts", "ok", "prompt, reused, drafted and accepted tokens, and times")
     if facts.has_metrics:
         yield Check("metrics", "ok", "counters at /metrics")
     else:
@@ -77,7 +77,7 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
         advice = None if todo is None else f"start it with {todo} to see all users together"
         yield Check("metrics", "note", "no counters at /metrics", advice)
     if facts.program == "llama-server" and not facts.has_slots:
-        yield Check("slots", "note", "it hides its slots", "start it without --no-slots")
+        yield Check("slots", "note", "the server hides its slots", "start it without --no-slots")
 
 
 def _trial(session: ServerSession) -> Check:
@@ -96,7 +96,7 @@ def _trial(session: ServerSession) -> Check:
     finished = next((event for event in reversed(told) if isinstance(event, Finished)), None)
     stats = None if finished is None else finished.stats
     if stats is None or stats.n_emitted == 0:
-        return Check("trial reply", "note", "it ended without a token")
+        return Check("trial reply", "note", "the reply has no tokens")
     speed = "" if stats.decode_tps is None else f", {fmt.rate(stats.decode_tps)} tok/s"
     first = "" if stats.first_token_s is None else f", first {fmt.seconds(stats.first_token_s)}"
     return Check("trial reply", "ok", f"{fmt.counted(stats.n_emitted, 'token')}{speed}{first}")

@@ -24,7 +24,7 @@ from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
 MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""
 NOT_TORCH = (
-    "tuning measures llama.cpp's settings, and the torch backend has none of them: leave "
+    "tuning measures settings of llama.cpp, which the torch backend does not have: leave "
     "--backend torch and presets with it out; docs/torch.md says what is fast there"
 )
 
@@ -175,14 +175,14 @@ class Tuning:
 def _found(outcome: Outcome) -> str:
     """What was taken with its gain, in words."""
     taken = [
-        f"{each.setting} {each.label} ({each.gain.median:.2f} times as fast)"
+        f"{each.setting} {each.label} ({each.gain.median:.2f}x)"
         for each in outcome.compared
         if each.verdict == "taken" and each.gain is not None
     ]
     if taken:
         return ", ".join(taken)
     is_tried = any(each.verdict == "not faster" for each in outcome.compared)
-    return f"the settings as they were{', nothing tried was faster' if is_tried else ''}"
+    return f"the earlier settings{', nothing tried was faster' if is_tried else ''}"
 
 
 def _check_name(name: str, model: Path) -> None:
@@ -197,8 +197,8 @@ def _check_name(name: str, model: Path) -> None:
         return
     if not entry.description.startswith(MARK):
         raise PresetFileError(
-            f"there is a preset {name!r} already that was not made by this command: name another "
-            "with --write"
+            f"the preset {name!r} exists and does not come from this command: choose another "
+            "name with --write"
         )
     tuned = find_preset(name, paths.presets_dir()).model
     if tuned != str(model):

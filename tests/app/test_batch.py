@@ -144,14 +144,14 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     assert [line.number for line in broken] == [5, 6, 7, 8]
     assert "JSON schema of the line is not valid" in broken[0].reason
     assert "leave one out" in broken[2].reason
-    assert "is not there" in broken[3].reason
+    assert "does not exist" in broken[3].reason
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("not json", "it is no JSON: expecting value at character 1"),
-        ("[1]", "it is no JSON object"),
+        ("not json", "not valid JSON: expecting value at character 1"),
+        ("[1]", "not valid JSON object"),
         ({"prompt": "a", "temprature": 1}, "temprature is no key here, did you mean temperature?"),
         ({"prompt": "a", "messages": []}, "either a prompt or messages"),
         ({"prompt": "  "}, "nothing to answer"),
@@ -159,7 +159,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "seed": "4"}, "seed"),
-        ({"id": "first", "prompt": "again"}, "is that of line 1"),
+        ({"id": "first", "prompt": "again"}, "is already that of line 1"),
         ('{"prompt": "half \\ud800"}', "half of a character"),
         ("[" * 100_000, "nested"),
         ({"prompt": "a", "raw": True, "system": "b"}, "raw"),
@@ -179,7 +179,7 @@ def test_a_broken_line_is_told_by_its_number_and_the_others_run(
 def test_a_line_in_another_encoding_is_told_so(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "caf\xe9"}\n')
-    assert read_requests(path, BASE, "")[1][0].reason == "it is no JSON: it is not in UTF-8"
+    assert read_requests(path, BASE, "")[1][0].reason == "not valid JSON: it is not in UTF-8"
 
 
 def test_results_are_appended_as_replies_end_and_failures_are_told(tmp_path: Path) -> None:

@@ -88,4 +88,4 @@ def test_a_gpu_that_llama_cpp_cannot_use_is_noted(monkeypatch: pytest.MonkeyPatc
     assert check_gpu(has_gpu_build=True).status == "ok"
     assert check_gpu(has_gpu_build=None).status == "ok"
     monkeypatch.setattr(checks, "find_nvidia_gpus", list)
-    assert "the CPU is used" in check_gpu(has_gpu_build=False).detail
+    assert "llama.cpp uses the CPU" in check_gpu(has_gpu_build=False).detail

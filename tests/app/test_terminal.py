@@ -83,7 +83,7 @@ def test_a_screen_that_fails_says_so_harmlessly(tmp_path: Path) -> None:
         application._print_error_renderables()
 
     shown = shown_by(call)
-    assert "kvchat ended, since its screen could not be shown" in shown
+    assert "kvchat ended because its screen could not be drawn" in shown
     assert not harmful(shown), repr(shown)
 
 

@@ -140,7 +140,7 @@ def test_bad_themes_are_left_out_and_named_with_all_that_is_wrong(tmp_path: Path
     for part in ("bad.toml", "did you mean dark?", "'#12' is no colour", "did you mean success?"):
         assert part in bad
     assert "broken.toml" in broken
-    assert "variables.spec-acepted is no key of a theme, did you mean spec-accepted?" in unused
+    assert "variables.spec-acepted is not a key of a theme, did you mean spec-accepted?" in unused
 
 
 @pytest.mark.parametrize(("name", "filter_kind"), [("kvchat-16", NoColor), ("nord", Monochrome)])

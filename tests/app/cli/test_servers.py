@@ -164,7 +164,7 @@ def test_what_needs_the_model_here_says_so_for_a_server(
 ) -> None:
     assert run([*command, "--preset", str(served_preset)]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "needs the model on this machine" in said
+    assert "needs a local model" in said
 
 
 def test_a_plan_of_a_server_preset_asks_for_a_file(

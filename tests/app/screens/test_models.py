@@ -240,7 +240,7 @@ async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
             await pilot.press("enter")
             await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
             assert "It fits with" in text_of(app.screen)
-            assert "tok/s (bound of memory)" in text_of(app.screen)
+            assert "tok/s (limit of memory bandwidth)" in text_of(app.screen)
             await pilot.press("y")
             await wait_until(pilot, lambda: len(client.loads) == 2)
         path = tmp_path / "models" / "maker" / "Tiny-GGUF" / "Tiny.Q4_K_M.gguf"
