@@ -155,8 +155,8 @@ def _types_note(
 ) -> str | None:
     """Why the cache has its types, and which draft model was left out."""
     left_out = (
-        f"{chosen.draft.name} has another vocabulary and cannot draft for this model: opened "
-        "without it"
+        f"{chosen.draft.name} has a different vocabulary and cannot draft for this model: "
+        "opened without it"
         if chosen.draft is not None and configuration.draft is None
         else None
     )

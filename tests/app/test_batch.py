@@ -151,11 +151,11 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     ("line", "why"),
     [
         ("not json", "not valid JSON: expecting value at character 1"),
-        ("[1]", "not valid JSON object"),
+        ("[1]", "not a JSON object"),
         ({"prompt": "a", "temprature": 1}, "temprature is no key here, did you mean temperature?"),
         ({"prompt": "a", "messages": []}, "either a prompt or messages"),
-        ({"prompt": "  "}, "nothing to answer"),
-        ({"messages": []}, "nothing to answer"),
+        ({"prompt": "  "}, "prompt is empty"),
+        ({"messages": []}, "prompt is empty"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "seed": "4"}, "seed"),
@@ -179,7 +179,7 @@ def test_a_broken_line_is_told_by_its_number_and_the_others_run(
 def test_a_line_in_another_encoding_is_told_so(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "caf\xe9"}\n')
-    assert read_requests(path, BASE, "")[1][0].reason == "not valid JSON: it is not in UTF-8"
+    assert read_requests(path, BASE, "")[1][0].reason == "not valid JSON: not UTF-8"
 
 
 def test_results_are_appended_as_replies_end_and_failures_are_told(tmp_path: Path) -> None:

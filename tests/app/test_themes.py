@@ -137,7 +137,12 @@ def test_bad_themes_are_left_out_and_named_with_all_that_is_wrong(tmp_path: Path
     loaded = load_themes(tmp_path)
     assert {theme.name for theme in loaded.themes} == set(OWN)
     bad, broken, unused = loaded.problems
-    for part in ("bad.toml", "did you mean dark?", "'#12' is no colour", "did you mean success?"):
+    for part in (
+        "bad.toml",
+        "did you mean dark?",
+        "'#12' is not a colour",
+        "did you mean success?",
+    ):
         assert part in bad
     assert "broken.toml" in broken
     assert "variables.spec-acepted is not a key of a theme, did you mean spec-accepted?" in unused

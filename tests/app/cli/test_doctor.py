@@ -35,7 +35,7 @@ def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
     assert main.run(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "FAIL  llama.cpp: it cannot be loaded: llama.cpp gave up" in out
-    assert "-> build it again" in out
+    assert "-> rebuild it" in out
 
 
 def test_doctor_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
