@@ -134,4 +134,4 @@ def test_a_system_prompt_is_read_while_the_input_is_typed(
     assert json.loads(done.stdout)["n_reused"] > 40
     refused = run(starter_path, environment, "--preload", "typed already")
     assert refused.returncode == 2
-    assert "--preload is for a prompt from the input" in refused.stderr
+    assert "--preload reads the prompt" in refused.stderr

@@ -121,7 +121,7 @@ def test_a_decode_plan_that_is_none_is_refused(
     plan: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["run", "hello", "--backend", "torch", f"--decode-plan={plan}"]) == 2
-    assert "no decode plan" in capsys.readouterr().err
+    assert "not a decode plan" in capsys.readouterr().err
     assert not client.loads
 
 
