@@ -23,19 +23,21 @@ def _key(
 
 
 CHAT_KEYS: list[BindingType] = [
-    _key("f1", "app.help", "Help", "app-help", "All keys, and what the words mean", show=True),
-    _key("f2", "app.planner", "Planner", "model-plan", "What a configuration costs, and what fits",
+    _key("f1", "app.help", "Help", "app-help", "All keys, and a glossary", show=True),
+    _key("f2", "app.planner", "Planner", "model-plan",
+         "Memory and speed of a configuration, and what fits",
          show=True),
-    _key("f3", "app.presets", "Presets", "preset-list", "List, load, export saved configurations",
+    _key("f3", "app.presets", "Presets", "preset-list",
+         "List, load and export saved configurations",
          show=True),
     _key("f4", "app.compare", "Compare", "compare-open",
          "Answer one prompt plain and with drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
-         "Switch the source of drafts: off, look-up, suffixes, all at once, a draft", show=True),
+         "Switch the predictor: off, lookup, suffix, combined, draft model", show=True),
     _key("f6", "app.cache", "Cache", "cache-open",
-         "What is kept of computed tokens, where it lies; pin, drop, verify", show=True),
+         "Saved states of chats in RAM and on disk; pin, drop, verify", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
-         "Stop the reply and keep its text, or stop loading; without either, go to the composer",
+         "Stop the reply and keep its text, or stop loading; otherwise go to the composer",
          show=True),
     _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
     _key("ctrl+l", "chats", "Chats", "chat-list",
@@ -45,54 +47,55 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+s", "chat_settings", "This chat", "chat-settings",
          "System prompt and sampling of this chat", show=True),
     _key("f11", "app.settings", "Settings", "settings-open",
-         "All settings: what each is, where it comes from; themes, system prompts and keys",
+         "All settings, their values and meanings; themes, system prompts, keys",
          show=True),
-    _key("f10", "next_controller", "Switch rule", "speculation-rule",
-         "Switch what sets the draft length: a fixed number or auto"),
+    _key("f10", "next_controller", "Controller", "speculation-rule",
+         "Switch the controller of the draft length: fixed or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
-         "Draft one token less a round"),
+         "Draft one token less per round"),
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",
-         "Draft one token more a round"),
+         "Draft one token more per round"),
     _key("ctrl+t", "next_tint", "Token colours", "transcript-colours",
-         "Colour replies by who drafted each token, by what became of the draft, or not"),
-    _key("f9", "next_tab", "Next tab", "screen-tab", "Chat, speculation, memory when narrow"),
+         "Colour the tokens of replies by predictor, by accepted or rejected, or not"),
+    _key("f9", "next_tab", "Next tab", "screen-tab",
+         "Narrow screens: show chat, speculation or memory"),
     _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
-         "Answer once more and keep the old reply as a variant"),
-    _key("alt+p", "variant(-1)", "Variant before", "reply-variant-before",
-         "Show the variant before of the selected message, or of the last that has some"),
+         "Generate another reply; the old one stays as a variant"),
+    _key("alt+p", "variant(-1)", "Previous variant", "reply-variant-before",
+         "Previous variant of the selected message, or of the last one with variants"),
     _key("alt+n", "variant(1)", "Next variant", "reply-variant-next",
-         "Show the next variant of the selected message, or of the last that has some"),
+         "Next variant of the selected message, or of the last one with variants"),
     _key("ctrl+b", "sidebar", "Sidebar", "chat-sidebar",
-         "Show the chats beside the transcript, or hide them; on a narrow screen, list them"),
-    _key("alt+s", "find", "Find", "chat-find", "Find in this chat and go from place to place"),
-    _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Start the engine again"),
+         "Show or hide the list of chats; on a narrow screen, open it"),
+    _key("alt+s", "find", "Find", "chat-find", "Find text in this chat; step through matches"),
+    _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Restart the engine"),
 ]  # fmt: skip
 
 MESSAGE_KEYS: list[BindingType] = [
     _key("r", "screen.regenerate", "Regenerate", "message-regenerate",
-         "Answer once more and keep the old reply as a variant", show=True),
+         "Generate another reply; the old one stays as a variant", show=True),
     _key("c", "screen.continue_reply", "Continue", "message-continue",
-         "Continue the last reply where it was cut"),
+         "Continue the last reply from where it was cut"),
     _key("t", "thinking", "Thinking", "message-thinking",
-         "Show or fold what a reasoning model thought before it answered"),
+         "Show or fold the thinking of a reasoning model"),
     _key("f", "screen.fork", "Fork", "message-fork",
          "Copy the chat up to the selected message into a new chat", show=True),
     _key("x", "screen.export", "Export", "chat-export",
          "Write this chat to a file: Markdown, or JSON lines with every branch"),
     _key("u", "screen.see_all", "See all", "message-see-all",
-         "Let the model see the whole chat again, after turns were dropped or summarised"),
+         "Give the model the whole chat again, after turns were dropped or summarised"),
     _key("e", "screen.edit", "Edit", "message-edit",
-         "Write a question anew, beside the old one", show=True),
+         "Edit a question; the old one stays as a variant", show=True),
     _key("E", "screen.edit_reply", "Change reply", "message-edit-reply",
-         "Change a reply, and let the model go on behind your text; the old one stays a variant"),
+         "Edit a reply; the model continues from your text, the old reply stays as a variant"),
     _key("y", "screen.copy_message", "Copy", "message-copy",
          "Copy the selected message, or the last reply", show=True),
     _key("Y", "screen.copy_code", "Copy code", "message-copy-code",
-         "Copy the last code block; again for the one before", show=True),
+         "Copy the last code block; press again for the one before", show=True),
     _key("i", "screen.statistics", "Statistics", "message-statistics",
-         "What was counted and timed of the selected reply, or the last; again to hide it"),
-    _key("left_square_bracket", "screen.variant(-1)", "Variant before", "message-variant-before",
-         "Show the variant before"),
+         "Show or hide tokens, times and drafts of the selected reply, or of the last"),
+    _key("left_square_bracket", "screen.variant(-1)", "Previous variant", "message-variant-before",
+         "Show the previous variant"),
     _key("right_square_bracket", "screen.variant(1)", "Next variant", "message-variant-next",
          "Show the next variant"),
     _key("slash", "screen.find", "Find", "message-find", "Find in this chat"),
@@ -105,23 +108,23 @@ MESSAGE_KEYS: list[BindingType] = [
 
 COMPOSER_KEYS: list[BindingType] = [
     _key("enter", "screen.send", "Send", "composer-send",
-         "Send the message; with nothing written, continue a reply that was cut"),
+         "Send the message; if it is empty, continue a reply that was cut"),
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
-         "Begin a new line in the message"),
+         "Insert a new line"),
     _key("ctrl+c", "copy_or_clear", "Empty", "composer-empty",
-         "Empty the composer, or copy what is selected; ctrl+z brings the text back"),
+         "Clear the composer, or copy the selection; ctrl+z restores the text"),
     _key("ctrl+a", "line_start_or_all", "Select all", "composer-all",
-         "Go to the start of the line; there already, select all"),
+         "Go to the start of the line; at the start, select all"),
     _key("ctrl+z", "undo", "Undo", "composer-undo",
-         "Take the last change back: what was typed, pasted or emptied"),
+         "Undo the last change: typed, pasted or cleared text"),
     _key("up", "older", "Earlier question", "composer-older",
-         "Go a line up; from the first, take back what waits, else show the question before"),
+         "Go up a line; on the first, edit a queued message or show the previous question"),
     _key("down", "newer", "Later question", "composer-newer",
-         "Go a line down; from the last, show the question after, then what was written"),
+         "Go down a line; on the last, show the next question, then your unsent text"),
     _key("tab", "complete", "Complete", "composer-complete",
-         "Write the marked completion; without any, go to the messages"),
+         "Insert the marked completion; without one, go to the messages"),
     _key("alt+o", "open_paste", "Open a paste", "composer-open-paste",
-         "Show the whole text of a paste in the composer; ctrl+z makes one line of it again"),
+         "Show the full text of a paste in the composer; ctrl+z folds it to one line"),
 ]  # fmt: skip
 
 
@@ -244,7 +247,7 @@ class Command:
     @property
     def meaning(self) -> str:
         """What it does, or why it cannot now."""
-        return f"not now: {self.obstacle}" if self.obstacle else self.description
+        return f"not available: {self.obstacle}" if self.obstacle else self.description
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +261,8 @@ class Keymap:
 def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> Keymap:
     """The keymap of the settings, without what cannot work.
 
-    A key that another action has by default is taken from it, which is told unless that action has
-    another key, or `none`, in the settings too.
+    A key that another action has by default is taken from it. This is reported as a problem unless
+    the settings give that action another key, or `none`.
 
     Args:
         configured: Keys by binding id; several keys are separated by commas.
@@ -271,25 +274,27 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
     for binding_id, text in configured.items():
         parts = tuple(long_name(part.strip()) for part in text.split(","))
         if binding_id not in known:
-            hint = did_you_mean(binding_id, known) or ": the help screen shows the ids"
-            problems.append(f"[keys] {binding_id} is no action{hint}")
+            hint = did_you_mean(binding_id, known) or ": the help screen lists the ids"
+            problems.append(f"[keys] {binding_id} is not an action{hint}")
         elif not all(parts):
-            problems.append(f"[keys] {binding_id} names no key: write one such as f8, or none")
+            problems.append(f"[keys] {binding_id} has no key: write one such as f8, or none")
         elif parts == (NO_KEY,):
             keys[binding_id] = parts
         elif wrong := next((part for part in parts if not is_key(part)), None):
             problems.append(
-                f"[keys] {binding_id}: {shown(wrong)} is no key: write one such as f8 or ctrl+t"
+                f"[keys] {binding_id}: {shown(wrong)} is not a key: write one such as f8 or ctrl+t"
             )
         elif taken := _taken(known[binding_id], parts, keys, known):
-            problems.append(f"[keys] {binding_id} wants {taken[0]}, which {taken[1]} has already")
+            problems.append(
+                f"[keys] {binding_id} cannot use {taken[0]}: {taken[1]} uses it already"
+            )
         else:
             keys[binding_id] = parts
     for binding_id, parts in keys.items():
         for key, other in conflicts(known[binding_id], parts, keys, actions):
             problems.append(
-                f"[keys] {binding_id} takes {key} from {other.id}, which has no key now: "
-                f"give it another, or none"
+                f"[keys] {binding_id} uses {key} of {other.id}, which has no key now: "
+                f"set another key for it, or none"
             )
     return Keymap({name: ",".join(parts) for name, parts in keys.items()}, tuple(problems))
 

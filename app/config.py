@@ -89,45 +89,46 @@ class UISettings(_Section):
     """How the screen looks."""
 
     theme: str = "kvchat-dark"
-    """Colours of the screen; enter lists the themes and shows each."""
+    """Colours of the screen; enter lists the themes and previews each."""
     graph_symbols: Literal["braille", "block", "ascii"] = "block"
-    """What graphs are drawn with; `ascii` suits screen readers and poor fonts."""
+    """Characters that draw graphs; `ascii` suits screen readers and fonts with few symbols."""
     tint: Literal["off", "source", "verdict"] = "off"
-    """Colours of a reply's tokens: by who drafted them, by what became of the draft, or none."""
+    """Colours the tokens of replies by predictor (`source`) or by accepted and rejected
+    (`verdict`)."""
     sidebar: bool = True
-    """Whether the chats stand beside the transcript where the screen is wide."""
+    """Show the list of chats beside the transcript on wide screens."""
     animation: Literal["full", "basic", "none"] = "basic"
-    """How much moves on the screen; `none` holds cursors still too."""
+    """Amount of animation; `none` also stops cursors from blinking."""
 
 
 class ChatDefaults(_Section):
-    """How replies are drawn in a new chat."""
+    """Sampling in a new chat."""
 
     temperature: Temperature = 0.7
-    """Spread of the draw; 0 always takes the most likely token."""
+    """Randomness of the choice; 0 always chooses the most likely token."""
     top_k: Count = 40
-    """Keep the k most likely tokens; 0 keeps all."""
+    """Sample from the k most likely tokens; 0 uses all."""
     top_p: TopP = 0.95
-    """Keep the fewest tokens that reach this probability together; 1 keeps all."""
+    """Sample from the most likely tokens that together reach this probability; 1 uses all."""
     min_p: MinP = 0.05
-    """Drop tokens below this share of the likeliest one's probability; 0 drops none."""
+    """Drop tokens below this fraction of the most likely token's probability; 0 drops none."""
     repetition_penalty: RepetitionPenalty = 1.0
-    """Makes recent tokens less likely; 1 is off."""
+    """Above 1, makes recent tokens less likely; 1 is off."""
     thinking: Thinking = "auto"
-    """Whether a reasoning model thinks before it answers: as its template has it, or off."""
+    """Thinking of reasoning models before the answer: `auto` follows the chat template."""
     thinking_budget: Count = 0
-    """Most tokens of a reply's thinking, which is closed then; 0 does not bound it."""
+    """Maximum tokens of thinking in a reply; kvchat then ends the thinking. 0 is no limit."""
     system_prompt: str = ""
-    """Instruction at the start of a new chat; empty is none."""
+    """System prompt of new chats; empty is none."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """Tokens a reply may have; left out, until the context is full."""
+    """Maximum tokens of a reply; without it, replies end at the latest when the context is full."""
     stop: tuple[StopText, ...] = Field(default=(), strict=False)
-    """Texts that end a reply where they come up in it."""
+    """Stop strings: a reply ends before the first of them."""
     seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
-    """Seed of every reply, so that one chat always gets one text; left out, a new one each time."""
+    """Seed of every reply, for reproducible text; without it, each reply has a new seed."""
     reopen: Literal["cut", "last", "never"] = "cut"
-    """Whether the chat used last is shown at the start: only where kvchat ended before its reply
-    did, always, or never."""
+    """Open the last chat at the start: only if its reply was cut (`cut`), always (`last`), or
+    `never`."""
 
     def sampling(self) -> SamplingSettings:
         """These settings as the sampler takes them."""
@@ -136,20 +137,20 @@ class ChatDefaults(_Section):
 
 
 class SpeculationDefaults(_Section):
-    """Who drafts when a model is opened without a preset."""
+    """Speculation of models that are opened without a preset."""
 
     predictor: PredictorName = Field(default=PredictorName.SUFFIX, strict=False)
     """`off`, `lookup`, `suffix`, `combined`, or `draft` (with a draft model)."""
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
-    """`fixed` drafts `n_draft` tokens a round, `auto` what measured costs and acceptance
-    promise."""
+    """`fixed` drafts `n_draft` tokens per round; `auto` picks the length from measured costs and
+    acceptance."""
     n_draft: DraftLength = 3
-    """Tokens drafted a round under `fixed`."""
+    """Tokens drafted per round by the `fixed` controller."""
     verification: Verification = "coupled"
-    """How drafts are judged above temperature 0: `coupled` keeps the text of a seed, `rejection`
-    accepts more and keeps its law only."""
+    """How drafts are verified above temperature 0: with `coupled`, a seed gives the same text as
+    without drafts; `rejection` accepts more, and only the distribution stays the same."""
     bonus_token: bool = True
-    """Whether the model adds a token of its own behind a draft that was accepted whole."""
+    """Add one token of the model after a fully accepted draft."""
 
     def speculation(self) -> SpeculationSettings:
         """These settings as a session takes them."""
@@ -157,47 +158,46 @@ class SpeculationDefaults(_Section):
 
 
 class ModelSettings(_Section):
-    """Where models are found."""
+    """Folders and default of the models."""
 
     folders: tuple[FolderPath, ...] = Field(default=(), strict=False)
-    """Folders that are scanned besides the usual ones."""
+    """Folders to scan for models, in addition to the usual ones."""
     default: str | None = None
-    """Model that opens when none is named: a path, or a name from `kvchat models`."""
+    """Model that `kvchat` opens without an argument: a path, or a name from `kvchat models`."""
 
 
 class EngineDefaults(_Section):
-    """How llama.cpp is run."""
+    """How llama.cpp runs."""
 
     n_ctx: ContextLength | Literal["auto"] = "auto"
-    """Tokens of context where no preset says otherwise; `auto` is what fits, as the planner says.
-    """
+    """Context size in tokens, without a preset; `auto` is what fits, as the planner computes."""
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Threads while decoding, 1 to 1024; `auto` is as many as are quickest at the moment."""
+    """Threads for decoding, 1 to 1024; `auto` is the number that is fastest at the moment."""
     projector: Literal["auto", "off"] = "auto"
-    """Whether a projector for images (mmproj) that lies beside a model is loaded with it."""
+    """Load the projector for images (mmproj) that is in the model's folder."""
     use_extra_buffers: bool = True
-    """Whether weights may move to repacked or AMX buffers; kvchat turns it off by itself when
-    llama.cpp was built in a way that crashes there."""
+    """Allow repacked and AMX weight buffers; kvchat turns it off if this build of llama.cpp
+    crashes with them."""
 
 
 class CacheDefaults(_Section):
-    """What is kept of the chats' computed states, where, and how much of it."""
+    """Which computed states of chats are saved, where, and how many bytes."""
 
     enabled: bool = True
-    """Whether anything is kept beyond the context itself."""
+    """Save states of chats outside the context."""
     warm: Size = 1024 * MIB
-    """Main memory for states, such as `1GiB`; 0 keeps none there."""
+    """RAM for states, such as `1GiB`; 0 saves none in RAM."""
     cold: Size = 8192 * MIB
-    """Disk for states, of all models together; 0 writes none."""
+    """Disk space for the states of all models together; 0 writes none."""
     min_tokens: int = Field(default=32, ge=1)
-    """Shortest stretch of new tokens that is kept."""
+    """Minimum number of new tokens to save."""
     checkpoint_tokens: int = Field(default=512, ge=0)
-    """New tokens after which a running reply is kept in the middle; 0 waits for its end."""
+    """Save interval in a running reply, in tokens; 0 saves only at its end."""
     reserve: Size = 512 * MIB
-    """Main memory that stays free for others: below it less is kept."""
+    """RAM that stays free for other programs; when less is free, fewer states stay in RAM."""
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
-    """Chats and branches that the context holds side by side, each with room of its own; where a
-    preset is chosen, its `n_slots` counts."""
+    """Chats and branches in the context at once, each with its own KV cache; a preset's
+    `n_slots` comes first."""
 
     def cache(self, folder: Path) -> CacheSettings:
         """These settings as the engine takes them.
@@ -216,7 +216,7 @@ class CacheDefaults(_Section):
 
 
 class Settings(_Section):
-    """Everything that config.toml can say."""
+    """All tables of config.toml."""
 
     ui: UISettings = UISettings()
     chat: ChatDefaults = ChatDefaults()
@@ -226,10 +226,10 @@ class Settings(_Section):
     cache: CacheDefaults = CacheDefaults()
     cache_policy: PolicySettings = PolicySettings()
     prompts: dict[str, str] = Field(default_factory=dict)
-    """System prompts to choose from, by name."""
+    """System prompts by name."""
     keys: dict[str, str] = Field(default_factory=dict)
-    """Key for an action, by the id that the help screen shows: `reply-stop = "f8"`; `none` takes
-    its key away."""
+    """Key of an action, by the id that the help screen shows: `reply-stop = "f8"`; `none` removes
+    its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,9 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
     except FileNotFoundError:
         return LoadedSettings(Settings())
     except OSError as error:
-        return LoadedSettings(Settings(), f"{path} cannot be read ({error.strerror}): defaults")
+        return LoadedSettings(
+            Settings(), f"{path} cannot be read ({error.strerror}): defaults are used"
+        )
     except ValueError as error:
         return LoadedSettings(Settings(), f"{path} is not valid TOML ({error}): defaults are used")
     return _validated(content, text, path)
@@ -305,7 +307,7 @@ def require_settings() -> Settings:
     loaded = load_settings()
     if loaded.problem is not None:
         raise UnusedSettingsError(
-            f"nothing is deleted or changed while {settings_path()} is wrong: correct it first"
+            f"nothing is deleted or changed while {settings_path()} has errors: correct them first"
         )
     return loaded.settings
 
@@ -369,7 +371,7 @@ def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSetti
 
 
 def _faults(error: ValidationError) -> dict[Location, str]:
-    faults = explain(error, Settings, unknown="no setting")
+    faults = explain(error, Settings, unknown="an unknown setting")
     return {where[:2]: reason for where, reason in faults}
 
 

@@ -26,14 +26,14 @@ SECTIONS: Mapping[str, str] = {
     "engine": "engine and context",
     "speculation": "speculation",
     "models": "models",
-    "cache": "what is kept of chats",
-    "cache_policy": "what a type of the cache may lose",
+    "cache": "saved states of chats",
+    "cache_policy": "quality limits of KV cache types",
     "keys": "keys",
 }
 """The tables of the settings file in the order in which they are listed, and their titles."""
 
-AT_ONCE, NEXT_CHAT = "at once", "in chats that begin from now on"
-NEXT_LOAD, NEXT_START = "when a model is loaded next", "when kvchat starts next"
+AT_ONCE, NEXT_CHAT = "at once", "in new chats"
+NEXT_LOAD, NEXT_START = "at the next model load", "at the next start of kvchat"
 _EFFECTS: Mapping[str, str] = {
     "ui": AT_ONCE,
     "chat": NEXT_CHAT,
@@ -228,7 +228,7 @@ def _list(text: str) -> list[str]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise SettingsError('that is no list: write it as ["one", "another"]') from error
+        raise SettingsError('not a valid list: write ["one", "another"]') from error
     if not all(isinstance(each, str) for each in found):
-        raise SettingsError('each in the list is a text: write it as ["one", "another"]')
+        raise SettingsError('each item must be text in quotes: write ["one", "another"]')
     return [str(each) for each in found]

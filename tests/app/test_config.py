@@ -49,12 +49,12 @@ def test_what_is_wrong_is_named_all_at_once_and_the_rest_is_used(path: Path) -> 
     assert loaded.problem is not None
     for part in (
         str(path),
-        "[ui] them is no setting, did you mean theme?",
+        "[ui] them is an unknown setting, did you mean theme?",
         "[chat] temperature is 11: input should be less than or equal to 10",
         "[chat] min_p is 1: input should be less than 1",
         "[chat] top_k",
         "'many'",
-        "[speculations] is no setting, did you mean speculation?",
+        "[speculations] is an unknown setting, did you mean speculation?",
     ):
         assert part in loaded.problem
     assert loaded.settings.ui.animation == "none"

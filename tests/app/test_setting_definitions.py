@@ -67,8 +67,8 @@ def test_what_is_typed_becomes_a_value_of_the_file(
         ("chat.temperature", "warm", "0.0 to 10.0"),
         ("chat.temperature", "nan", "0.0 to 10.0"),
         ("chat.max_tokens", "0", "1 or more"),
-        ("chat.stop", "[1]", "each in the list is a text"),
-        ("chat.stop", "[", "no list"),
+        ("chat.stop", "[1]", "text in quotes"),
+        ("chat.stop", "[", "not a valid list"),
         ("chat.stop", '[""]', "at least 1 character"),
         ("cache.warm", "plenty", "no size"),
         ("ui.animation", "wild", "full, basic, none"),
@@ -103,6 +103,6 @@ def test_a_line_of_a_prompt_is_no_setting(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[prompts]\na = """\n[ui]\ntheme = "x"\n"""\n[ui]\nthemes = "x"\n')
     loaded = load_settings(path)
-    assert loaded.faults == {("ui", "themes"): " is no setting, did you mean theme?"}
+    assert loaded.faults == {("ui", "themes"): " is an unknown setting, did you mean theme?"}
     assert loaded.lines[("ui", "themes")] == 7
     assert ("ui", "theme") not in loaded.lines

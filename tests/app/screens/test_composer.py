@@ -203,7 +203,7 @@ async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Pa
         assert screen.composer.text == ""
         assert len(client.requests) == 1
         await pilot.press(*"/edit")
-        assert "not now: there is no question yet" in listed(screen)
+        assert "not available: there is no question" in listed(screen)
         await pilot.press("escape")
         assert not screen.choices.display
         assert screen.composer.text == "/edit"
