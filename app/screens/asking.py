@@ -27,9 +27,9 @@ from app.store.errors import StoreError
 from app.store.records import StoredMessage, UnsentText
 from engine.errors import EngineError
 
-BEING_WRITTEN = "A reply is being written: {reply-stop} stops it."
+BEING_WRITTEN = "A reply is running: {reply-stop} stops it."
 NOTHING_TO_ASK: Mapping[Kind, str] = {
-    "go on": "The last reply is whole: there is nothing to continue.",
+    "go on": "The last reply is complete: there is nothing to continue.",
     "again": "There is no question to answer yet.",
 }
 
@@ -87,7 +87,7 @@ class Asking:
         """Whether what is written can be a message; where not, a notice says why."""
         if self._drafts.is_too_long:
             self._screen.notify(
-                "This is more than the whole context: send less of it, or load the model with a "
+                "The message exceeds the whole context: shorten it, or load the model with a "
                 "larger context ({model-plan}).",
                 title="The message does not fit",
                 severity="warning",
@@ -126,7 +126,7 @@ class Asking:
     def why_no_variant(self) -> str:
         """Why no other variant can be shown now."""
         is_live = self._conversation.replies.shown is not None
-        return BEING_WRITTEN if is_live else "There is no further variant."
+        return BEING_WRITTEN if is_live else "There are no more variants."
 
     def stop(self, *, is_composer_focused: bool) -> bool:
         """Take back what waits, else stop the reply, else leave an edit.
@@ -187,7 +187,7 @@ class Asking:
         """Let the model see the whole chat again."""
         try:
             if not self._context.see_all():
-                self._screen.notify("The model sees the whole chat.")
+                self._screen.notify("The model has the whole chat again.")
         except StoreError as error:
             report(self._screen, error)
 
@@ -334,8 +334,8 @@ class Asking:
         kv = [b.nbytes for b in loaded.buffers if b.kind == "KV" and b.owner == "target"]
         cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
         self._screen.notify(
-            f"One slot more answers both at once{cost}: slots = {n_slots + 1} under cache in the "
-            "settings ({settings-open}), or n_slots of the preset, from the next load on.",
+            f"One more slot answers both at once{cost}: set slots = {n_slots + 1} under cache in "
+            "the settings ({settings-open}), or n_slots in the preset; it counts at the next load.",
             title=f"“{short_title(next(iter(running.values())).chat_title)}” is answered first",
         )
 
@@ -352,7 +352,7 @@ class Asking:
         if conversation.meters.phase is Phase.EMPTY:
             self._screen.notify(NO_MODEL)
         else:
-            text = "The engine has stopped: {engine-restart} starts it again."
+            text = "The engine has stopped: {engine-restart} restarts it."
             self._screen.notify(text, severity="warning")
         return False
 

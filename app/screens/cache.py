@@ -38,11 +38,11 @@ from app.widgets.select_list import Row, SelectList
 from engine.cache.report import CacheEntry, CacheReport
 
 FRAME_S = 0.5
-NOTHING_KEPT = "Nothing is kept yet."
+NOTHING_KEPT = "No states are saved yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 HEIGHTS = [(0, "-flat"), (20, "-low"), (32, "-tall")]
 MAX_TITLES = 10_000
-LEGEND = "H hot · W warm · C cold, small where a part"
+LEGEND = "H hot · W warm · C cold, small letter: only a part"
 
 
 class CacheScreen(Screen[None]):
@@ -55,20 +55,20 @@ class CacheScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="cache-back", tooltip="Back to the chat"),
         Binding("tab", "turn", "Chats or states", id="cache-view", priority=True,
-                tooltip="List what is kept by chat, or state by state"),
+                tooltip="List saved states by chat, or one by one"),
         Binding("p", "pin", "Pin", id="cache-pin",
-                tooltip="Keep the marked state, or every state of the marked chat, whatever else "
-                "comes; again to let it go"),
+                tooltip="Pin the marked state, or all states of the marked chat, so that they are "
+                "never evicted; again to unpin"),
         Binding("d", "drop", "Drop", id="cache-drop",
-                tooltip="Drop the marked state; of a chat, the states that no other chat uses"),
+                tooltip="Drop the marked state, or the states that only the marked chat uses"),
         Binding("delete", "drop", "Drop", id="cache-drop-too", show=False,
-                tooltip="Drop the marked state; of a chat, the states that no other chat uses"),
+                tooltip="Drop the marked state, or the states that only the marked chat uses"),
         Binding("v", "verify", "Verify", id="cache-verify",
-                tooltip="Read the files of what is marked and compare their checksums"),
+                tooltip="Read the files of the marked states and compare their checksums"),
         Binding("c", "clear", "Clear all", id="cache-clear",
                 tooltip="Drop every state of the loaded model and settings"),
         Binding("w", "why", "Why read", id="cache-why", show=False,
-                tooltip="Scroll why the last prompt was read again, behind its end to its start"),
+                tooltip="Scroll the reasons for the last prefill; at the end, go to the start"),
         Binding("f6", "leave", "Back", id="cache-back-too", show=False, priority=True,
                 tooltip="Back to the chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="cache-down", show=False,
@@ -149,7 +149,7 @@ class CacheScreen(Screen[None]):
                 case CacheEntry():
                     return state_detail(row, self._titles, width, now)
                 case None:
-                    return wrapped((Run("nothing is marked", "muted"),), width)
+                    return wrapped((Run("no row is marked", "muted"),), width)
 
         detail.present(render)
 
@@ -222,7 +222,7 @@ class CacheScreen(Screen[None]):
             return
         states = row.own if isinstance(row, CachedChat) else (row,)
         if not states:
-            self.notify("Other chats use all of its states: tab lists them one by one.")
+            self.notify("Other chats use all states of this chat: tab lists them one by one.")
             return
         question = _drop_question(row, states, self._titles)
         if question is None:
@@ -248,8 +248,8 @@ class CacheScreen(Screen[None]):
         else:
             confirm(
                 self,
-                "Drop every kept state of this model and these settings, pinned ones too? "
-                "The next reply of each chat computes its prompt anew.",
+                "Drop all saved states of this model and these settings, pinned ones too? "
+                "The next reply of each chat then prefills its whole prompt.",
                 lambda: self._controller.client.manage_cache("clear"),
             )
 
@@ -265,7 +265,7 @@ class CacheScreen(Screen[None]):
 
     def _has_cache(self) -> bool:
         if self._report is None or not self._controller.client.is_alive:
-            self.notify("No engine runs whose cache could be changed: load a model first.")
+            self.notify("No model is loaded, so its cache cannot be changed: load a model first.")
             return False
         return True
 
@@ -277,7 +277,7 @@ def _drop_question(
     n_pinned = sum(state.is_pinned for state in states)
     pinned = f", {n_pinned} of them pinned" if n_pinned else ""
     if len(states) == 1:
-        pinned = ", and that is pinned" if n_pinned else ""
+        pinned = ", which is pinned" if n_pinned else ""
     if isinstance(row, CachedChat):
         title, what = title_of(row.owner, titles), fmt.counted(len(states), "state")
         return f"Drop {what} of “{title}” that no other chat uses{pinned}?"

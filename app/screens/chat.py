@@ -64,7 +64,7 @@ MAX_TEXT_SHARE = 0.06
 INVITATION = {
     "{model-list}": "opens a model, installs one or adds a file",
     "{model-plan}": "plans a model of this machine or of the catalogue",
-    "{app-help}": "all keys, and what the words mean",
+    "{app-help}": "all keys, and a glossary",
 }
 """What can be done without a model."""
 
@@ -104,7 +104,7 @@ class ChatScreen(Screen[None]):
         self.sidebar = ChatSidebar(controller, id="sidebar")
         self.find = FindBar(self.transcript, id="find")
         self.beginning = BeginningList(
-            id="beginning", title="begin with", note="down goes here, enter takes one"
+            id="beginning", title="begin with", note="press ↓ to choose, enter to use"
         )
         self.choices = SelectList(click_picks=True, id="completion")
         self.choices.can_focus = False
@@ -336,9 +336,11 @@ class ChatScreen(Screen[None]):
         why = {
             **dict.fromkeys(NEEDS_REPLY, no_reply),
             **dict.fromkeys(NEEDS_QUESTION, no_question),
-            "message-continue": "" if history.unfinished() or is_busy else "the reply is whole",
-            "message-see-all": "" if history.n_hidden else "the model sees the whole chat",
-            "reply-stop": "" if is_busy else "nothing runs",
+            "message-continue": ""
+            if history.unfinished() or is_busy
+            else "the last reply is complete",
+            "message-see-all": "" if history.n_hidden else "the model already has the whole chat",
+            "reply-stop": "" if is_busy else "no reply is running",
             "chat-export": UNSAVED if history.chat is None else "",
             "message-edit": self._why_not_edit(Speaker.USER) or no_question,
             "message-edit-reply": self._why_not_edit(Speaker.MODEL) or no_reply,
@@ -397,7 +399,7 @@ class ChatScreen(Screen[None]):
         """Show another variant of the selected message, or of the last that has some."""
         selected = self.transcript.selected or self.controller.history.last_varied()
         if selected is None:
-            self.notify("No message has a variant yet: {reply-regenerate} makes one of a reply.")
+            self.notify("No message has variants yet: {reply-regenerate} generates another reply.")
             return
         try:
             if not self.controller.switch_variant(selected, step):
@@ -557,7 +559,7 @@ class ChatScreen(Screen[None]):
         message = self._message_of(Speaker.MODEL)
         text = reply_stats_text(message) if message else None
         if message is None or text is None:
-            self.notify("Nothing was measured of this reply.")
+            self.notify("This reply has no statistics.")
         else:
             self.controller.toggle_note(message.id, text)
 

@@ -49,24 +49,24 @@ class _Knob:
 
 
 _KNOBS = (
-    _Knob("temperature", "temperature", "0: always the likeliest token"),
-    _Knob("top_k", "top k", "likeliest tokens kept; 0: all", True),
-    _Knob("top_p", "top p", "share of probability kept; 1: all"),
-    _Knob("min_p", "min p", "least share of the likeliest; 0: off"),
+    _Knob("temperature", "temperature", "0: always the most likely token"),
+    _Knob("top_k", "top k", "sample from the top k; 0: all", True),
+    _Knob("top_p", "top p", "total probability sampled; 1: all"),
+    _Knob("min_p", "min p", "fraction of the top token; 0: off"),
     _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off"),
-    _Knob("thinking_budget", "thinking budget", "most tokens of thinking; 0: no bound", True),
+    _Knob("thinking_budget", "thinking budget", "max tokens of thinking; 0: no limit", True),
 )
 
 
 _JUDGED: dict[Verification, str] = {
-    "coupled": "coupled: the text of no drafts",
-    "rejection": "rejection: more accepted, another text",
+    "coupled": "coupled: same text as without drafts",
+    "rejection": "rejection: more accepted, other text",
 }
 _THINKS: dict[Thinking, str] = {
-    "auto": "auto: as the template has it",
-    "off": "off: answers at once",
+    "auto": "auto: follows the chat template",
+    "off": "off: answers without thinking",
 }
-_BONUS = {True: "on: one behind a draft accepted whole", False: "off: saves a row of each batch"}
+_BONUS = {True: "on: one after a fully accepted draft", False: "off: one token less per batch"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
@@ -96,7 +96,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             yield Label("system prompt", classes="label")
             if self._prompts:
                 names = [(Content(visible(name)), name) for name in self._prompts]
-                yield Select(names, prompt="take one of the library", compact=True, id="library")
+                yield Select(names, prompt="choose from the library", compact=True, id="library")
             yield TextArea(
                 self._settings.system_prompt, id="system-prompt", tab_behavior="focus",
                 highlight_cursor_line=False, placeholder="Empty: none",
@@ -108,22 +108,22 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                     yield Input(repr(value).removesuffix(".0"), id=knob.name, compact=True)
                     yield Label(knob.hint, classes="hint")
             with Grid(id="answer"):
-                yield Label("answers fit", classes="label")
+                yield Label("output format", classes="label")
                 yield Input(
                     self._settings.sampling.json_schema or self._settings.sampling.grammar,
                     id="answer-rule", compact=True,
-                    placeholder="file of a JSON schema (.json) or a grammar; empty: anything",
+                    placeholder="file: JSON schema (.json) or grammar; empty: any text",
                 )  # fmt: skip
             yield from self._verification()
             yield Static("", id="problem", markup=False)
-            yield Static("ctrl+s or enter saves · esc leaves it", classes="hint", markup=False)
+            yield Static("ctrl+s or enter saves · esc cancels", classes="hint", markup=False)
 
     def _verification(self) -> ComposeResult:
         speculation = self._settings.speculation
         with Grid(id="choices"):
             yield Label("thinking", classes="label")
             yield _choice("thinking", _THINKS, self._settings.sampling.thinking)
-            yield Label("drafts judged by", classes="label")
+            yield Label("verification", classes="label")
             yield _choice("verification", _JUDGED, speculation.verification)
             yield Label("bonus token", classes="label")
             yield _choice("bonus_token", _BONUS, speculation.bonus_token)
@@ -195,5 +195,5 @@ def _read(knob: _Knob, text: str) -> float | int:
         value = nan
     if not bounds.allow(value):
         kind = "whole number" if knob.is_whole else "number"
-        raise ValueError(f"{knob.label} is a {kind}, {bounds}, not {text!r}")
+        raise ValueError(f"{knob.label} must be a {kind}, {bounds}, not {text!r}")
     return value

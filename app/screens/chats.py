@@ -43,7 +43,7 @@ PAGE = 500
 MAX_HITS = 100
 MAX_FILE_NAME = 40
 """Characters of a title that its file is called by."""
-LEGEND = "enter opens · h w c: the cache keeps it hot, warm, cold"
+LEGEND = "enter opens · h w c: cached hot, warm, cold"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
 
@@ -73,15 +73,15 @@ class ChatsScreen(ModalScreen[Opening | None]):
                 tooltip="Search all chats"),
         Binding("r", "rename", "Rename", id="chats-rename", tooltip="Give the chat a title"),
         Binding("a", "archive", "Archive", id="chats-archive",
-                tooltip="Put the chat into the archive, or take it out"),
+                tooltip="Archive the chat, or restore it from the archive"),
         Binding("A", "show_archive", "The archive", id="chats-show-archive",
                 tooltip="Show the archive, or the list again"),
         Binding("x", "export", "Export", id="chats-export",
                 tooltip="Write the chat to a file: Markdown, or JSON lines with every branch"),
         Binding("d", "delete", "Delete", id="chats-delete",
-                tooltip="Delete the chat and what the cache keeps for it alone"),
+                tooltip="Delete the chat and the cached states that only it uses"),
         Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
-                tooltip="Delete the chat and what the cache keeps for it alone"),
+                tooltip="Delete the chat and the cached states that only it uses"),
         Binding("j", "app.simulate_key('down')", "Down", id="chats-down", show=False,
                 tooltip="Next chat"),
         Binding("k", "app.simulate_key('up')", "Up", id="chats-up", show=False,
@@ -194,7 +194,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def _nothing(self) -> str:
         if self._hits is not None:
-            return "No chat holds that."
+            return "No chat contains this text."
         return "The archive is empty." if self._is_archive else "There are no chats yet."
 
     def _take_sizes(self, sizes: dict[int, ChatSize]) -> None:
@@ -330,9 +330,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
         if chat is None:
             return
         if self._controller.replies.of_chat(chat.id) is not None:
-            self.notify("A reply is being written in this chat: stop it first.")
+            self.notify("A reply is running in this chat: stop it first.")
             return
-        question = f"Delete “{visible(chat.title)}”, its messages and what is kept of them?"
+        question = f"Delete “{visible(chat.title)}”, its messages and its cached states?"
         confirm(self, question, lambda: self._delete(chat))
 
     def _delete(self, chat: Chat) -> None:
@@ -398,8 +398,8 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
             begin()
 
     question = (
-        f"Write the chat to this file, in {visible(str(folder))} unless you name another folder. "
-        "Its ending says how: .md is the shown branch to read, .jsonl is everything and can be "
+        f"File for the chat; without a folder it goes to {visible(str(folder))}. "
+        "The extension sets the format: .md has the shown branch, .jsonl has everything and can be "
         "imported"
     )
     ask_line(screen, question, file_name(chat.title), export)

@@ -46,7 +46,7 @@ HEIGHTS = [(0, "-low"), (32, "-tall")]
 TOKENS = (32, 4096)
 """Fewest and most tokens of a reply that the keys give."""
 
-NO_PROMPT = "There is nothing to answer: write a prompt."
+NO_PROMPT = "The prompt is empty: write one."
 
 
 class CompareScreen(Screen[None]):
@@ -58,33 +58,33 @@ class CompareScreen(Screen[None]):
     AUTO_FOCUS = "#compare-prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Stop, back", id="compare-back",
-                tooltip="Stop the reply; when nothing runs, go back to the chat"),
+                tooltip="Stop the reply; if none is running, go back to the chat"),
         Binding("e", "edit_prompt", "Prompt", id="compare-prompt",
-                tooltip="Write what both sides answer; enter starts"),
+                tooltip="Edit the prompt for both sides; enter starts"),
         Binding("r", "run(1)", "Run again", id="compare-run",
-                tooltip="Answer by both sides once more; the verdict takes the median of pairs"),
-        Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Five pairs more"),
+                tooltip="Answer with both sides again; the verdict is the median of all pairs"),
+        Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Run five more pairs"),
         Binding("tab", "app.focus_next", "Side", id="compare-side",
                 tooltip="Go to the other side: f5, f7, f8 and f10 change the side in focus"),
         Binding("enter", "choose", "Choose", id="compare-choose",
-                tooltip="Choose predictor and rule of the side in focus"),
+                tooltip="Choose predictor and controller of the side in focus"),
         Binding("f5", "predictor", "Predictor", id="compare-predictor",
-                tooltip="Another source of drafts for the side in focus"),
-        Binding("f10", "controller", "Rule", id="compare-rule",
-                tooltip="Another rule of the draft length for the side in focus"),
+                tooltip="Switch the predictor of the side in focus"),
+        Binding("f10", "controller", "Controller", id="compare-rule",
+                tooltip="Switch the controller of the side in focus"),
         Binding("f7", "length(-1)", "Shorter drafts", id="compare-shorter", show=False,
                 tooltip="Shorter drafts for the side in focus"),
         Binding("f8", "length(1)", "Longer drafts", id="compare-longer", show=False,
                 tooltip="Longer drafts for the side in focus"),
         Binding("t", "tint", "Colours", id="compare-colours",
-                tooltip="Colour tokens by who drafted them, by verdict, or not"),
+                tooltip="Colour tokens by predictor, by accepted or rejected, or not"),
         Binding("plus", "tokens(2)", "Longer replies", id="compare-more-tokens",
-                show=False, tooltip="Twice as many tokens a reply"),
+                show=False, tooltip="Twice as many tokens per reply"),
         Binding("minus", "tokens(0.5)", "Shorter replies", id="compare-fewer-tokens", show=False,
-                tooltip="Half as many tokens a reply"),
+                tooltip="Half as many tokens per reply"),
         Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy figures and verdict"),
         Binding("f4", "leave", "Back", id="compare-back-too", show=False, priority=True,
-                tooltip="Stop the reply; when nothing runs, go back to the chat"),
+                tooltip="Stop the reply; if none is running, go back to the chat"),
     ]  # fmt: skip
 
     def __init__(
@@ -262,7 +262,7 @@ class CompareScreen(Screen[None]):
     def action_length(self, step: int) -> None:
         side = self._focused_side
         if side.settings.controller is ControllerName.AUTO:
-            self.notify("The automatic rule finds the length itself: choose fixed first.")
+            self.notify("The auto controller sets the length itself: choose fixed first.")
             return
         self._change(side.with_length(side.settings.n_draft + step))
 
@@ -303,7 +303,7 @@ class CompareScreen(Screen[None]):
 
     def _is_busy(self) -> bool:
         if self.comparison.is_running:
-            self.notify("A reply is under way: esc stops it.")
+            self.notify("A reply is running: esc stops it.")
         return self.comparison.is_running
 
     def _new_comparison(self) -> Comparison:

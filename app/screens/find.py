@@ -16,8 +16,8 @@ class FindBox(Input):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "screen.find_next(-1)", "Before", id="find-before",
-                tooltip="The place before; enter goes there too"),
-        Binding("down", "screen.find_next(1)", "Next", id="find-next", tooltip="The next place"),
+                tooltip="The previous match; enter goes there too"),
+        Binding("down", "screen.find_next(1)", "Next", id="find-next", tooltip="The next match"),
     ]  # fmt: skip
 
 

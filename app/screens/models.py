@@ -87,17 +87,17 @@ class ModelsScreen(PickScreen[str]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "next_tab", "List", id="models-tab", priority=True,
-                tooltip="The other list: this machine, the catalogue"),
+                tooltip="Switch lists: this machine, catalogue"),
         Binding("left", "quantize(-1)", "Smaller", id="models-smaller", priority=True,
                 tooltip="A smaller quantisation of the catalogue's models"),
         Binding("right", "quantize(1)", "Larger", id="models-larger", priority=True,
                 tooltip="A larger quantisation of the catalogue's models"),
         Binding("ctrl+s", "favourite", "Favourite", id="models-favourite", priority=True,
-                tooltip="Mark the model, so that it stands first, or take the mark away"),
+                tooltip="Mark the model to list it first, or remove the mark"),
         Binding("ctrl+l", "locate", "Folder", id="models-folder", priority=True,
-                tooltip="Say which folder the model lies in"),
+                tooltip="Show the model's folder"),
         Binding("delete", "remove", "Delete", id="models-delete", priority=True,
-                tooltip="Delete the files of the model, after a question"),
+                tooltip="Delete the files of the model; asks first"),
         Binding("ctrl+n", "add", "Add", id="models-add", priority=True,
                 tooltip="Install the starter model, or open a file by its path"),
     ]  # fmt: skip
@@ -135,7 +135,7 @@ class ModelsScreen(PickScreen[str]):
             "models" if purpose == "load" else "plan which model?",
             noun="model",
             hint=f"{LEGEND}\nenter {verb} · tab other list · type to search, hf:owner/name asks "
-            f"the hub{adds}\nctrl+s favourite · ctrl+l folder · del deletes · esc stays",
+            f"the hub{adds}\nctrl+s favourite · ctrl+l folder · del deletes · esc closes",
             tabs=(TabStrip(TABS, "tab", id="models-tabs"),),
         )
         self._scan = scan
@@ -196,7 +196,7 @@ class ModelsScreen(PickScreen[str]):
         self._options = ()
         self.awaits_rows = not self._is_catalog
         if self._is_catalog:
-            note = f"as {self._quantization} (◂ ▸) · what fits and is quick first"
+            note = f"as {self._quantization} (◂ ▸) · models that fit and are fast first"
             self.show_all((), note="reading the catalogue …")
             self._judge(self._catalog, note, is_ranked=True)
         else:
@@ -235,7 +235,7 @@ class ModelsScreen(PickScreen[str]):
         rest: dict[str, ModelOption] = {}
         if is_ranked:  # the names can be searched at once
             rest = {option.key: option for option in catalog_names(self._quantization)}
-            call_if_open(self, self._show, [*rest.values()], f"{note} · 0 judged …")
+            call_if_open(self, self._show, [*rest.values()], f"{note} · 0 checked …")
         for option in options():
             if worker.is_cancelled:
                 return
@@ -243,7 +243,7 @@ class ModelsScreen(PickScreen[str]):
             rest.pop(option.key, None)
             if len(found) % (CATALOG_BATCH if is_ranked else BATCH) == 0:
                 shown = [*(rank_options(found) if is_ranked else found), *rest.values()]
-                call_if_open(self, self._show, shown, f"{note} · {len(found)} judged …")
+                call_if_open(self, self._show, shown, f"{note} · {len(found)} checked …")
         if is_ranked:
             found = rank_options(found)
         call_if_open(self, self._show_last, found, note)
@@ -356,7 +356,7 @@ class ModelsScreen(PickScreen[str]):
             report(self, error)
             return
         if is_used(removal, self._loaded):
-            self.notify("This file is loaded: load another model before it is deleted.")
+            self.notify("This model is loaded: load another one, then delete it.")
             return
 
         def remove() -> None:
@@ -394,7 +394,7 @@ def _description(entry: ModelEntry, others: Sequence[ModelEntry]) -> str:
     except EngineError:
         return " · ".join(parts)
     if model.file.integer(f"{model.file.architecture}.nextn_predict_layers"):
-        parts.append("has a head of its own that drafts")
+        parts.append("has its own MTP head for drafts")
     names = [visible(draft.name) for draft in found.drafts if (draft.share or 1) < 1]
     if names:
         parts.append(f"drafts: {', '.join(names[:MAX_DRAFTS])}")

@@ -193,8 +193,8 @@ def _part_line(part: Part, n_tokens: int | None, is_counting: bool, width: int) 
 def state_text(waiting: Sequence[QueuedQuestion], awaited: str, *, is_edit: bool) -> str:
     """The upper edge: how much waits and for what, or that a question is edited."""
     if not waiting:
-        return "editing: {composer-send} asks it anew, or goes on behind a reply" if is_edit else ""
-    n = f"{len(waiting)} wait, the last " if len(waiting) > 1 else ""
+        return "editing: {composer-send} sends it, or continues an edited reply" if is_edit else ""
+    n = f"{len(waiting)} queued, the last " if len(waiting) > 1 else ""
     return f"{n}{_BEGINS[waiting[-1].kind]} when {awaited}"
 
 
@@ -202,10 +202,10 @@ def esc_text(waiting: Sequence[QueuedQuestion], *, is_replying: bool, is_edit: b
     """The lower edge: what esc does next."""
     if waiting:
         what = "it" if len(waiting) == 1 else "the last"
-        return f"{{reply-stop}} or {{composer-older}} takes {what} back"
+        return f"{{reply-stop}} or {{composer-older}} unqueues {what}"
     if is_replying:
         return "{reply-stop} stops the reply"
-    return "{reply-stop} leaves the edit" if is_edit else ""
+    return "{reply-stop} cancels the edit" if is_edit else ""
 
 
 def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | None) -> str:
@@ -221,11 +221,10 @@ def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | No
         return _size_in_characters(text, n_ctx)
     counted = fmt.counted(n_tokens, "token")
     if n_tokens >= n_ctx:
-        return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: it cannot be sent"
+        return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: cannot be sent"
     if room is not None and n_tokens and n_tokens >= room:
-        return (
-            f"{counted}, and {fmt.count(max(room, 0))} are free: {{composer-send}} asks what goes"
-        )
+        free = fmt.count(max(room, 0))
+        return f"{counted}, and {free} are free: {{composer-send}} asks what to drop"
     return counted if n_tokens >= TOLD_TOKENS else ""
 
 

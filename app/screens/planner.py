@@ -54,7 +54,7 @@ MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
 IDLE_AFTER_S = 0.05
 """What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
-NO_MODEL = "No model is planned yet: m chooses one."
+NO_MODEL = "No model is chosen: press m."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 
 
@@ -69,25 +69,25 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("l", "load", "Load", id="planner-load-too", show=False,
                 tooltip="Load the model with these values"),
         Binding("tab", "app.focus_next", "Table", id="planner-table",
-                tooltip="Go to the table, and back to the knobs"),
+                tooltip="Go to the table, and back to the settings"),
         Binding("g", "search", "Goal", id="planner-goal",
-                tooltip="Search: largest context, finest cache, fastest, balanced"),
+                tooltip="Search: largest context, most exact cache, fastest, balanced"),
         Binding("m", "choose_model", "Model", id="planner-model",
-                tooltip="Plan another model, of this machine or of the catalogue"),
+                tooltip="Plan another model: from this machine or the catalogue"),
         Binding("d", "choose_card", "GPUs", id="planner-cards",
                 tooltip="Plan for other GPUs: a list of cards"),
         Binding("x", "export", "Export", id="planner-export",
-                tooltip="Look at the plan in the formats of other programs, copy and save it"),
+                tooltip="Show the plan in the formats of other programs; copy or save it"),
         Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
         Binding("escape", "leave", "Back", id="planner-back",
-                tooltip="Back: nothing is loaded"),
+                tooltip="Go back without loading"),
         Binding("f", "fit", "Largest context", id="planner-fit",
-                tooltip="Take the largest context that fits"),
+                tooltip="Set the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
-                tooltip="Take one of the changes under what if; the first makes it fit"),
-        Binding("u", "undo", "Undo", id="planner-undo", tooltip="Take the last change back"),
-        Binding("r", "begin_again", "Anew", id="planner-begin",
-                tooltip="Begin again from the model that is loaded"),
+                tooltip="Apply one of the listed changes; the first makes it fit"),
+        Binding("u", "undo", "Undo", id="planner-undo", tooltip="Undo the last change"),
+        Binding("r", "begin_again", "Reset", id="planner-begin",
+                tooltip="Reset to the loaded model and its values"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="planner-page-up", show=False,
                 tooltip="Scroll the plan up"),
         Binding("pagedown", "scroll_report(1)", "Page down", id="planner-page-down", show=False,
@@ -134,7 +134,7 @@ class PlannerScreen(Screen[Configuration | None]):
             with Vertical(id="plan-middle"):
                 yield LinesView(title="memory", id="plan-report")
                 yield PlanTable(id="plan-table")
-            yield LinesView(title="what to know", id="plan-side")
+            yield LinesView(title="notes", id="plan-side")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -363,7 +363,7 @@ class PlannerScreen(Screen[Configuration | None]):
 
     def _present_refusal(self, error: EngineError) -> None:
         title = "llama.cpp refuses this" if isinstance(error, PresetError) else error.title
-        way_back = "\n\nu takes the last change back." if self.session.past else ""
+        way_back = "\n\nu undoes the last change." if self.session.past else ""
         self._report.present(partial(refusal_lines, title, f"{error}{way_back}"))
         self.query_one("#plan-side", LinesView).present(lambda _: [])
         self.query_one(PlanTable).present(None, None)
@@ -381,7 +381,7 @@ class PlannerScreen(Screen[Configuration | None]):
     def action_undo(self) -> None:
         past = self.session.past
         if not past:
-            self.notify("Nothing was changed yet.")
+            self.notify("There is no change to undo.")
             return
         self.change(past.pop())
         past.pop()
@@ -390,14 +390,14 @@ class PlannerScreen(Screen[Configuration | None]):
         if self.session.effects:
             ask(self, effect_list(self.session.effects), self.turn)
         else:
-            self.notify("There is no change to offer yet: they come when the knobs rest.")
+            self.notify("No changes are computed yet: wait a moment.")
 
     def action_fit(self) -> None:
         plan = self._shown_plan()
         if plan is None:
             return
         if plan.max_n_ctx is None:
-            self.notify("No context fits: fewer layers on the GPU, or a smaller model.")
+            self.notify("No context fits: put fewer layers on the GPU, or choose a smaller model.")
             return
         fitting = with_n_ctx(plan.setup.configuration, plan.max_n_ctx)
         self.turn(replace(plan.setup, configuration=fitting))
@@ -473,7 +473,7 @@ class PlannerScreen(Screen[Configuration | None]):
         elif plan.fits or not plan.setup.machine.is_here:
             self.dismiss(configuration)
         else:
-            question = "By this plan it does not fit, and loading may fail. Load it all the same?"
+            question = "The plan says it does not fit, so loading may fail. Load it anyway?"
             confirm(self, question, lambda: close_with(self, configuration))
 
     def action_export(self) -> None:
@@ -493,7 +493,5 @@ class PlannerScreen(Screen[Configuration | None]):
     def _shown_plan(self) -> Plan | None:
         """The plan; where there is none, a notice says what to do."""
         if self.plan is None:
-            self.notify(
-                "There is no plan yet: change what is said on the right, or choose a model."
-            )
+            self.notify("There is no plan yet: fix the problem on the right, or choose a model.")
         return self.plan

@@ -124,7 +124,7 @@ def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: s
     there = named_preset(name, presets_dir)
     if there is not None and not there.is_builtin:
         over = partial(write, replace_existing=True)
-        confirm(screen, f"There is a preset “{there.name}”: replace it?", over)
+        confirm(screen, f"The preset “{there.name}” exists. Replace it?", over)
     else:
         write(replace_existing=False)
 
@@ -142,7 +142,7 @@ def goal_list() -> PickScreen[Goal]:
             for goal in Goal
         ],
         note="Chooses context, KV types, layers, experts and batches.\n"
-        "Layers leave the GPU only where they must or hardly cost speed.",
+        "Layers leave the GPU only if needed, or if it costs little speed.",
         hint="enter searches · esc closes",
         classes="-short",
     )
@@ -151,12 +151,12 @@ def goal_list() -> PickScreen[Goal]:
 def effect_list(effects: Sequence[Effect]) -> PickScreen[Setup]:
     """The changes to take one of, the best first."""
     return PickScreen(
-        "change what?",
+        "changes",
         [
             Row(each.setup, partial(clipped, effect_line(each)), words=each.label.lower())
             for each in effects
         ],
-        note="what each does to the memory, and to the largest context",
+        note="effect on the memory and on the largest context",
         classes="-short",
     )
 
@@ -171,13 +171,13 @@ class CardsScreen(PickScreen[Cards]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
-                tooltip="One more of the marked card; enter takes all that were added"),
+                tooltip="Add one of the marked card; enter plans for all added cards"),
     ]  # fmt: skip
 
     def __init__(self, devices: Sequence[Device]) -> None:
         """List cards below the GPUs of this machine, which are among its devices."""
         found = ", ".join(each.name for each in devices if each.kind == "gpu")
-        found = found or "no GPU: main memory alone"
+        found = found or "no GPU: RAM only"
         here = (Run("this machine  ", "strong"), Run(found, "muted"))
         self._added: Counter[Cards] = Counter()
         rows: list[Row[Cards]] = [Row((), partial(clipped, here))]
@@ -189,7 +189,7 @@ class CardsScreen(PickScreen[Cards]):
             "plan for which GPUs?",
             rows,
             noun="card",
-            hint="enter takes it · + adds one · type a name or a size such as 8 GB · esc closes",
+            hint="enter chooses · + adds one · type a name or a size such as 8 GB · esc closes",
         )
         self._rows = rows
 
@@ -210,7 +210,7 @@ class CardsScreen(PickScreen[Cards]):
     def action_add(self) -> None:
         if self.marked:
             self._added[self.marked] += 1
-            self.show_all(self._rows, note="enter takes what was added")
+            self.show_all(self._rows, note="enter plans for the added cards")
 
     def _card_line(self, card: Card, width: int) -> Line:
         kind = "shared" if card.is_unified else ""

@@ -36,8 +36,8 @@ from engine.presets.library import PresetEntry, delete_preset, list_presets, ren
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_NAME = 30
 """Cells that the longest name of the list gets."""
-NO_MODEL = "It names no model, and none is loaded: enter asks for one."
-SERVED = "A server makes the replies, with what it was started with: enter goes to it."
+NO_MODEL = "The preset names no model, and none is loaded: enter asks for one."
+SERVED = "A server writes the replies with its own settings: enter connects to it."
 FRAME = MARKER_WIDTH + 4
 """Cells of the list beside its names."""
 
@@ -48,7 +48,7 @@ class PresetsScreen(Screen[Configuration | None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/presets.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="presets-back", tooltip="Back, nothing is loaded"),
+        Binding("escape", "leave", "Back", id="presets-back", tooltip="Go back without loading"),
         Binding("enter", "load", "Load", id="presets-load", priority=True,
                 tooltip="Load the model with this preset"),
         Binding("r", "rename", "Rename", id="presets-rename", tooltip="Give it another name"),
@@ -56,7 +56,7 @@ class PresetsScreen(Screen[Configuration | None]):
         Binding("delete", "delete", "Delete", id="presets-delete-too", show=False,
                 tooltip="Delete the file"),
         Binding("x", "export", "Export", id="presets-export",
-                tooltip="The arguments of llama-server"),
+                tooltip="Show the arguments for llama-server"),
         Binding("j", "app.simulate_key('down')", "Down", id="presets-down", show=False,
                 tooltip="Next preset"),
         Binding("k", "app.simulate_key('up')", "Up", id="presets-up", show=False,
@@ -152,7 +152,7 @@ class PresetsScreen(Screen[Configuration | None]):
         try:
             text = read_text(entry.path, limit=SETTINGS_BYTES, errors="replace")
         except OSError as error:
-            text = f"# it cannot be read: {error.strerror or error}"
+            text = f"# the file cannot be read: {error.strerror or error}"
         outcome = self._outcomes.get(entry.path)
         plan, problem = (outcome, "") if isinstance(outcome, Plan) else (None, outcome or "")
         hint = next((each for each in (NO_MODEL, SERVED) if each == outcome), "")
@@ -226,7 +226,7 @@ class PresetsScreen(Screen[Configuration | None]):
         if plan.fits or plan.setup.machine.vram_bytes:
             close_with(self, configuration)
             return
-        question = f"{plain(verdict_line(plan))}. Load it all the same?"
+        question = f"{plain(verdict_line(plan))}. Load it anyway?"
         confirm(self, question, lambda: close_with(self, configuration))
 
     def action_export(self) -> None:

@@ -26,9 +26,9 @@ LOW = 32
 """Rows of the terminal under which the list needs the room around it."""
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
-PROMPT_MEANING = "A system prompt of the library: ctrl+s takes it into a chat."
+PROMPT_MEANING = "A system prompt of the library: ctrl+s in a chat selects it."
 ALLOWED_KEYS = "a key such as f8 or ctrl+t, several separated by commas, or none"
-HINT = "enter changes · del takes the default · type to search · esc closes"
+HINT = "enter changes · del restores the default · type to search · esc closes"
 
 
 class SettingsScreen(PickScreen[Place]):
@@ -36,7 +36,7 @@ class SettingsScreen(PickScreen[Place]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete", "reset", "Default", id="settings-default",
-                tooltip="Take the setting out of the file: its default counts again"),
+                tooltip="Restore the default: remove the setting from the file"),
         Binding("f11", "dismiss(None)", "Close", id="settings-close", show=False,
                 tooltip="Close the settings"),
     ]  # fmt: skip
@@ -133,7 +133,7 @@ class SettingsScreen(PickScreen[Place]):
         if self.app.theme == wanted:
             return {}
         is_there = wanted in self._themes
-        why = "for this time" if is_there else f"there is no theme {visible(wanted)}"
+        why = "for this session" if is_there else f"theme {visible(wanted)} does not exist"
         return {THEME: (self.app.theme, why)}
 
     # --- changes ---
@@ -201,9 +201,9 @@ class EditScreen(ModalScreen[str | None]):
     """Asks for a value and says what is wrong with it while it is typed; None leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Leave it as it is"),
+        Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Change nothing"),
         Binding("ctrl+s", "save", "Save", id="edit-save", priority=True,
-                tooltip="Write it into the settings"),
+                tooltip="Save it in the settings"),
     ]  # fmt: skip
 
     def __init__(self, definition: SettingDefinition, text: str) -> None:
@@ -226,8 +226,8 @@ class EditScreen(ModalScreen[str | None]):
             yield Static(facts or "empty is the default", classes="hint", markup=False)
             yield Static("", id="problem", markup=False)
             key = "ctrl+s saves" if each.is_long else "enter saves"
-            effect = "" if each.effect == AT_ONCE else f" · counts {each.effect}"
-            yield Static(f"{key} · esc leaves it{effect}", classes="hint", markup=False)
+            effect = "" if each.effect == AT_ONCE else f" · takes effect {each.effect}"
+            yield Static(f"{key} · esc cancels{effect}", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#value-text" if self._definition.is_long else "#value").focus()

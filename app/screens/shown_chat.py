@@ -93,7 +93,7 @@ class ShownChat:
             report(self._screen, error)
             return
         self._turned()
-        self._screen.notify("This is a new chat: the other one stays as it was.")
+        self._screen.notify("This is a new chat; the other one is unchanged.")
 
     def ask_settings(self) -> None:
         """Ask for system prompt and sampling, and how drafts are verified."""
@@ -178,5 +178,5 @@ class ShownChat:
             self.jump = (message_id, found)
         else:
             self._screen.notify(
-                "It is on another branch, and this chat is being written: try it later."
+                "It is on another branch, and a reply is running here: try again later."
             )

@@ -31,7 +31,7 @@ N_CHATS = 300
 """Chats that are listed; older ones are found by a search, and in the list of all (ctrl+l)."""
 N_HITS = 60
 SEARCH_AFTER_S = 0.15
-FOLDER_QUESTION = "Folder of the chat; . takes it out of its folder"
+FOLDER_QUESTION = "Folder of the chat; . removes it from its folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ChatSidebar(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pin", "Pin", id="sidebar-pin",
-                tooltip="Keep the marked chat at the top, or let it go"),
+                tooltip="Pin the marked chat to the top, or unpin it"),
         Binding("f", "folder", "Folder", id="sidebar-folder",
                 tooltip="Put the marked chat into a folder"),
         Binding("slash", "search", "Search", id="sidebar-search",
@@ -97,7 +97,7 @@ class ChatSidebar(Vertical):
         mark = None if shown is None else Place(shown.id)
         if self._hits is not None:
             self.chats.show_rows(found_rows(self._hits, now))
-            none = "Nothing is found."
+            none = "No chat matches."
         else:
             replies = self._controller.replies
             answered = {c.id for c in self._chats if replies.of_chat(c.id) is not None}
@@ -166,7 +166,7 @@ class ChatSidebar(Vertical):
             self.post_message(self.Opened(key))
 
     def action_pin(self) -> None:
-        """Keep the marked chat at the top, or let it go."""
+        """Pin the marked chat to the top, or unpin it."""
         key = self.chats.marked_key
         if isinstance(key, Place):
             self.pin(key.chat_id)

@@ -113,5 +113,5 @@ def describe(settings: SpeculationSettings) -> str:
         case ControllerName.FIXED:
             rule = f"fixed at {settings.n_draft} tokens"
         case ControllerName.AUTO:
-            rule = "as many tokens as pay"
+            rule = "auto draft length"
     return f"{settings.predictor}, {rule}"

@@ -17,7 +17,7 @@ COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
 PLACEHOLDER = (
     "Ask something  ({composer-send} sends, {composer-newline} new line, / commands, @ files)"
 )
-EMPTIED = "Emptied: {composer-undo} brings the text back."
+EMPTIED = "Cleared: {composer-undo} restores the text."
 """Stands in the composer until the next text does."""
 _LABEL = re.compile(r"\[paste (\d+): [^\]\n]*\]")
 
@@ -119,7 +119,7 @@ class Composer(TextArea):
             text = self._pastes[match[0]]
             self.replace(text, (line, start), (line, end), maintain_selection_offset=False)
             return
-        self.notify("There is no paste here that could be opened.", timeout=3)
+        self.notify("There is no paste to open here.", timeout=3)
 
     def _labels(self) -> list[tuple[int, re.Match[str]]]:
         """The labels that stand for a paste, and their lines."""
@@ -240,5 +240,5 @@ class SearchBox(Input):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "screen.to_list", "To the list", id="search-to-list",
-                tooltip="From the search to what was found"),
+                tooltip="Go from the search to the results"),
     ]  # fmt: skip

@@ -25,17 +25,18 @@ class PlanKnobs(InkLines, can_focus=True):
     """Rows to choose from; messages carry what is done with them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "choose(-1)", "Up", id="planner-up", show=False, tooltip="The knob above"),
+        Binding("up,k", "choose(-1)", "Up", id="planner-up", show=False,
+                tooltip="The setting above"),
         Binding("down,j", "choose(1)", "Down", id="planner-down", show=False,
-                tooltip="The knob below"),
+                tooltip="The setting below"),
         Binding("home", "choose_end(0)", "First", id="planner-first", show=False,
-                tooltip="The first knob"),
+                tooltip="The first setting"),
         Binding("end", "choose_end(-1)", "Last", id="planner-last", show=False,
-                tooltip="The last knob"),
+                tooltip="The last setting"),
         Binding("left,minus", "turn(-1)", "Less", id="planner-less", show=False,
-                tooltip="Turn the knob back"),
+                tooltip="Previous value"),
         Binding("right,plus", "turn(1)", "More", id="planner-more", show=False,
-                tooltip="Turn the knob on"),
+                tooltip="Next value"),
         Binding("space", "type", "Type", id="planner-type", show=False,
                 tooltip="Type a value; digits do too"),
     ]  # fmt: skip

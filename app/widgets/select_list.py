@@ -55,7 +55,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
         Binding("home", "go(0)", "First", id="rows-first", show=False, tooltip="The first row"),
         Binding("end", "go(-1)", "Last", id="rows-last", show=False, tooltip="The last row"),
         Binding("enter", "pick", "Choose", id="rows-pick", show=False,
-                tooltip="Take the marked row"),
+                tooltip="Choose the marked row"),
     ]  # fmt: skip
     # A change of the number of rows moves nothing else.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
@@ -170,7 +170,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
             self._go(self._enabled(index, -1 if index == -1 else 1))
 
     def action_pick(self) -> None:
-        """Take the marked row."""
+        """Choose the marked row."""
         if not self.rows:
             self.post_message(self.Missed())
         elif self.rows[self.index].is_enabled:
