@@ -1,4 +1,4 @@
-"""System prompt and sampling of one chat, what its answers fit, and how drafts are judged."""
+"""System prompt, sampling, output format and verification of drafts of one chat."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

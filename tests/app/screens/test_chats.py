@@ -128,7 +128,7 @@ async def test_nothing_found_is_said_and_esc_ends_the_search_first(tmp_path: Pat
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("ctrl+f", *'"no such')
-        await wait_until(pilot, lambda: "No chat holds that." in shown_detail(app))
+        await wait_until(pilot, lambda: "No chat contains" in shown_detail(app))
         await pilot.press("enter", "escape")
         assert isinstance(app.screen, ChatsScreen)
         await wait_until(pilot, lambda: len(rows(app)) == 1)

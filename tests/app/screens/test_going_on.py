@@ -162,8 +162,8 @@ async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_
         screen = await asked(pilot, "first", "second", "third")
         assert len(client.requests) == 1
         title = str(screen.composer.border_title)
-        assert title == "2 wait, the last sent when this reply is done"
-        assert "esc or up takes the last back" in str(screen.composer.border_subtitle)
+        assert title == "2 queued, the last sent when this reply is done"
+        assert "esc or up unqueues the last" in str(screen.composer.border_subtitle)
         client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 3)
         asked_last = [message.content for message in client.requests[-1].messages]
@@ -179,7 +179,7 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
         composer = screen.composer
         await pilot.press("escape")
         assert composer.text == "third"
-        assert "esc or up takes it back" in str(composer.border_subtitle)
+        assert "esc or up unqueues it" in str(composer.border_subtitle)
         await pilot.press("escape")
         assert composer.text == "second\n\nthird"
         assert "esc stops the reply" in str(composer.border_subtitle)
@@ -188,7 +188,7 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         assert client.n_stops == 1
         assert composer.text == "first"
-        await wait_until(pilot, lambda: "esc leaves the edit" in str(composer.border_subtitle))
+        await wait_until(pilot, lambda: "esc cancels the edit" in str(composer.border_subtitle))
         await pilot.press("escape")
         assert composer.text == "second\n\nthird"
         assert len(client.requests) == 1

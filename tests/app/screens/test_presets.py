@@ -98,7 +98,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
     screen = presets(folder, None)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "names no model, and none is loaded: enter asks for one")
+        await shows(pilot, screen, "none is loaded: enter")
         assert "✗" not in report_of(screen)
         title = plain(screen.query_one(TitleBar).lines[0])
         assert title == " presets  no model is loaded: each asks for one"
@@ -158,7 +158,7 @@ async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "A server makes the replies")
         await pilot.press("down")
-        await shows(pilot, screen, "It names no model")
+        await shows(pilot, screen, "names no model")
         await pilot.press("up", "enter")
         await wait_until(pilot, lambda: len(app.given))
     assert app.given[0] is not None
