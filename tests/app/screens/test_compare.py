@@ -118,7 +118,7 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
         await opened(pilot)
         await pilot.press("enter")
         await pilot.pause()
-        assert any("nothing to answer" in toast.message for toast in app._notifications)
+        assert any("prompt is empty" in toast.message for toast in app._notifications)
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is chat)
         chat.composer.put("go")
@@ -127,7 +127,7 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
         await pilot.press("f4")
         await pilot.pause()
         assert app.screen is chat
-        assert any("A reply is under way" in toast.message for toast in app._notifications)
+        assert any("reply is running" in toast.message for toast in app._notifications)
         assert len(client.requests) == 1
 
 

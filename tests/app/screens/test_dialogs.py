@@ -78,8 +78,8 @@ async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
         await pilot.press("ctrl+s")
         assert app.screen is dialog
         problem = str(dialog.query_one("#problem", Static).render())
-        assert "temperature is a number, 0.0 to 10.0, not '11'" in problem
-        assert "min p is a number, 0.0 to below 1.0, not '1'" in problem
+        assert "temperature must be a number, 0.0 to 10.0, not '11'" in problem
+        assert "min p must be a number, 0.0 to below 1.0, not '1'" in problem
         dialog.query_one("#min_p", Input).value = "0.05"
         dialog.query_one("#temperature", Input).value = "0.5"
         dialog.query_one("#top_k", Input).value = "0.1k"

@@ -93,7 +93,7 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
         assert screen.controller.is_replying
         await pilot.press(*"me", "enter", *"too", "enter")
-        told = [notice.message for notice in app._notifications if "One slot" in notice.message]
+        told = [notice.message for notice in app._notifications if "more slot" in notice.message]
         assert len(told) == 1, "it is said once"
         assert "slots = 2 under cache" in told[0]
         assert "MiB more memory" in told[0]
@@ -218,7 +218,7 @@ async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> No
         await wait_until(pilot, lambda: screen.composer.text == "second\n\nthird")
         assert screen.composer.border_title == ""
         await wait_until(
-            pilot, lambda: any("ctrl+r starts it" in told.message for told in app._notifications)
+            pilot, lambda: any("ctrl+r restarts it" in told.message for told in app._notifications)
         )
         assert len(client.requests) == 1
 

@@ -156,7 +156,7 @@ async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(
     screen = PresetsScreen(folder, Configuration.at_server("http://127.0.0.1:9", "a/tiny.gguf"))
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "A server makes the replies")
+        await shows(pilot, screen, "server writes")
         await pilot.press("down")
         await shows(pilot, screen, "names no model")
         await pilot.press("up", "enter")
