@@ -33,7 +33,7 @@ def test_one_is_changed_explained_and_taken_back() -> None:
     assert "0.5" in kvchat("settings", "chat.temperature", "0.5").stdout
     assert paths.settings_path().read_text() == "# mine\n[chat]\ntemperature = 0.5 # calm\n"
     said = kvchat("settings", "chat.temperature").stdout
-    for part in ("Spread of the draw", "default 0.7", "0.0 to 10.0", "config.toml:3"):
+    for part in ("Randomness", "default 0.7", "0.0 to 10.0", "config.toml:3"):
         assert part in said
     assert "default" in kvchat("settings", "chat.temperature", "--default").stdout
     assert "temperature" not in paths.settings_path().read_text()

@@ -169,8 +169,8 @@ async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(
         await pilot.press("E")
         assert screen.composer.text == ""
         assert not screen.drafts.is_edit
-        assert notices(screen)[-1] == "A reply is being written: esc stops it."
-        why = "A reply is being written: {reply-stop} stops it."
+        assert notices(screen)[-1] == "A reply is running: esc stops it."
+        why = "A reply is running: {reply-stop} stops it."
         assert screen.obstacles()["message-edit-reply"] == why
         await pilot.press("escape")
         await wait_until(pilot, lambda: not screen.controller.is_replying)

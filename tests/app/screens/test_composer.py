@@ -231,7 +231,7 @@ async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) ->
         assert screen.composer.text == "/nwe"
         await ask(pilot, screen, "/theme nrod")
         said = [notice.message for notice in app._notifications]
-        assert any("no command /theme nrod, did you mean /theme nord? With a" in s for s in said)
+        assert any("no command /theme nrod, did you mean /theme nord? To" in s for s in said)
         assert client.requests == []
         await ask(pilot, screen, "/etc/hosts has what?")
         await wait_until(pilot, lambda: client.requests)

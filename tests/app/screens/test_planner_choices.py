@@ -214,7 +214,7 @@ async def test_changes_are_taken_back_one_by_one(starter_path: Path, tmp_path: P
         await pilot.press("u", "u")
         assert screen.setup == Setup(Configuration(starter_path, 4096))
         [notice] = app._notifications
-        assert notice.message == "Nothing was changed yet."
+        assert notice.message == "There is no change to undo."
 
 
 async def test_a_change_under_what_if_is_taken_with_a_key(
