@@ -56,7 +56,7 @@ def test_an_engine_that_always_crashes_is_a_failure_with_its_cause(tmp_path: Pat
     check = check_trial(tmp_path / "m.gguf", tmp_path / "log", command=command)
     assert check.status == "fail"
     assert "SIGABRT" in check.detail
-    assert "build it again" in (check.advice or "")
+    assert "rebuild it" in (check.advice or "")
 
 
 def test_a_crash_that_extra_buffers_cause_says_that_kvchat_goes_on_without(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_silent_engine_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
     command = (sys.executable, "-c", "import time; time.sleep(60)")
     check = check_trial(tmp_path / "m.gguf", tmp_path / "log", command=command)
     assert check.status == "fail"
-    assert "no answer within" in check.detail
+    assert "did not answer within" in check.detail
 
 
 def test_without_a_model_nothing_is_tried_and_that_is_said(tmp_path: Path) -> None:
