@@ -24,8 +24,8 @@ from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
 MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""
 NOT_TORCH = (
-    "tuning measures settings of llama.cpp, which the torch backend does not have: leave "
-    "--backend torch and presets with it out; docs/torch.md says what is fast there"
+    "kvchat tune measures settings of llama.cpp, not of the torch backend: leave out --backend "
+    "torch and presets with it; docs/torch.md has the fast settings there"
 )
 
 

@@ -115,7 +115,8 @@ class KVTypes:
         names = [part.strip().lower() for part in text.split("/")]
         if len(names) > 2 or not set(names) <= set(KV_TYPE_NAMES):
             raise PresetError(
-                f"{text!r} is no cache type: write one of {', '.join(KV_TYPE_NAMES)}, or two as in "
+                f"{text!r} is not a cache type: write one of {', '.join(KV_TYPE_NAMES)}, or two "
+                "as in "
                 "q8_0/q4_0"
             )
         return cls(names[0], names[-1])
@@ -254,7 +255,7 @@ def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
     """
     kind: object = type(settings)
     wrong = [
-        f"{name} is {value}, allowed is {bounds}"
+        f"{name} is {value}, allowed: {bounds}"
         for name, bounds in bounds_of(kind).items()
         if not bounds.allow(value := getattr(settings, name))
     ]

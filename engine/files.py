@@ -136,7 +136,7 @@ def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
         wait_s: How long what writes to the pipe may take for all of it.
 
     Raises:
-        OSError: it cannot be read, is neither, is too large, or the pipe did not end in time.
+        OSError: it cannot be read, is neither, is too large, or the pipe was not closed in time.
     """
     if not stat.S_ISFIFO(file_status(path).st_mode):
         return read_bytes(path, limit=limit)
@@ -152,7 +152,7 @@ def _chunks_in_time(pipe: FileIO, path: Path, ends_at: float) -> Iterator[bytes]
             if chunk == b"":
                 return
             yield chunk or b""
-    raise OSError(errno.ETIMEDOUT, "the pipe did not end in time", str(path))
+    raise OSError(errno.ETIMEDOUT, "the pipe was not closed in time", str(path))
 
 
 def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
@@ -162,7 +162,7 @@ def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
         found.append(chunk)
         n_left -= len(chunk)
         if n_left < 0:
-            why = f"it has more than the {limit:,} bytes that are read"
+            why = f"it exceeds the limit of {limit:,} bytes"
             raise OSError(errno.EFBIG, why, str(path))
     return b"".join(found)
 
@@ -209,7 +209,7 @@ def _opened(path: str, flags: int) -> int:
 
 def _check_mode(mode: int, path: Path) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "a pipe or a device is no file", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
 
 
 def sync_folder(folder: Path) -> None:

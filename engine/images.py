@@ -83,8 +83,8 @@ class Image:
         """
         if not 0 < self.width * self.height <= MAX_PIXELS:
             raise ImageError(
-                f"{self.name} has {self.width:,} x {self.height:,} pixels, and at most "
-                f"{MAX_PIXELS:,} are read: make a smaller copy"
+                f"{self.name} has {self.width:,} x {self.height:,} pixels, the limit "
+                f"is {MAX_PIXELS:,}: make a smaller copy"
             )
 
     def read(self) -> bytes:
@@ -94,12 +94,12 @@ class Image:
             ImageError: it is gone, cannot be read, or is another one now.
         """
         data = _bytes_of(
-            self.path, self.name, f"{self.path} is gone; put it back, or edit the message"
+            self.path, self.name, f"{self.path} is gone: restore it, or edit the message"
         )
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
-                f"{self.path} is another file than the one that the chat has as {self.name}: put "
-                "that one back, or edit the message and attach this one"
+                f"{self.path} is not the file that was attached as {self.name}: restore that "
+                "file, or edit the message and attach this one"
             )
         return data
 
@@ -131,8 +131,8 @@ class Image:
             if picture.size == (self.width, self.height):
                 return _opaque(picture)
         raise ImageError(
-            f"{self.name} has {opened.width} x {opened.height} pixels and its message says "
-            f"{self.width} x {self.height}: attach it again"
+            f"{self.name} has {opened.width} x {opened.height} pixels but had "
+            f"{self.width} x {self.height} when it was attached: attach it again"
         )
 
 
@@ -213,15 +213,14 @@ def _opened(data: bytes, name: str) -> Iterator["Picture"]:
         raise
     except PIL.UnidentifiedImageError as error:
         raise ImageError(
-            f"{name} is damaged or none of the images that are read ({', '.join(READ)}): save it "
-            "as a PNG"
+            f"{name} is damaged or not a supported image ({', '.join(READ)}): save it as PNG"
         ) from error
     except PIL.Image.DecompressionBombError as error:
         raise ImageError(
-            f"{name} has far more pixels than the {MAX_PIXELS:,} that are read: make a smaller copy"
+            f"{name} has far more pixels than the limit of {MAX_PIXELS:,}: make a smaller copy"
         ) from error
     except Exception as error:  # each format fails in ways of its own
-        raise ImageError(f"{name} is cut off or damaged: fetch or save it again") from error
+        raise ImageError(f"{name} is truncated or damaged: download or save it again") from error
 
 
 def _upright(opened: "Picture") -> "Picture":

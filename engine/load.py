@@ -170,20 +170,20 @@ def _check_projector(configuration: Configuration) -> None:
     if path is None or not path.is_file():
         return
     if (found := kind_of(read_gguf(path))) is not ModelKind.PROJECTOR:
-        raise ModelFileError(f"{path.name} is no projector: its header says {found}")
+        raise ModelFileError(f"{path.name} is not a projector: its header names {found}")
 
 
 def _check_not_torch(configuration: Configuration) -> None:
     """Raise `ModelLoadError` where something is asked of llama.cpp that only torch has."""
     if configuration.rpc_workers:
         raise ModelLoadError(
-            f"rpc_workers names {', '.join(configuration.rpc_workers)}, which llama-server alone "
-            "gives layers to: `kvchat serve` starts it, or leave them out"
+            f"rpc_workers names {', '.join(configuration.rpc_workers)}, which only llama-server "
+            "uses: start it with `kvchat serve`, or leave them out"
         )
     if configuration.kv_cache is not None:
         raise ModelLoadError(
-            f"the cache kind {configuration.kv_cache} is one of the torch backend: add "
-            "--backend torch, or name a type of llama.cpp's by --kv"
+            f"the cache type {configuration.kv_cache} belongs to the torch backend: "
+            "add --backend torch, or name a type of llama.cpp with --kv"
         )
     compiled = None if configuration.compile == "off" else configuration.compile
     for what, value in (
@@ -193,7 +193,7 @@ def _check_not_torch(configuration: Configuration) -> None:
     ):
         if value is not None:
             raise ModelLoadError(
-                f"{what} {value} is the torch backend's: add --backend torch, or leave it out"
+                f"{what} {value} needs the torch backend: add --backend torch, or leave it out"
             )
 
 
@@ -248,28 +248,28 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     if target.n_ctx != n_wanted:
         each = "the context has" if configuration.n_slots == 1 else "each slot has"
         notes.append(
-            f"{each} {target.n_ctx} tokens, {n_wanted} were asked for: llama.cpp makes it in steps "
+            f"{each} {target.n_ctx} tokens, {n_wanted} were requested: llama.cpp rounds to steps "
             "of 256"
         )
     if target.chat_template is None:
         notes.append(
-            "this model has no chat template, so it is probably no chat model: "
-            "a plain User/Assistant transcript is used"
+            "this model has no chat template, so it is probably not a chat "
+            "model: a plain User/Assistant transcript is used"
         )
     if target.n_ctx > target.n_ctx_train:
         notes.append(
             f"the context of {target.n_ctx} is longer than the {target.n_ctx_train} tokens that "
-            "the model was trained on: quality will fall behind them"
+            "the model was trained on: quality falls beyond them"
         )
     if configuration.decode_plan is not None:
         notes.append(
-            f"the decode plan {configuration.decode_plan} is on: tokens may see less than the "
-            "model was trained to, and the text is not the one that it says without"
+            f"the decode plan {configuration.decode_plan} is on: it skips part of the attention, "
+            "so the text differs from normal decoding"
         )
     wants_speculation = configuration.speculation.predictor is not PredictorName.OFF
     if wants_speculation and not target.can_crop:
         notes.append(
-            "speculation is off: the state of a recurrent model cannot go back behind a refuted "
+            "speculation is off: the state of a recurrent model cannot go back after a rejected "
             "token"
         )
     return notes

@@ -238,8 +238,8 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
         if has != wants:
             where = f"preset.{name}" + (" or by --model" if name == "model" else "")
             raise ManifestError(
-                f"the {name} is another file: {path or 'it'} has {_digits(has)}, the manifest was "
-                f"made with {_digits(wants)}; name the right file in {where}, or write a new "
+                f"the {name} file differs: {path or 'it'} has {_digits(has)}, the manifest "
+                f"names {_digits(wants)}; name the right file in {where}, or write a new "
                 "manifest"
             )
 

@@ -50,36 +50,36 @@ def _gauge(name: str, text: str, *labels: str) -> Metric:
     return Metric(f"{PREFIX}{name}", MetricKind.GAUGE, text, labels)
 
 
-REPLIES = _counter("replies", "Replies that ended, by why.", "reason")
-FAILURES = _counter("failures", "Requests and loads that failed.")
-STOPS = _counter("engine_stops", "Times that the engine's process was gone.")
-PROMPT_TOKENS = _counter("prompt_tokens", "Tokens of prompts.")
-REUSED_TOKENS = _counter("reused_tokens", "Tokens of prompts that were not computed again.")
-PROMPT_SECONDS = _counter("prompt_seconds", "Time of reading prompts.")
-TOKENS = _counter("tokens", "Tokens of replies.")
-ROUNDS = _counter("rounds", "Passes through the model.")
-DRAFTED = _counter("drafted_tokens", "Tokens that were guessed.", "source")
-VERIFIED = _counter("verified_tokens", "Guessed tokens that were in a batch.", "source")
-EXAMINED = _counter("examined_tokens", "Verified tokens up to the first miss.", "source")
-ACCEPTED = _counter("accepted_tokens", "Verified tokens that became text.", "source")
-NEAR_TIES = _counter("near_ties", "Rows whose best two tokens rounding may swap.")
-DECODE_SECONDS = _counter("decode_seconds", "Time of decoding.")
-CACHE_COUNTS = _counter("cache", "What became of prompts and kept states, by event.", "event")
+REPLIES = _counter("replies", "Finished replies, by reason.", "reason")
+FAILURES = _counter("failures", "Failed requests and loads.")
+STOPS = _counter("engine_stops", "Crashes of the engine process.")
+PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens.")
+REUSED_TOKENS = _counter("reused_tokens", "Prompt tokens reused from a cache.")
+PROMPT_SECONDS = _counter("prompt_seconds", "Time spent on prefill.")
+TOKENS = _counter("tokens", "Generated tokens.")
+ROUNDS = _counter("rounds", "Forward passes.")
+DRAFTED = _counter("drafted_tokens", "Drafted tokens.", "source")
+VERIFIED = _counter("verified_tokens", "Drafted tokens that the target evaluated.", "source")
+EXAMINED = _counter("examined_tokens", "Verified tokens up to the first rejected one.", "source")
+ACCEPTED = _counter("accepted_tokens", "Verified tokens that were accepted.", "source")
+NEAR_TIES = _counter("near_ties", "Rows whose top two tokens are nearly tied.")
+DECODE_SECONDS = _counter("decode_seconds", "Time spent on decode.")
+CACHE_COUNTS = _counter("cache", "Cache events: hits, saves, restores, evictions.", "event")
 
-ACCEPTANCE = _gauge("acceptance_rate", "Accepted tokens over verified ones, of all replies.")
-PLAIN_STEP = _gauge("plain_step_seconds", "Measured time of one plain step.")
-CELLS_USED = _gauge("context_used_cells", "Cells of the context that hold a token.")
+ACCEPTANCE = _gauge("acceptance_rate", "Accepted over verified tokens, all replies.")
+PLAIN_STEP = _gauge("plain_step_seconds", "Time of one plain decode step.")
+CELLS_USED = _gauge("context_used_cells", "Used cells of the context.")
 CELLS = _gauge("context_cells", "Cells of the context.")
-KV_BYTES = _gauge("kv_cache_bytes", "Bytes of the KV cache as allocated.")
-BUFFER_BYTES = _gauge("buffer_bytes", "Bytes of a buffer.", "owner", "kind", "device")
-LOAD_SECONDS = _gauge("load_seconds", "Time of loading the model.")
-THREADS = _gauge("threads", "Threads that compute.", "phase")
-TIER_BYTES = _gauge("tier_bytes", "Bytes of kept states.", "tier")
-TIER_TOKENS = _gauge("tier_tokens", "Tokens of kept states.", "tier")
-FIRST_TOKEN = _gauge("first_token_seconds", "Until the first token of the last reply.")
-DECODE_TPS = _gauge("decode_tokens_per_second", "Speed of the last reply behind its prompt.")
-SPEEDUP = _gauge("speedup_ratio", "Time of plain decoding over the time taken, last reply.")
-SAVED = _gauge("saved_seconds", "Time that drafts saved in the last reply; negative is a loss.")
+KV_BYTES = _gauge("kv_cache_bytes", "Allocated bytes of the KV cache.")
+BUFFER_BYTES = _gauge("buffer_bytes", "Bytes of each buffer.", "owner", "kind", "device")
+LOAD_SECONDS = _gauge("load_seconds", "Time to load the model.")
+THREADS = _gauge("threads", "Compute threads.", "phase")
+TIER_BYTES = _gauge("tier_bytes", "Bytes of saved states.", "tier")
+TIER_TOKENS = _gauge("tier_tokens", "Tokens of saved states.", "tier")
+FIRST_TOKEN = _gauge("first_token_seconds", "Time to first token of the last reply.")
+DECODE_TPS = _gauge("decode_tokens_per_second", "Decode speed of the last reply.")
+SPEEDUP = _gauge("speedup_ratio", "Speedup over plain decoding, last reply.")
+SAVED = _gauge("saved_seconds", "Time saved by drafts in the last reply; negative is a loss.")
 
 METRICS = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))
 """Every figure, in the order of the text."""
@@ -177,12 +177,16 @@ class Metrics:
         return "\n".join(
             (
                 f"tokens      {n_tokens} in {stats.n_rounds} rounds"
-                + (f", {n_tokens / stats.n_rounds:.2f} a round" if stats.n_rounds else ""),
+                + (f", {n_tokens / stats.n_rounds:.2f} per round" if stats.n_rounds else ""),
                 f"verified    {stats.n_verified}: {stats.n_accepted} accepted, "
                 f"{stats.n_refuted} refuted" + (f" ({rate:.0%} right)" if rate is not None else ""),
                 f"time        {stats.decode_s:.3f} s decoding",
                 "speed-up    "
-                + (f"{speedup:.2f}" if speedup is not None else "unknown: nothing to compare"),
+                + (
+                    f"{speedup:.2f}"
+                    if speedup is not None
+                    else "unknown: no plain step was measured"
+                ),
             )
         )
 

@@ -80,7 +80,7 @@ def check_text(text: str) -> None:
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{text[error.start]!r} is half of a character") from error
+        raise ValueError(f"{text[error.start]!r} is not a complete character") from error
 
 
 def _check(value: object) -> None:
@@ -102,7 +102,7 @@ def _inner(values: Iterable[object]) -> Iterator[list[object]]:
                 raise _too_large()
         elif isinstance(value, float):
             if not math.isfinite(value):
-                raise ValueError(f"{value} is no finite number")
+                raise ValueError(f"{value} is not a finite number")
         elif isinstance(value, dict):
             yield [*value, *value.values()]
         elif isinstance(value, list):

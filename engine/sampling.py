@@ -260,7 +260,7 @@ class Sampler:
         allowed = self.mask(history)[: logits.shape[0]]
         if not allowed.any():
             raise DecodeError(
-                "no token may follow here: the mask forbids all, the end of the reply included"
+                "no token is allowed here: the mask forbids all, including the end of the reply"
             )
         return np.where(allowed, logits, np.float32(-np.inf))
 
@@ -289,9 +289,8 @@ def _check_number(largest: np.floating) -> None:
     """
     if not np.isfinite(largest):
         raise LogitsError(
-            f"the model gives {largest} in place of a number for its next token: the weights "
-            "of the model, or of an adapter, are damaged, in the file or since they were loaded. "
-            "Load the model again; where this comes again, install its file anew"
+            f"the model gives {largest} as a logit: the weights of the model or an adapter "
+            "are damaged. Load the model again; if that does not help, download its file again"
         )
 
 

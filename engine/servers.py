@@ -27,13 +27,13 @@ def parse_server(text: str) -> str:
         parts = urlsplit(spelled)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ServerError(f"{text!r} is no address of a server: {error}") from error
+        raise ServerError(f"{text!r} is not the address of a server: {error}") from error
     if parts.scheme not in ("http", "https") or not host or not spelled.isprintable():
-        raise ServerError(f"{text!r} is no address of a server: write it as http://host:8080")
+        raise ServerError(f"{text!r} is not the address of a server: write it as http://host:8080")
     if parts.username is not None or parts.query or parts.fragment:
         raise ServerError(
-            f"the address of {host} has a user name, `?` or `#` in it, which would be kept with "
-            f"chats and presets: write http://{host}:{port or 8080}, and give the key in "
+            f"the address of {host} has a user name, `?` or `#` in it, which would be saved "
+            f"with chats and presets: write http://{host}:{port or 8080}, and give the key in "
             f"{KEY_VARIABLE}"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
@@ -92,7 +92,7 @@ def key_of(url: str, *, is_trusted: bool = False) -> str | None:
     if not key:
         return None
     if not key.isascii() or not key.isprintable() or " " in key or len(key) > MOST_KEY:
-        raise ServerError(f"the key of {source} has characters that no key has: set it again")
+        raise ServerError(f"the key of {source} has invalid characters: set it again")
     return key
 
 

@@ -133,7 +133,7 @@ class FakeBackend(BaseBackend):
             raise StateError("states of this model cannot be cut")
         start, cells = read_fake_state(state)
         if not 0 < at < len(cells):
-            raise StateError(f"the state has {len(cells)} tokens and cannot be cut behind {at}")
+            raise StateError(f"the state has {len(cells)} tokens and cannot be cut after {at}")
         return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
 
     def n_free(self, sequence: "FakeSequence") -> int:
@@ -158,7 +158,7 @@ class FakeBackend(BaseBackend):
         used = () if adapters is None else tuple(adapters)
         wrong = next((each.path for each in used if each.path.suffix != ".gguf"), None)
         if wrong is not None:
-            raise AdapterError(f"{wrong.name} is no adapter of this model")
+            raise AdapterError(f"{wrong.name} is not an adapter of this model")
         self.mark = crc32(repr(used).encode()) % 10**6 * 1000 if used else 0
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ class FakeSequence(BaseSequence):
         for state in states:
             start, stretch = read_fake_state(state)
             if start != len(held):
-                raise StateError(f"a state begins at {start} behind {len(held)} tokens")
+                raise StateError(f"a state begins at {start} after {len(held)} tokens")
             held += stretch
         if len(held) != len(tokens):
             raise StateError(f"the states hold {len(held)} tokens and {len(tokens)} were asked")

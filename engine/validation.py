@@ -53,7 +53,7 @@ def read_versioned(text: str, kind: type[Kept], version: int, *, key: str = "ver
     data = parse_json(text)
     found = data.get(key) if isinstance(data, dict) else None
     if found != version:
-        raise ValueError(f"it has the {key} {found!r} and this kvchat reads {version}")
+        raise ValueError(f"it has the {key} {found!r} but this kvchat reads {version}")
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
@@ -63,7 +63,7 @@ def read_versioned(text: str, kind: type[Kept], version: int, *, key: str = "ver
 
 
 def explain(
-    error: "ValidationError", model: "type[BaseModel]", *, unknown: str = "no key here"
+    error: "ValidationError", model: "type[BaseModel]", *, unknown: str = "an unknown key"
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Where each fault is, and the rest of a sentence that begins with that key.
 
@@ -101,7 +101,7 @@ def explain_faults(faults: Iterable[tuple[tuple[str, ...], str]], *, between: st
 
 def faults_of(error: "ValidationError", model: "type[BaseModel]", source: str) -> str:
     """All faults of a file that `source` names, a line for each."""
-    faults = list(explain(error, model, unknown="no key"))
+    faults = list(explain(error, model))
     count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
     return f"{source} has {count}:\n  " + explain_faults(faults, between="\n  ")
 

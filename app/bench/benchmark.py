@@ -336,8 +336,8 @@ def run_units(
         n_crashes = n_crashes + 1 if is_crash else 0
         if n_crashes >= MOST_CRASHES:
             raise WorkerError(
-                f"the engine died on {n_crashes} prompts in a row ({record.failure}): what was "
-                "measured before is kept; try fewer policies, or look with `kvchat doctor`"
+                f"the engine died on {n_crashes} prompts in a row ({record.failure}): earlier "
+                "measurements are saved; try fewer policies, or see `kvchat doctor`"
             )
     return results
 

@@ -203,7 +203,7 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
     """Read the chat of a head line, and its messages from the lines that follow."""
     values = parse_object(text, number)
     if values.get("format") != FORMAT:
-        raise wrong_line(number, f'a chat begins with a line that says "format":"{FORMAT}"')
+        raise wrong_line(number, f'a chat begins with a line that has "format":"{FORMAT}"')
     if (found := values.get("version")) not in (None, VERSION):
         raise wrong_line(
             number, f"the format has version {found}, this kvchat reads {VERSION}: update kvchat"

@@ -473,7 +473,7 @@ class PlannerScreen(Screen[Configuration | None]):
         elif plan.fits or not plan.setup.machine.is_here:
             self.dismiss(configuration)
         else:
-            question = "The plan says it does not fit, so loading may fail. Load it anyway?"
+            question = "By the plan it does not fit, so loading may fail. Load it anyway?"
             confirm(self, question, lambda: close_with(self, configuration))
 
     def action_export(self) -> None:

@@ -94,7 +94,7 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
     except sqlite3.Error as error:
         raise store_error(error, path) from error
     fcntl.flock(holder, fcntl.LOCK_SH)
-    return connection, f"the chat database was damaged and is kept as {aside}; {what}"
+    return connection, f"the chat database was damaged and is saved as {aside}; {what}"
 
 
 def _begun_again(path: Path) -> tuple[sqlite3.Connection, str]:

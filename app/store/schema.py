@@ -98,8 +98,8 @@ def check_version(connection: sqlite3.Connection, path: Path) -> None:
     if version not in (0, VERSION) or not _has_columns(connection, can_lack_tables=can_lack):
         raise StoreError(
             f"{path} has other tables (database version {version}) than this kvchat reads (version "
-            f"{VERSION}): open it with the kvchat that made it, whose `kvchat chats export --all` "
-            "writes what `kvchat chats import` reads here; or move the file away to begin anew"
+            f"{VERSION}): run `kvchat chats export --all` with the kvchat that made it and "
+            "`kvchat chats import` here, or move the file away to start with an empty one"
         )
 
 

@@ -233,7 +233,7 @@ def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
     """Add a chat with its messages under new ids, and return it as stored.
 
     Raises:
-        StoreError: If a parent, head or first kept message is not a message of the tree.
+        StoreError: If a parent, head or first message in the context is not a message of the tree.
     """
     chat = _fields_of(tree.chat) | {"head_id": None, "kept_from": None}
     del chat["id"]
@@ -245,7 +245,7 @@ def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
         del values["id"]
         ids[message.id] = _insert(db, "messages", values, "id")["id"]
     head_id = _new_id(ids, tree.chat.head_id, "head")
-    kept_from = _new_id(ids, tree.chat.kept_from, "first kept message")
+    kept_from = _new_id(ids, tree.chat.kept_from, "first message in the context")
     return _changed(db, chat_id, "head_id = ?, kept_from = ?", head_id, kept_from)
 
 

@@ -53,7 +53,7 @@ class CallbackVocabulary:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         del text, add_special, parse_special
-        raise DecodeError("a target function knows numbers only: give the prompt as token ids")
+        raise DecodeError("a target function has no tokenizer: give the prompt as token ids")
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         del token, special
@@ -69,8 +69,8 @@ class CallbackBackend(BaseBackend):
     kv_bytes = 0
     can_slice = False
     state_format = "callback"
-    no_adapters = "a model that is functions of one's own takes no adapters"
-    no_states = "a target function keeps its states itself"
+    no_adapters = "a target function takes no adapters"
+    no_states = "a target function saves no states"
     n_batch = N_BATCH
     n_rows = 1 + MAX_DRAFT
 
@@ -100,14 +100,12 @@ class CallbackBackend(BaseBackend):
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
                 f"the target function gave {given.dtype} of shape {list(given.shape)}: "
-                f"{list(wanted)} logits are wanted, one row after the line and one after each "
+                f"{list(wanted)} logits are expected, one row after the line and one after each "
                 f"of the {len(draft)} drafted tokens"
             )
         logits: Logits = given.astype(np.float32, copy=False)
         if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():
-            raise DecodeError(
-                "the target function gave a row of logits with NaN or without a largest"
-            )
+            raise DecodeError("the target function returned logits with NaN or without a maximum")
         return logits
 
     def open(self) -> "CallbackSequence":
@@ -135,7 +133,7 @@ class CallbackSequence(BaseSequence):
         if self._backend.is_aborted:
             raise DecodeAborted("stopped")
         if n_more > most:
-            raise ContextFullError(f"{n_more} tokens at once, and {most} are the most")
+            raise ContextFullError(f"{n_more} tokens at once are more than the limit of {most}")
         check_cells(n_more, len(self._tokens), self._backend.n_ctx)
 
 
@@ -153,7 +151,7 @@ class EventLoop:
             EngineError: a reply runs on a loop already.
         """
         if self._loop is not None:
-            raise EngineError("this decoder is making a reply: await its end, or make a second one")
+            raise EngineError("this decoder is generating: await its end, or create a second one")
         self._loop = loop
 
     def end(self) -> None:
@@ -185,7 +183,7 @@ class EventLoop:
                 future.cancel()
             return future.result()
         except CancelledError as error:
-            raise DecodeAborted("stopped while a function was awaited") from error
+            raise DecodeAborted("stopped while a target function was awaited") from error
         finally:
             self._waiting = None
 

@@ -79,7 +79,7 @@ class BaseSequence:
 
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
-            raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot become {length}")
+            raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot be cropped to {length}")
         del self._tokens[length:]
 
     def save(self, start: int = 0) -> State:
@@ -130,6 +130,7 @@ def check_cells(n_tokens: int, n_held: int, n_ctx: int) -> None:
     """Raise `ContextFullError` where tokens do not fit after those that are held."""
     if n_tokens > n_ctx - n_held:
         raise ContextFullError(
-            f"{n_tokens} more tokens were asked but {n_ctx - n_held} of {n_ctx} cells are free: "
+            f"{n_tokens} more tokens were requested but {n_ctx - n_held} of {n_ctx} cells are "
+            "free: "
             "raise the context, or shorten the chat"
         )

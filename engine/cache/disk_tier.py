@@ -138,7 +138,7 @@ class DiskTier:
             self._ledger.note(note, is_problem=True)
         if n_unusable:
             self._ledger.note(
-                f"{n_unusable} states on disk lack the start of their line and are deleted."
+                f"{n_unusable} states on disk lack their first tokens and are deleted."
             )
 
     def _pause_after(self, error: CacheStoreError) -> None:
@@ -146,7 +146,7 @@ class DiskTier:
         with self._lock:
             self._off_until = self._cache.monotonic() + RETRY_S
             if not self._is_in_trouble:
-                self._ledger.note(f"{error} Saving goes on in main memory.", is_problem=True)
+                self._ledger.note(f"{error} States are saved in RAM only.", is_problem=True)
             self._is_in_trouble = True
 
     def _next(self) -> KeptNode | None:
@@ -184,7 +184,7 @@ class DiskTier:
             is_same = kept is not None and kept.state.key == state.key
             now = kept.state if kept is not None and is_same else state
             if self._is_in_trouble:
-                self._ledger.note("The disk takes states again.")
+                self._ledger.note("States are saved on disk again.")
             self._is_in_trouble = self._is_crowded = False
         if now.is_pinned != state.is_pinned:
             self.save_pin(now)
@@ -193,9 +193,9 @@ class DiskTier:
         with self._lock:
             if not self._is_crowded:
                 self._ledger.note(
-                    f"A state of {nbytes:,} bytes has no room on disk: the budget is "
-                    f"{self._cache.settings.cold_bytes:,} bytes, and what is there is pinned or "
-                    "in use.",
+                    f"A state of {nbytes:,} bytes does not fit on disk: the budget is "
+                    f"{self._cache.settings.cold_bytes:,} bytes, and the states there are "
+                    "pinned or in use.",
                     is_problem=True,
                 )
             self._is_crowded = True

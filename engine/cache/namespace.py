@@ -60,7 +60,7 @@ class FileHashes:
                 stamp = _stamp(os.fstat(opened.fileno()))
                 if max(stamp[3:]) > unchanged_since * 1e9:
                     raise ModelFileError(
-                        f"{file} changed since it was loaded: load it again to keep its states"
+                        f"{file} changed since it was loaded: load it again to save its states"
                     )
                 known = self._digests.read().get(_name(stamp), "")
                 if len(known) == 2 * DIGEST_BYTES:

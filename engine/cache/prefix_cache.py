@@ -345,7 +345,7 @@ class PrefixCache:
         self._delete_unreferenced()
 
     def verify(self, key: str) -> None:
-        """Read a state from disk and check it; one that lies in main memory only is sound.
+        """Read a state from disk and check it; one that lies in main memory only is intact.
 
         Raises:
             StateError: no state has this key, or its file is damaged and was dropped.
@@ -355,7 +355,7 @@ class PrefixCache:
             file = value(self._node(key)).file
         if file is not None and self._disk is not None:
             self._disk.read(file, file.start, file.end)
-        self.note(f"State {key} is sound.")
+        self.note(f"State {key} is intact.")
 
     def forget(self, owner: str) -> None:
         """Drop what only this owner's prompts used, pinned or not; what others share stays."""
@@ -442,7 +442,7 @@ class PrefixCache:
 
     def _report_fault(self, fault: ThreadFault) -> None:
         what = (
-            "it goes on with the next state"
+            "it continues with the next state"
             if fault.will_restart
             else "nothing more is written to disk until the model is loaded again"
         )
@@ -641,8 +641,8 @@ class PrefixCache:
 def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:
     if start > n_kept:
         raise StateError(
-            f"The state begins at token {start} but only the {n_kept} tokens before it are kept: "
-            f"save from token {n_kept} on."
+            f"The state begins at token {start} but only the {n_kept} tokens before it are "
+            f"cached: save from token {n_kept} on."
         )
     if start and not can_slice:
         raise StateError(

@@ -203,7 +203,7 @@ class Recall:
             state = slot.sequence.save(start)
             tiers.put(tokens, start, state, recompute_s=recompute_s, owner=slot.owner)
         except StateError as error:
-            tiers.note(f"What was computed could not be kept: {error}", is_problem=True)
+            tiers.note(f"The computed state could not be saved: {error}", is_problem=True)
 
     def _keeps(self, slot: Slot) -> bool:
         """Whether the line is somebody's, and computed with the adapters of the tiers."""
@@ -293,7 +293,7 @@ class Recall:
             self._tiers.refuse(match, str(error))
             return None
         except ContextFullError as error:
-            self._tiers.note(f"What is kept was not restored: {error}", is_problem=True)
+            self._tiers.note(f"The saved state was not restored: {error}", is_problem=True)
             return None
         finally:
             match.release()

@@ -168,7 +168,7 @@ class SnapshotStore:
         try:
             with open_file(path) as file:
                 if os.fstat(file.fileno()).st_size != state.nbytes + DIGEST_BYTES:
-                    raise self._unusable(state, "it has another size than it was written with")
+                    raise self._unusable(state, "its size has changed")
                 digest, payload = file.read(DIGEST_BYTES), file.readall()
         except FileNotFoundError as error:
             raise self._unusable(state, "its file is gone") from error
@@ -327,7 +327,7 @@ class SnapshotStore:
             elif each.is_dir() and EARLIER_FOLDER.fullmatch(each.name):
                 rmtree(each, ignore_errors=True)
         return [
-            "The states that an earlier version of kvchat kept on disk were deleted: their tokens "
+            "The states of an earlier version of kvchat on disk were deleted: their tokens "
             "are computed again"
         ]
 

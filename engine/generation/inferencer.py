@@ -52,8 +52,8 @@ class Inferencer:
         eos = self._backend.vocabulary.eos
         if eos is None:
             raise ModelFileError(
-                "the model's file names no end token (tokenizer.ggml.eos_token_id): its texts end "
-                "at a number of tokens or at a stop string only"
+                "the model's file names no end token (tokenizer.ggml.eos_token_id): its texts "
+                "end only at max_new_tokens or at a stop string"
             )
         return eos
 

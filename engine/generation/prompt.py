@@ -84,7 +84,7 @@ def asked_prompt(
     if n_prompt == 0:
         raise ContextFullError("the prompt is empty: write something to answer")
     if prompt.tokens[-1] < 0:
-        raise ImageError("the prompt ends with an image: write something behind it")
+        raise ImageError("the prompt ends with an image: write text after it")
     if n_prompt > n_ctx:
         raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
     return prompt
@@ -120,7 +120,7 @@ def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
             f"drop {n_prompt + FOR_THE_REPLY - n_ctx_train:,} tokens of the prompt or the chat"
         )
     return (
-        f"{fact}, which is all that the model was trained on: drop {n_prompt - n_ctx:,} tokens of "
+        f"{fact}, the most the model was trained on: drop {n_prompt - n_ctx:,} tokens of "
         "the prompt or the chat"
     )
 
@@ -222,7 +222,7 @@ def checked_tokens(
     for place, token in enumerate(tokens, 1):
         if not 0 <= token < vocabulary.n_tokens:
             raise TokenError(
-                f"{what} {token} (number {place:,}) is none of this model's, which has 0 to "
+                f"{what} {token} (number {place:,}) is not in this model's vocabulary, 0 to "
                 f"{vocabulary.n_tokens - 1:,}"
             )
     return tuple(tokens)

@@ -228,7 +228,7 @@ class Scheduler:
         n_most_unread = self.chunk if _decodes(ready) else self._backend.n_batch
         for one in sorted(ready, key=lambda one: one.turn):
             step = one.wish
-            assert step is not None, "whoever is ready has something to compute"
+            assert step is not None, "a ready reply has a step to compute"
             if one.cancellation.is_cancelled:
                 self._throw(one, DecodeAborted("stopped between two steps"))
                 continue

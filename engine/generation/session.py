@@ -158,9 +158,9 @@ class Session:
         n_sequences = self._backend.n_sequences
         if self._scheduler.n_replies >= n_sequences:
             raise EngineError(
-                f"this session is making a reply in each of the {n_sequences} sequences that its "
-                "context holds: take their events to the end or close() their generators first; "
-                "a context with more slots makes more replies at once"
+                f"this session is generating in each of the {n_sequences} sequences of "
+                "its context: read their events to the end or close() their generators first; a "
+                "context with more slots generates more replies at once"
             )
         generation = self.begin(request, cancellation)
         try:
@@ -217,8 +217,8 @@ class Session:
         """
         if self._scheduler.n_replies:
             raise EngineError(
-                "this session is making a reply: take its events to the end or close() its "
-                "generator first"
+                "this session is generating a reply: read its events to the end or close() "
+                "its generator first"
             )
         self._is_closed = True
         self._backend.close()
@@ -239,8 +239,8 @@ class Session:
 def _check_draft(target: Backend, draft: Backend) -> None:
     if not target.can_crop:
         raise IncompatiblePairError(
-            "the target is a recurrent model: its state cannot go back behind a refuted "
-            "token, so it cannot be drafted for; load it without a draft"
+            "the target is a recurrent model: its state cannot go back after a rejected "
+            "token, so it runs without drafts; load it without a draft model"
         )
     check_pair(target.vocabulary, draft.vocabulary)
 

@@ -13,7 +13,7 @@ from engine.model.reasoning import Reasoning
 LOOK_EVERY = 32
 """Tokens of thinking between two looks for a loop."""
 USED_UP = "its {:,} tokens of thinking were used up"
-IN_A_LOOP = "it said the same again and again"
+IN_A_LOOP = "it repeated itself"
 
 
 @dataclass(slots=True)

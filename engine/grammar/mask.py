@@ -136,7 +136,7 @@ class GrammarMask:
                 raise self._failed()
             raise GrammarError(
                 f"the reply so far does not fit {self._grammar.name} from its token "
-                f"{len(self._taken) + 1} on: answer anew, or leave the grammar out"
+                f"{len(self._taken) + 1} on: answer again, or leave the grammar out"
             )
 
     def _n_common(self, reply: list[int]) -> int:
@@ -265,7 +265,7 @@ class Grammars:
             self._tokens = TokenBytes(self._vocabulary)
         if not self._tokens.end_tokens:
             raise GrammarError(
-                "this model has no token that ends a reply, so a grammar could not end it: use a "
-                "model that has one"
+                "this model has no end-of-reply token, so a grammar cannot end: use a model "
+                "that has one"
             )
         return self._tokens

@@ -114,7 +114,7 @@ def _of_schema(grammar: Grammar) -> str:
     try:
         schema = parse_json(grammar.text)
     except ValueError as error:
-        raise GrammarError(f"the JSON schema {grammar.name} is no JSON: {error}") from error
+        raise GrammarError(f"the JSON schema {grammar.name} is not valid JSON: {error}") from error
     if not isinstance(schema, dict):
         raise GrammarError(
             f"the JSON schema {grammar.name} is a {type(schema).__name__}: a schema is an object "

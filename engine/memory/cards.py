@@ -14,7 +14,7 @@ from engine.memory.units import GIB, MIB
 from engine.validation import nearest
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
-CARDS_HINT = "`kvchat models cards` lists those that are; write a size, as 24GiB"
+CARDS_HINT = "`kvchat models cards` lists known ones, or write a size, such as 24GiB"
 SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
@@ -80,7 +80,7 @@ def find_card(name: str) -> Card:
         return next(iter(found))
     if found:
         options = ", ".join(card.name for card in found)
-        raise UnknownCardError(f"{name.strip()!r} is sold in several sizes: say which of {options}")
+        raise UnknownCardError(f"{name.strip()!r} is sold in several sizes: name one of {options}")
     near = nearest(_key(name), _by_key(), n=4, cutoff=0.6)
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
     hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else CARDS_HINT
@@ -181,7 +181,9 @@ def planned_devices(
         )
     if not has_gpu:
         if named or vram_bytes:
-            raise HardwareError("a plan without GPU cannot have devices: leave out one of both")
+            raise HardwareError(
+                "a plan without GPU has no devices: leave out one of the two options"
+            )
         return _with_cpu(devices(ram_bytes=ram_bytes)[-1:], instructions)
     if not named:
         return _with_cpu(devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes), instructions)

@@ -49,10 +49,10 @@ def add_head(
         own = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
     sizes = layers_kv_bytes(architecture, architecture.head_layers, own)
     for device, nbytes in cached_bytes(sizes, configuration, where, ledger.cpu).items():
-        ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the next-token head")
+        ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the MTP head")
     graph = head_bytes(architecture, shape)
     device = where.output_device
-    note = "graph of the next-token head"
+    note = "graph of the MTP head"
     ledger.add(device, TermKind.DRAFT, graph, Source.ESTIMATED, note, within(graph, 0.25))
 
 

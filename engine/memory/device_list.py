@@ -46,7 +46,7 @@ def parse_devices(text: str) -> tuple[TypedGpu, ...]:
     parts = [part for each in SEPARATOR.split(text) for part in _at_digits(each)]
     found = tuple(gpu for part in parts for gpu in _gpus(part.strip()))
     if len(found) > MAX_GPUS:
-        raise HardwareError(f"{len(found)} GPUs are more than the {MAX_GPUS} that llama.cpp takes")
+        raise HardwareError(f"{len(found)} GPUs exceed llama.cpp's limit of {MAX_GPUS}")
     return found
 
 
@@ -65,7 +65,7 @@ def _gpus(text: str) -> Iterator[TypedGpu]:
     match = GPUS.fullmatch(text)
     if match is None or match["count"] == "0":
         raise HardwareError(
-            f"{shown(text)} names no GPU: write it as 24GiB, 2x24GiB, RTX 3060 or host1:24GiB"
+            f"{shown(text)} is not a GPU: write 24GiB, 2x24GiB, RTX 3060 or host1:24GiB"
         )
     endpoint = _endpoint(match["host"], match["port"]) if match["host"] else None
     named = match["named"].strip()
@@ -79,7 +79,7 @@ def _gpus(text: str) -> Iterator[TypedGpu]:
 def _endpoint(host: str, port: str | None) -> str:
     endpoint = f"{host}:{port or DEFAULT_PORT}"
     if re.fullmatch(WORKER, endpoint) is None or not 0 < int(port or DEFAULT_PORT) < 65536:
-        raise HardwareError(f"{endpoint!r} is no address of a worker: write a name and a port")
+        raise HardwareError(f"{endpoint!r} is not the address of a worker: write host:port")
     return endpoint
 
 

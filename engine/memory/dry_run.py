@@ -72,8 +72,8 @@ class DryRun:
         """
         if configuration.n_ctx > MAX_TOKENS:
             raise WorkerError(
-                f"llama.cpp's dry run takes notes of each token, and {configuration.n_ctx:,} are "
-                f"too many: ask for {MAX_TOKENS:,} at most, or trust the formula"
+                f"llama.cpp's dry run needs memory for each token, and {configuration.n_ctx:,} "
+                f"are too many: set {MAX_TOKENS:,} at most, or use the formula"
             )
         found = self._buffers(request_of(configuration, target), "target")
         alone = configuration.of_draft(target)
@@ -121,7 +121,7 @@ class DryRun:
             is_ready = bool(selector.select(ANSWER_LIMIT_S))
         if not is_ready:
             self._end()
-            raise WorkerError(f"llama.cpp's dry run gave no answer within {ANSWER_LIMIT_S:g} s")
+            raise WorkerError(f"llama.cpp's dry run did not answer within {ANSWER_LIMIT_S:g} s")
         answer = process.stdout.readline()
         return json.loads(answer) if answer else self._died(process)
 
@@ -149,8 +149,8 @@ class DryRun:
         if code < 0:
             raise WorkerError(
                 f"llama.cpp stopped on this configuration in its dry run (signal {-code}): it may "
-                "stop when loading too, or need more memory than a dry run may use; change cache "
-                "types, slots or flash attention, or trust the formula"
+                "stop when loading too, or need more memory than a dry run may use; change "
+                "cache types, slots or flash attention, or use the formula"
             )
         raise WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or broken, "

@@ -193,12 +193,13 @@ def slots_text(
     if shape.kv_unified:
         cost = f"takes {format_bytes(price)}" if price else "takes no more memory"
         return (
-            f"{n_slots} slots share {shape.n_cells:,} cells and hold a common start once, a "
-            f"further one {cost}: neighbours change each other's rounding, so a reply may differ "
-            "from one that was made alone"
+            f"{n_slots} slots share {shape.n_cells:,} cells and store a common prefix "
+            f"once, a further slot {cost}: slots change each other's rounding, so a reply may "
+            "differ "
+            "from one computed alone"
         )
     return (
-        f"{n_slots} slots have {shape.n_cells:,} tokens of context each, a further one as long "
+        f"{n_slots} slots have {shape.n_cells:,} tokens of context each, a further slot "
         f"takes {format_bytes(price)}"
     )
 

@@ -150,7 +150,7 @@ def devices(
     """
     for nbytes in (*vram_bytes, *(() if ram_bytes is None else (ram_bytes,))):
         if nbytes <= 0:
-            raise HardwareError(f"a device of {nbytes} bytes holds nothing: write a size above 0")
+            raise HardwareError(f"a device of {nbytes} bytes has no memory: write a size above 0")
     sized = tuple(
         Device(f"GPU {index}", "gpu", nbytes, nbytes) for index, nbytes in enumerate(vram_bytes)
     )

@@ -97,7 +97,7 @@ def kv_type_name(name: str) -> KVTypeName:
     """
     found = next((each for each in KV_TYPES if each == name), None)
     if found is None:
-        raise PresetError(f"{name!r} is no cache type: choose one of {', '.join(KV_TYPES)}")
+        raise PresetError(f"{name!r} is not a cache type: choose one of {', '.join(KV_TYPES)}")
     return found
 
 
@@ -198,7 +198,7 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
     if is_quantized(shape.type_v) and not shape.flash_attention:
         why = "which is off: turn it on, or use f16"
         if not architecture.has_flash_attention:
-            why = f"which llama.cpp does not have for {architecture.name}: use f16"
+            why = f"which llama.cpp lacks for {architecture.name}: use f16"
         raise PresetError(f"V type {shape.type_v} needs flash attention, {why}")
     if shape.flash_attention:  # llama.cpp looks at the blocks of heads with it only
         _check_blocks(shape.type_k, "K", architecture.k_head_dims)

@@ -81,13 +81,13 @@ def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
     if name.upper() == CPU:
         return cpu
     if not digits:
-        raise PresetError(
-            f"{name!r} is no device for tensors: write CPU, or GPU 0, GPU 1 and so on"
-        )
+        raise PresetError(f"{name!r} is not a device: write CPU, or GPU 0, GPU 1 and so on")
     if not gpus:
         return cpu
     if int(digits) >= len(gpus):
-        raise PresetError(f"tensors shall go to {name}, but the last GPU is number {len(gpus) - 1}")
+        raise PresetError(
+            f"tensor overrides name {name}, but the last GPU is number {len(gpus) - 1}"
+        )
     return gpus[int(digits)]
 
 

@@ -39,14 +39,15 @@ def _reasons(model: Model, shape: CacheShape, where: Placement) -> Iterator[str]
             )
     if architecture.has_position_bias and architecture.layers and shape.n_streams > 1:
         yield (
-            f"{architecture.name} biases scores by position, which {shape.n_streams} separate "
-            "caches cannot be: use one slot, or let the slots share their cells (kv_unified)"
+            f"{architecture.name} biases scores by position (ALiBi), which {shape.n_streams} "
+            "separate caches do not support: use one slot, or let the slots share one cache "
+            "(kv_unified)"
         )
     if architecture.family.wants_equal_slots and shape.n_batch_tokens % shape.n_streams:
         yield (
-            f"a micro-batch of {shape.n_batch_tokens} tokens is no multiple of {shape.n_slots} "
-            f"slots, which {architecture.name} wants: take another number of slots, or let them "
-            "share their cells (kv_unified)"
+            f"a ubatch of {shape.n_batch_tokens} tokens is not a multiple of {shape.n_slots} "
+            f"slots, as {architecture.name} requires: use another number of slots, or let "
+            "them share one cache (kv_unified)"
         )
     for device in where.distinct_devices:
         yield from _odd_rwkv_heads(architecture, device)
@@ -57,10 +58,10 @@ def _odd_rwkv_heads(architecture: Architecture, device: Device) -> Iterator[str]
         return
     head = next(iter(architecture.states.values())).n_state // architecture.d_hidden
     if device.runs_cuda and head not in RWKV_CUDA_HEADS:
-        yield f"heads of {head} elements have no kernel in CUDA, which has those of 64 and 128"
+        yield f"heads of {head} elements have no CUDA kernel, only 64 and 128 have one"
     step = RWKV_STEPS[device.instructions]
     if device.kind == "cpu" and architecture.family.keeps_first_values and head % step:
         yield (
-            f"heads of {head} elements are no multiple of the {step} that a CPU with "
-            f"{device.instructions} takes at once: it would write beyond them"
+            f"heads of {head} elements are not a multiple of the {step} that a CPU with "
+            f"{device.instructions} processes at once: it would write beyond them"
         )

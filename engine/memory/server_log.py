@@ -38,7 +38,7 @@ PROJECTOR = re.compile(r"clip|mtmd|compute_meta")
 class LogError(EngineError):
     """A log that cannot be read, or that says nothing about memory."""
 
-    title = "The log is of no use"
+    title = "The log cannot be used"
 
 
 def read_buffers(path: Path) -> tuple[BufferSize, ...]:
@@ -53,7 +53,7 @@ def read_buffers(path: Path) -> tuple[BufferSize, ...]:
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
     if not found:
-        raise LogError(f"{path} says nothing about memory: start llama-server with -lv 4")
+        raise LogError(f"{path} has no memory figures: start llama-server with -lv 4")
     return found
 
 
@@ -85,7 +85,7 @@ def parse_buffers(lines: Iterable[str]) -> tuple[BufferSize, ...]:
                 held.append(buffer)
         n_contexts += NEW_CONTEXT in text
         if len(held) + len(graphs) > MAX_BUFFERS:
-            raise LogError(f"the log tells of more than {MAX_BUFFERS:,} buffers in one run")
+            raise LogError(f"the log lists more than {MAX_BUFFERS:,} buffers in one run")
     return (*held, *graphs.values())
 
 
@@ -101,7 +101,7 @@ def _lines(file: TextIOWrapper) -> Iterator[str]:
     while line := file.readline(MAX_LINE):
         n_left -= len(line)
         if n_left < 0:
-            raise LogError("the log has more than 1 GiB: cut it to the run that is asked about")
+            raise LogError("the log has more than 1 GiB: cut it to one run")
         if "\0" in line:
-            raise LogError("the log is no text: give what llama-server printed")
+            raise LogError("the log is not text: give what llama-server printed")
         yield line

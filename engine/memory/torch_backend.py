@@ -48,9 +48,9 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     kind = cache_kind(configuration, computed)
     kv_bytes, state_bytes = kept_bytes(model, configuration, computed)
     if layers:
-        ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"kept as {kind}")
+        ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"stored as {kind}")
     if state_bytes:
-        note = "with those behind each draft"
+        note = "with one after each draft"
         ledger.add(device, TermKind.STATE, state_bytes, Source.EXACT, note)
     compute = read_bytes(kind, layers, span) + _activation_bytes(model, configuration, size)
     ledger.add(
@@ -91,7 +91,7 @@ def torch_note(model: Model, configuration: Configuration, devices: tuple[Device
         return f"torch computes in {computed}; the model has no keys and values"
     kind = cache_kind(configuration, computed)
     return (
-        f"torch computes in {computed} and keeps keys and values as {kind}: "
+        f"torch computes in {computed} and stores keys and values as {kind}: "
         f"{token_bytes(kind, layers):,.0f} bytes a token"
     )
 
@@ -101,7 +101,7 @@ def check_architecture(model: Model) -> None:
     name = model.file.architecture
     if name not in ARCHITECTURES:
         raise PresetError(
-            f"{model.file.path.name} is of the architecture {name}, for which the torch backend "
+            f"{model.file.path.name} has the architecture {name}, for which the torch backend "
             f"has no code; it has {', '.join(ARCHITECTURES)}: use the backend llama.cpp"
         )
 

@@ -184,12 +184,12 @@ def _fault(kind: KindName, layer: KeptLayer) -> str | None:
     if keys is None or values is None:
         names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
         return (
-            f"the torch backend has no cache kind {kind.v if keys else kind.k!r}: there "
+            f"the torch backend has no cache type {kind.v if keys else kind.k!r}: there "
             f"are {', '.join(names)}"
         )
     whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
     if whole is not None and kind.k != kind.v:
-        return f"the cache kind {whole!r} is one of keys and values together: {kind} cannot be"
+        return f"the cache type {whole!r} holds keys and values together, so {kind} is impossible"
     for name, each, head_dim in (
         (kind.k, keys, layer.k_head_dim),
         (kind.v, values, layer.v_head_dim),

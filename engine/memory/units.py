@@ -50,7 +50,7 @@ def parse_bytes(text: str) -> int:
     match = SIZE.match(text)
     factor = FACTORS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
-        raise HardwareError(f"{shown(text)} is no size: write it as 8GiB, 7.5GB or 800MiB")
+        raise HardwareError(f"{shown(text)} is not a size: write it as 8GiB, 7.5GB or 800MiB")
     grouped, plain = match["grouped"], match["plain"]
     number = float(grouped.replace(",", "") if grouped else plain.replace(",", "."))
     if not match["unit"] and number > MOST_GIB:
@@ -59,7 +59,7 @@ def parse_bytes(text: str) -> int:
         raise HardwareError(f"{shown(text)} is more than any machine has: write it as 8GiB")
     nbytes = round(number * factor)
     if nbytes <= 0:
-        raise HardwareError(f"{shown(text)} is no memory at all: write a size above zero")
+        raise HardwareError(f"{shown(text)} is zero bytes: write a size above zero")
     return nbytes
 
 

@@ -157,7 +157,7 @@ def override_rules(
 def _compiled(pattern: str) -> re.Pattern[str]:
     if len(pattern) > MAX_PATTERN or not _is_quick(pattern):
         raise PresetError(
-            f"the tensor override {shown(pattern)} may take for ever: write it in {MAX_PATTERN} "
+            f"the tensor override {shown(pattern)} may never finish: write it in {MAX_PATTERN} "
             f"characters, with at most {MAX_REPEATS} of `*`, `+` and `{{`, none around another or "
             "around `|`"
         )
@@ -165,7 +165,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise PresetError(
-            f"the tensor override {pattern!r} is no regular expression: {error}"
+            f"the tensor override {pattern!r} is not a regular expression: {error}"
         ) from error
 
 

@@ -73,7 +73,7 @@ def parse_address(name: str) -> RemoteAddress:
         parts = urlsplit(name)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise ModelFileError(f"{name!r} is no URL: {error}") from error
+        raise ModelFileError(f"{name!r} is not a URL: {error}") from error
     if parts.username is not None or not host:
         raise ModelFileError(
             f"a URL with {'a user name' if host else 'no host'} is not read: write it as "
@@ -121,8 +121,8 @@ def _of_hub_name(name: str) -> RemoteAddress:
     match = HF_NAME.match(name[len(HF_PREFIX) :].removeprefix("//"))
     if match is None:
         raise ModelFileError(
-            f"{name!r} names no file of the hub: write hf:owner/repository/file.gguf, with "
-            "@revision behind it for another than main"
+            f"{name!r} is not a file of the hub: write hf:owner/repository/file.gguf, "
+            "with @revision at the end for a revision other than main"
         )
     repo = f"{match['owner']}/{match['repo']}"
     return _on_hub(repo, match["file"], match["rev"] or DEFAULT_REVISION)
@@ -130,7 +130,7 @@ def _of_hub_name(name: str) -> RemoteAddress:
 
 def _on_hub(repo: str, file: str, revision: str) -> RemoteAddress:
     if not file.lower().endswith(".gguf"):
-        raise ModelFileError(f"{file} of {repo} is no GGUF file: choose one that ends in .gguf")
+        raise ModelFileError(f"{file} of {repo} is not a GGUF file: choose one that ends in .gguf")
     page = f"{endpoint()}/{repo}"
     url = f"{page}/resolve/{quote(revision, safe='')}/{quote(file)}"
     return RemoteAddress(url, is_hub=True, page=page)
@@ -147,5 +147,5 @@ def _token_path() -> Path:
 
 def _checked_token(token: str, source: str) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise ModelFileError(f"the token of {source} has characters that no token has: renew it")
+        raise ModelFileError(f"the token of {source} has invalid characters: renew it")
     return token

@@ -214,7 +214,7 @@ def architecture_of(file: GgufFile) -> Architecture:
 def _check_is_model(file: GgufFile) -> None:
     if not file.architecture:
         raise ModelFileError(
-            f"{file.path.name} names no architecture (general.architecture): it is no model"
+            f"{file.path.name} names no architecture (general.architecture): it is not a model"
         )
     if (kind := family_of(file.architecture).not_alone) in NOT_ALONE:
         raise ModelFileError(f"{file.path.name} is {NOT_ALONE[kind]}")
@@ -236,8 +236,8 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
     n_layers = n_blocks - keys.optional("nextn_predict_layers", 0)
     if n_layers < 1:
         raise ModelFileError(
-            f"{keys.file.path.name} holds {n_blocks} layers of a next-token head and no model: "
-            "choose the file of the model itself"
+            f"{keys.file.path.name} holds {n_blocks} layers of an MTP head only: choose "
+            "the file of the model"
         )
     return n_blocks, n_layers
 

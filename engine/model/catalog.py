@@ -128,7 +128,7 @@ def find_entry(name: str) -> CatalogEntry:
     hint = (
         f"did you mean {' or '.join(near)}?"
         if near
-        else "`kvchat models catalogue` lists those it has"
+        else "`kvchat models catalogue` lists its models"
     )
     raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 

@@ -117,7 +117,7 @@ class ChatTemplate:
                 )
         except SecurityError as error:
             raise TemplateError(
-                f"the model's chat template reached for what the sandbox forbids: {error}; "
+                f"the model's chat template used something forbidden by the sandbox: {error}; "
                 "do not trust this file"
             ) from error
         except TemplateError:
@@ -127,7 +127,7 @@ class ChatTemplate:
         except Exception as error:  # a template is foreign code: it can raise anything
             raise TemplateError(
                 f"the model's chat template failed: {type(error).__name__}: {error}; "
-                "it may not take a system message, or want user and assistant in turns"
+                "it may not accept a system message, or require user and assistant in turn"
             ) from error
         if len(text) > MAX_TEXT:
             raise _too_large(f"a prompt of {MAX_TEXT:,} characters")
@@ -263,7 +263,7 @@ def _address_space() -> int | None:
 
 def _too_large(what: str) -> TemplateError:
     return TemplateError(
-        f"the model's chat template wants more than {what}: use another file of this model, or "
+        f"the model's chat template needs more than {what}: use another file of this model, or "
         "`kvchat run --raw`"
     )
 

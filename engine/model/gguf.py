@@ -161,7 +161,7 @@ def part_names(part: GgufPart) -> list[str]:
     if match is None or int(match["count"]) != count or count > MAX_PARTS:
         raise ModelFileError(
             f"{part.path.name} is one part of a model split in {count}, but its name does not end "
-            f"in -00001-of-{count:05d}.gguf: give the parts their names back"
+            f"in -00001-of-{count:05d}.gguf: restore the names of the parts"
         )
     return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
 
@@ -220,7 +220,7 @@ class HeaderKeys:
         if value is None or not 0 < value <= MAX_VALUE:
             raise ModelFileError(
                 f"{self.file.path.name} has no usable {self.name}.{key} (found {value}): "
-                "the header is incomplete, or this is no language model"
+                "the header is incomplete, or this is not a language model"
             )
         return value
 
@@ -229,7 +229,7 @@ class HeaderKeys:
         n_blocks = self.positive("block_count")
         if n_blocks > MAX_LAYERS:
             raise ModelFileError(
-                f"{self.file.path.name} claims {n_blocks} layers; at most {MAX_LAYERS} are believed"
+                f"{self.file.path.name} claims {n_blocks} layers; the limit is {MAX_LAYERS}"
             )
         return n_blocks
 
@@ -265,7 +265,7 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
         values = part.header.values
         if values.get("split.count") != count or values.get("split.no", index) != index:
             raise ModelFileError(
-                f"{part.path.name} says that it is part {values.get('split.no', index)} (from 0) "
+                f"{part.path.name} is by its header part {values.get('split.no', index)} (from 0) "
                 f"of {values.get('split.count', 1)}, not part {index} of {count}: the parts are "
                 "mixed up"
             )
@@ -273,13 +273,13 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
     claimed = parts[0].header.values.get("split.tensors.count", len(names))
     if claimed != len(names):
         raise ModelFileError(
-            f"{parts[0].path.name} says that its {count} parts hold {claimed} tensors, they hold "
-            f"{len(names)}: they are of different models"
+            f"{parts[0].path.name} declares {claimed} tensors in {count} parts, which hold "
+            f"{len(names)}: they belong to different models"
         )
     if len(set(names)) != len(names):
         raise ModelFileError(
-            f"two of the {count} parts of {parts[0].path.name} hold the same tensor: they are of "
-            "different models"
+            f"two of the {count} parts of {parts[0].path.name} hold the same tensor: they "
+            "belong to different models"
         )
 
 

@@ -122,7 +122,7 @@ class HeaderBytes:
             raise self.error(at, "the header ends in the middle: the file is truncated")
         if end > MAX_HEADER_BYTES:
             size = f"{MAX_HEADER_BYTES >> 20} MiB"
-            raise self.error(at, f"the header is longer than {size}, as no model's is")
+            raise self.error(at, f"the header is longer than the limit of {size}")
 
     def reach(self, end: int, at: int) -> None:
         """Have every byte before `end`; raises as `check` does."""
@@ -132,7 +132,7 @@ class HeaderBytes:
             stop = min(max(end, start + self.chunk_bytes), self.nbytes, MAX_HEADER_BYTES)
             found = self.more(start, stop)
             if not found:
-                raise self.error(start, f"the file ends here, it had {self.nbytes} bytes before")
+                raise self.error(start, f"the file ends here but had {self.nbytes} bytes before")
             self.data += found
 
     def error(self, at: int, why: str) -> ModelFileError:
@@ -203,7 +203,7 @@ class _Walk:
         source = self._source
         if source.nbytes < LEAST_BYTES:
             raise ModelFileError(
-                f"{source.name} has {source.nbytes} bytes: that is too short for a GGUF file"
+                f"{source.name} has {source.nbytes} bytes, too few for a GGUF file"
             )
         source.reach(LEAST_BYTES, 0)
         start = bytes(source.data[:4])
@@ -211,7 +211,7 @@ class _Walk:
             raise source.error(0, "it is a big-endian file, which kvchat does not read")
         if start != MAGIC:
             raise ModelFileError(
-                f"{source.name} starts with {start!r} and not with {MAGIC!r}: it is no GGUF file"
+                f"{source.name} starts with {start!r} and not with {MAGIC!r}: it is not a GGUF file"
             )
         self._at = 4
         version = self._integer(U32)
@@ -219,17 +219,17 @@ class _Walk:
             raise source.error(4, "it is a big-endian file, which kvchat does not read")
         if version == 1:
             raise source.error(
-                4, "it has version 1, which nothing reads any more: download a newer file"
+                4, "it has version 1, which is no longer supported: download a newer file"
             )
         if version not in (2, 3):
-            raise source.error(4, f"it has version {version}; versions 2 and 3 are read")
+            raise source.error(4, f"it has version {version}; versions 2 and 3 are supported")
         return version
 
     def _count(self, what: str, limit: int) -> int:
         at = self._at
         count = self._integer(U64)
         if count > limit:
-            raise self._error(at, f"it claims {count} {what}; at most {limit} are believed")
+            raise self._error(at, f"it claims {count} {what}; the limit is {limit}")
         return count
 
     def _key(self) -> None:
@@ -238,7 +238,7 @@ class _Walk:
         if not key:
             raise self._error(start, "a key has no name")
         if key in self._values or key in self._lengths:
-            raise self._error(start, f"the key {key!r} is there twice")
+            raise self._error(start, f"the key {key!r} appears twice")
         number = self._integer(U32)
         if number == ARRAY:
             self._array(key)
@@ -257,7 +257,7 @@ class _Walk:
         length = self._integer(U64)
         if length * form.size > self._source.nbytes - self._at:
             raise self._error(
-                at, f"the array {key!r} claims {length} elements, the file ends first"
+                at, f"the array {key!r} claims {length} elements, more than the file has"
             )
         self._lengths[key] = length
         start = self._at
@@ -276,7 +276,7 @@ class _Walk:
         if self._n_kept > MAX_KEPT_ELEMENTS:
             raise self._error(
                 self._at, f"with {key!r} its short arrays hold {self._n_kept} elements; "
-                f"at most {MAX_KEPT_ELEMENTS} are believed"
+                f"the limit is {MAX_KEPT_ELEMENTS}"
             )  # fmt: skip
         if form is None:
             return tuple(self._text(f"an element of {key!r}") for _ in range(length))
@@ -288,12 +288,12 @@ class _Walk:
         if self._n_strings > MAX_STRINGS:
             raise self._error(
                 start, f"with {key!r} its lists hold {self._n_strings} strings; "
-                f"at most {MAX_STRINGS} are believed"
+                f"the limit is {MAX_STRINGS}"
             )  # fmt: skip
         while count:
             self._at, count = after_strings(self._source.data, self._at, count)
             if self._at > self._source.nbytes:
-                raise self._error(start, f"a string of the array {key!r} reaches behind the end")
+                raise self._error(start, f"a string of the array {key!r} extends past the end")
             if count:
                 self._source.reach(self._at + 8, start)
 
@@ -303,7 +303,7 @@ class _Walk:
             start = self._at
             tensor = self._tensor(start)
             if tensor.name in tensors:
-                raise self._error(start, f"the tensor {tensor.name!r} is there twice")
+                raise self._error(start, f"the tensor {tensor.name!r} appears twice")
             tensors[tensor.name] = tensor
         return tuple(tensors.values())
 
@@ -312,7 +312,7 @@ class _Walk:
         n_dimensions = self._integer(U32)
         if n_dimensions > MAX_DIMENSIONS:
             raise self._error(
-                start, f"tensor {name!r} has {n_dimensions} dimensions; 4 are possible"
+                start, f"tensor {name!r} has {n_dimensions} dimensions; the limit is 4"
             )
         *shape_, number, offset = self._row(TENSOR_ROWS[n_dimensions])
         shape, kind = tuple(shape_) or (1,), ggml_type(number, name, self._at - 12)
@@ -321,7 +321,8 @@ class _Walk:
             raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
         if shape[0] % kind.block_size:
             raise self._error(
-                start, f"tensor {name!r} has rows of {shape[:1]}, no multiple of {kind.block_size}"
+                start,
+                f"tensor {name!r} has rows of {shape[:1]}, not a multiple of {kind.block_size}",
             )
         return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
 
@@ -329,7 +330,7 @@ class _Walk:
         value = self._values.get("general.alignment", "an array")
         is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
         if not is_power or number != 4:
-            raise self._error(at, f"the alignment is {value!r}; it is a power of two of 32 bits")
+            raise self._error(at, f"the alignment is {value!r}, not a power of two of 32 bits")
 
     def _check_data(self, header: Header) -> None:
         """Tensors lie one behind the other, each at the next aligned byte."""
@@ -340,7 +341,7 @@ class _Walk:
             if tensor.offset != expected:
                 raise ModelFileError(
                     f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "
-                    f"the data and not at {expected}, {_fault(tensor.offset, expected, alignment)}"
+                    f"the data instead of {expected}, {_fault(tensor.offset, expected, alignment)}"
                 )
             end = start + tensor.offset + tensor.nbytes
             if end > size:
@@ -369,9 +370,9 @@ class _Walk:
         at = self._at
         length = self._integer(U64)
         if length > self._source.nbytes - self._at:
-            raise self._error(at, f"{what}: a string claims {length} bytes, the file ends first")
+            raise self._error(at, f"{what}: a string claims {length} bytes, too many for the file")
         if length > limit:
-            raise self._error(at, f"{what}: a string claims {length} bytes; at most {limit} can be")
+            raise self._error(at, f"{what}: a string claims {length} bytes; the limit is {limit}")
         end = self._at + length
         if end > len(self._source.data):
             self._source.reach(end, at)
@@ -405,7 +406,7 @@ class _Walk:
 
 def _fault(offset: int, expected: int, alignment: int) -> str:
     if offset % alignment:
-        return f"no multiple of {alignment}"
+        return f"not a multiple of {alignment}"
     return "so two tensors overlap" if offset < expected else "so there is a gap"
 
 

@@ -98,9 +98,9 @@ def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
     architecture, kind = header.architecture, kind_of(header)
     problem = None
     if not architecture and kind is ModelKind.MODEL:
-        problem = "its header names no architecture, so it is no language model"
+        problem = "its header names no architecture, so it is not a language model"
     elif not header.tensors and kind is not ModelKind.VOCABULARY:
-        problem = "it holds no weights"
+        problem = "it has no weights"
     return HeaderFacts(
         architecture=architecture or None,
         file_type=header.file_type,

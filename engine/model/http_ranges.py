@@ -122,10 +122,10 @@ class RangeClient:
         try:
             return in_time(ask, max(self._ends_at - time.monotonic(), 0.0))
         except httpx.TooManyRedirects as error:
-            raise RemoteFileError(f"{address.shown}: it is sent on in a circle") from error
+            raise RemoteFileError(f"{address.shown}: its redirects form a loop") from error
         except (OSError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name
             is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
-            said = "no answer in time" if is_late else str(error) or repr(error)
+            said = "it did not answer in time" if is_late else str(error) or repr(error)
             raise UnreachableError(
                 f"{address.shown} cannot be reached ({said}): check the address and the connection"
             ) from error
@@ -192,8 +192,8 @@ def check_redirect(answer: httpx.Response) -> None:
     old, new = answer.url, answer.url.join(answer.headers.get("Location", ""))
     if answer.has_redirect_location and new.scheme not in ("https", old.scheme):
         raise RemoteFileError(
-            f"{old.netloc.decode()} sends from {old.scheme} on to {new.scheme or 'nowhere'}: that "
-            "is not followed; download the file and name its path"
+            f"{old.netloc.decode()} redirects from {old.scheme} to {new.scheme or 'nowhere'}, "
+            "which is not followed: download the file and name its path"
         )
     if answer.has_redirect_location and isinstance(answer.stream, httpx.SyncByteStream):
         answer.stream = _Unread(answer.stream)
@@ -205,14 +205,14 @@ def _promised(
     """The byte behind the last one that will come, and the size of the file."""
     if answer.status_code != httpx.codes.PARTIAL_CONTENT:
         raise RemoteFileError(
-            f"{address.shown}: the server answers {answer.status_code} with the whole file where a "
-            "piece was asked for: it knows no ranges; download the file and name its path"
+            f"{address.shown}: the server answers {answer.status_code} with the whole file: "
+            "it does not support ranges; download the file and name its path"
         )
     told = answer.headers.get("Content-Range")
     found = CONTENT_RANGE.match(told or "")
     if found is None or int(found["start"]) != start:
         raise RemoteFileError(
-            f"{address.shown}: bytes from {start} on were asked for, the server names {told!r}: "
+            f"{address.shown}: bytes from {start} on were requested, the server sent {told!r}: "
             "download the file and name its path"
         )
     total = int(found["total"])
@@ -223,27 +223,27 @@ def _refusal(address: RemoteAddress, answer: httpx.Response, *, has_token: bool)
     is_gated = answer.headers.get("X-Error-Code") == "GatedRepo"
     match answer.status_code:
         case 401 if not address.is_hub:
-            why = "the server wants a login, which kvchat does not do: download the file"
+            why = "the server requires a login, which kvchat does not support: download the file"
         case 401 | 403 if is_gated:
             why = f"the model is gated: accept its terms at {address.page}" + (
                 "" if has_token else f", and set HF_TOKEN ({TOKENS_PAGE})"
             )
         case 401 if not has_token:
             why = (
-                "the repository is private, gated or not there (401): check its name, or set "
+                "the repository is private, gated or does not exist (401): check its name, or set "
                 f"HF_TOKEN ({TOKENS_PAGE})"
             )
         case 401:
-            why = "the token was refused (401), or the repository is not there: renew HF_TOKEN"
+            why = "the token was refused (401), or the repository does not exist: renew HF_TOKEN"
         case 403:
             where = f" at {address.page}" if address.page else ""
-            why = f"access is not allowed (403): ask for it{where}, or download the file otherwise"
+            why = f"access is denied (403): request it{where}, or download the file in another way"
         case 404 | 410 as status:
-            why = f"there is no such file ({status}): check repository, revision and file name"
+            why = f"the file does not exist ({status}): check repository, revision and file name"
         case 416:
             why = "the file is empty, or shorter than its header"
         case status if 300 <= status < 400:
-            why = f"it is sent on to where nothing is read from ({status})"
+            why = f"it is redirected to an address that kvchat does not read ({status})"
         case 429:
             why = "too many requests (429): wait some minutes"
         case status:

@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 class DownloadError(EngineError):
     """A repository or a file of the hub that cannot be had."""
 
-    title = "The download did not work"
+    title = "The download failed"
 
 
 class StoppedError(DownloadError):
@@ -173,7 +173,7 @@ def repository_models(repo: str, revision: str = DEFAULT_REVISION) -> list[HubMo
     """
     models = [each for each in _listed(repo, revision) if not is_projector_name(each.name)]
     if not models:
-        raise DownloadError(f"{repo} holds no GGUF model: name a repository that does")
+        raise DownloadError(f"{repo} has no GGUF model: name a repository that has one")
     return models
 
 
@@ -275,8 +275,8 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
     watch_answers()
     if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
         raise DownloadError(
-            f"the hub names {part.sha256[:40]!r} as the checksum of {target.name}, which is none: "
-            "it is not fetched, as nothing could tell whether it came whole"
+            f"the hub names {part.sha256[:40]!r} as the checksum of {target.name}, which is "
+            "not a checksum: the file is not downloaded because it could not be verified"
         )
     draft = target.with_name(f"{target.name}{PART_SUFFIX}")
     url = hf_hub_url(model.repo, part.path, revision=model.revision, endpoint=endpoint())
@@ -290,8 +290,8 @@ def _fetch(model: HubModel, part: HubPart, target: Path, tell: Callable[[int], N
     if part.sha256 is not None and _sha256(draft) != part.sha256:
         draft.unlink()
         raise DownloadError(
-            f"{target.name} came with another checksum than the hub names: nothing was installed "
-            "and what came is removed; try again"
+            f"{target.name} has another checksum than the hub names: the download was deleted "
+            "and nothing was installed; try again"
         )
     draft.replace(target)
 
@@ -339,14 +339,15 @@ def _bar(part: HubPart, tell: Callable[[int], None]) -> Any:
             self._n_restarts += n < 0
             if self._n > part.nbytes:
                 raise _TooLongError(
-                    f"{part.file_name} does not end after the {part.nbytes:,} bytes that the "
-                    "hub named: what came is removed; try again, or another mirror (HF_ENDPOINT)"
+                    f"{part.file_name} does not end after the {part.nbytes:,} bytes that "
+                    "the hub named: the download was deleted; try again, or another mirror "
+                    "(HF_ENDPOINT)"
                 )
             if self._n_restarts > MOST_RESTARTS:
                 raise DownloadError(
-                    f"the connection ended {self._n_restarts} times within {part.file_name}, and "
-                    "the server begins again from its start each time: try another mirror "
-                    "(HF_ENDPOINT), or fetch the file with another program"
+                    f"the connection ended {self._n_restarts} times within {part.file_name}, "
+                    "and the server cannot resume: try another mirror (HF_ENDPOINT), or another "
+                    "program"
                 )
             tell(self._n)
 
@@ -466,7 +467,7 @@ def _read_within(answer: "Response", limit: int, name: str, then: str) -> None:
         page += chunk
         if len(page) > limit:
             answer.close()
-            raise DownloadError(f"the hub's {name} goes on beyond {limit:,} bytes: {then}")
+            raise DownloadError(f"the hub's {name} exceeds {limit:,} bytes: {then}")
     answer._content = bytes(page)
 
 
@@ -491,8 +492,8 @@ def _watch_speed(answer: "Response") -> None:
                 if time.monotonic() - begun > SLOW_S:
                     if n_come < SLOW_BYTES:
                         raise DownloadError(
-                            f"{n_come:,} bytes came in {SLOW_S:.0f} s: the download was "
-                            "ended; the next try goes on from there"
+                            f"{n_come:,} bytes came in {SLOW_S:.0f} s: the download "
+                            "was stopped; the next try resumes"
                         )
                     begun, n_come = time.monotonic(), 0
 
@@ -523,11 +524,11 @@ def _of_os(what: str, folder: Path | None, error: OSError) -> DownloadError:
     )
 
     if isinstance(error, OfflineModeIsEnabled):
-        return DownloadError(f"{what} is not asked for while HF_HUB_OFFLINE is set: unset it")
+        return DownloadError(f"{what} is not requested while HF_HUB_OFFLINE is set: unset it")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadError(
-            f"the disk of {folder} is full: what came of {what} is kept, free some space and try "
-            "again"
+            f"the disk of {folder} is full: free some space and try again; the download of "
+            f"{what} resumes"
         )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return DownloadError(f"{folder} cannot be written ({error.strerror}): name another one")
@@ -537,14 +538,14 @@ def _of_os(what: str, folder: Path | None, error: OSError) -> DownloadError:
         )
     if isinstance(error, RepositoryNotFoundError):
         return DownloadError(
-            f"the hub has no repository {what} that may be read: check its name, or set HF_TOKEN "
-            "where it is private"
+            f"the hub has no readable repository {what}: check its name, or set HF_TOKEN if "
+            "it is private"
         )
     return DownloadError(f"{what}: {_short(error)}{_goes_on(folder)}")
 
 
 def _goes_on(folder: Path | None) -> str:
-    return "; the next try goes on from there" if folder is not None else ": try again later"
+    return "; the next try resumes" if folder is not None else ": try again later"
 
 
 def _short(error: Exception) -> str:

@@ -91,8 +91,8 @@ def check_adapter(file: GgufFile, model: GgufFile) -> None:
         raise ModelFileError(f"the adapter {name} has no tensors and would change nothing")
     if file.architecture != model.architecture:
         raise ModelFileError(
-            f"the adapter {name} is of the architecture {file.architecture} and "
-            f"{model.path.name} of {model.architecture}: name an adapter of this model"
+            f"the adapter {name} has the architecture {file.architecture} "
+            f"and {model.path.name} has {model.architecture}: name an adapter of this model"
         )
 
 

@@ -160,8 +160,8 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     text = str(name_or_path)
     if is_remote(text):
         raise ModelNotFoundError(
-            f"{text} is not on this machine: `kvchat plan` reads its header from there, to run it "
-            "download the file and name its path"
+            f"{text} is not on this machine: `kvchat plan` reads its header from there; to "
+            "run it, download the file and name its path"
         )
     path = expanded(text)
     if path.is_file():
@@ -175,7 +175,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         return found[0].path
     if text.lower() == STARTER_WORD:
         raise ModelNotFoundError(
-            "the starter model is not installed: `kvchat models install-starter` fetches it"
+            "the starter model is not installed: run `kvchat models install-starter`"
         )
     if not found and path.exists():
         raise _no_file(path)
@@ -270,13 +270,13 @@ def _not_found(
     if found:
         names = ", ".join(file.name for file in found)
         return ModelNotFoundError(
-            f"{text!r} is part of {len(found)} names, say more of one: {names}"
+            f"{text!r} is part of {len(found)} names, write more of one: {names}"
         )
     names = _near(text, sorted({file.name for file in files}))
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
     return UnknownNameError(
-        f"no file and no model is called {text!r}: {names} Searched: "
-        f"{searched or 'no folder, none of those that `kvchat where` lists exists'}."
+        f"no file or model is called {text!r}: {names} Searched: "
+        f"{searched or 'no folder, as none that `kvchat where` lists exists'}."
     )
 
 
@@ -284,10 +284,10 @@ def _near(text: str, names: Sequence[str]) -> str:
     by_plain = {_plain(name): name for name in names}
     near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
     if near:
-        return f"near is {', '.join(by_plain[key] for key in near)}."
+        return f"similar: {', '.join(by_plain[key] for key in near)}."
     if names:
         return f"there are {', '.join(names[:N_NEAR])}, see `kvchat models`."
-    return "no model was found at all; `kvchat models install-starter` fetches a small one."
+    return "no model was found; `kvchat models install-starter` downloads a small one."
 
 
 def _once(entries: Sequence[ModelEntry]) -> list[ModelEntry]:

@@ -136,7 +136,7 @@ class _RemoteReader:
         except UnreachableError:
             if cached is None:
                 raise
-            self.kept = f"header of {cached.saved}, the server cannot be asked now"
+            self.kept = f"header of {cached.saved}, the server does not answer now"
             return _of_cache(address, cached)
         if piece is None:
             assert cached is not None
@@ -148,7 +148,7 @@ class _RemoteReader:
     ) -> ByteRange | None:
         if address.is_hub and os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES"):
             raise UnreachableError(
-                f"{address.shown} is not asked for while HF_HUB_OFFLINE is set: unset it"
+                f"{address.shown} is not requested while HF_HUB_OFFLINE is set: unset it"
             )
         return self.client.read(address, 0, chunk_bytes, known=cached.version if cached else None)
 

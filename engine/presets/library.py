@@ -69,9 +69,9 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     if (entry := named_preset(name, user_dir, or_file=True)) is not None:
         return entry.preset or read_preset(entry.path)
     if path.is_file():
-        raise PresetFileError(f"{name} is no preset: their files end in .toml")
+        raise PresetFileError(f"{name} is not a preset: their files end in .toml")
     known = ", ".join(entry.name for entry in list_presets(user_dir))
-    raise PresetFileError(f"there is no preset {name!r}: there are {known}")
+    raise PresetFileError(f"no preset is called {name!r}: there are {known}")
 
 
 def named_preset(name: str, user_dir: Path, *, or_file: bool = False) -> PresetEntry | None:
@@ -208,7 +208,7 @@ def made_preset(data: Mapping[str, object]) -> Preset:
         return Preset.model_validate(data)
     except ValidationError as error:
         raise PresetFileError(
-            f"this makes no preset: {explain_faults(explain(error, Preset))}"
+            f"this is not a preset: {explain_faults(explain(error, Preset))}"
         ) from error
 
 
@@ -228,9 +228,9 @@ def _check_is_users(path: Path, user_dir: Path) -> None:
 def _taken(entry: PresetEntry) -> PresetFileError:
     if entry.is_builtin:
         return PresetFileError(
-            f"the preset {entry.name!r} comes with kvchat and is not changed: choose another name"
+            f"the preset {entry.name!r} is built in and cannot be changed: choose another name"
         )
-    return PresetFileError(f"there is a preset {entry.name!r} already: choose another name")
+    return PresetFileError(f"a preset {entry.name!r} exists already: choose another name")
 
 
 def _write(preset: Preset, path: Path) -> Path:

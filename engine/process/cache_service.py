@@ -25,10 +25,9 @@ sooner; a new model is read whole for its hash, and nothing of it is kept yet.""
 NEWS_S = 1.0
 """How often an event says what the tiers did in the background."""
 
-NOT_OPENED = "Nothing is kept of computed tokens: the cache could not be opened; the log says why"
+NOT_OPENED = "Nothing is cached: the cache could not be opened; the log has the reason"
 CACHE_OFF = (
-    "The cache is off, so nothing is kept: set enabled = true, and warm or cold to more than 0, "
-    "under [cache] in the settings"
+    "The cache is off: set enabled = true, and warm or cold above 0, under [cache] in the settings"
 )
 
 
@@ -118,14 +117,14 @@ class CacheKeeper:
             self._open(loaded, settings)
             self._problem = None
         except EngineError as error:
-            self._problem = f"Nothing is kept of computed tokens: {error}"
+            self._problem = f"Nothing is cached: {error}"
         self._report(loaded, self._problem)
 
     def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
         what = (
-            "it goes on with what is asked next"
+            "it continues with the next request"
             if fault.will_restart
-            else "it does nothing more until the model is loaded again"
+            else "it stays off until the model is loaded again"
         )
         self._report(loaded, f"The cache met {fault}; {what}.")
 
@@ -185,7 +184,7 @@ def _opened_store(settings: CacheSettings) -> tuple[SnapshotStore | None, str | 
     try:
         return SnapshotStore(settings.folder), None
     except CacheStoreError as error:
-        return None, f"Nothing is kept on disk: {error}"
+        return None, f"Nothing is saved on disk: {error}"
 
 
 def _manage(tiers: PrefixCache, action: CacheAction, key: str) -> None:
@@ -198,9 +197,9 @@ def _manage(tiers: PrefixCache, action: CacheAction, key: str) -> None:
             tiers.note(f"State {key} is no longer pinned.")
         case "drop":
             tiers.drop(key)
-            tiers.note(f"State {key} was dropped.")
+            tiers.note(f"State {key} was deleted.")
         case "verify":
             tiers.verify(key)
         case "clear":
             tiers.clear()
-            tiers.note("Everything that was kept of this model and settings was dropped.")
+            tiers.note("All saved states of this model and these settings were deleted.")

@@ -62,8 +62,9 @@ LOADING_STOPPED = Failed(
 )
 NOT_RUNNING = Failed("The engine is not running", "load a model, or restart the engine first")
 FALLBACK_NOTE = (
-    "llama.cpp crashed at its first decode and runs without extra buffer types (AMX, repacked "
-    "weights) now, which is slower on batches: rebuild it with `make llama`, see `kvchat doctor`, "
+    "llama.cpp crashed at its first decode and now runs without extra buffer types (AMX, "
+    "repacked weights), which is slower on batches: rebuild it with `make llama`, see `kvchat "
+    "doctor`, "
     "or set use_extra_buffers = false under [engine] to load without them at once"
 )
 
@@ -161,7 +162,7 @@ class WorkerClient:
 
     def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         if self._is_loading or reply_id in self._under_way:
-            what = "a model is being loaded" if self._is_loading else "this reply is being made"
+            what = "a model is being loaded" if self._is_loading else "a reply is running"
             self._refuse(reply_id, Failed("Busy", f"{what}: stop it first, or wait"))
             return
         self._under_way.add(reply_id)
@@ -260,7 +261,7 @@ class WorkerClient:
             if self._asked is None:
                 self._is_loading = self._is_loaded = False
                 self._under_way.clear()
-                self._events.put(WorkerStopped("The engine was ended", said, None))
+                self._events.put(WorkerStopped("The engine was stopped", said, None))
         if process is not None:
             process.popen.kill()
             process.popen.wait()
@@ -354,7 +355,7 @@ class WorkerClient:
         """Report why a process ended; the result is what to try next, if there is something."""
         was_loaded = self._is_loaded
         if has_hung:
-            said = f"it was silent for {self._silence_limit_s:g} s"
+            said = f"it did not answer for {self._silence_limit_s:g} s"
             said += "; the engine is restarted" if was_loaded else ""
             title = "The engine stopped answering"
             self._stopped(attempt, title, said, exit_code, will_restart=was_loaded)

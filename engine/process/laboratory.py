@@ -72,8 +72,9 @@ class LaboratoryProcess:
             if code == 0:
                 raise StopIteration from error
             raise WorkerError(
-                f"the measurement stopped: {describe_exit(code)}. What was measured is kept; leave "
-                f"a kind out, or take a smaller --ctx; the log is {self._log_path}"
+                f"the measurement stopped: {describe_exit(code)}. The measurements so far are "
+                f"saved; leave out a cache type, or set a smaller --ctx; the log is "
+                f"{self._log_path}"
             ) from error
         if isinstance(told, EngineError):
             raise told

@@ -49,7 +49,7 @@ def find_llama_server(named: str | None) -> Path:
     found = shutil.which(wanted)
     if found is None:
         raise ServerError(
-            f"there is no {wanted} to start: build llama.cpp's llama-server (cmake -B build && "
+            f"{wanted} was not found: build llama.cpp's llama-server (cmake -B build && "
             f"cmake --build build -t llama-server), and name it with --llama-server FILE or in "
             f"{PATH_VARIABLE}"
         )
@@ -139,7 +139,7 @@ class ServerProcess:
             while not self._answers():
                 assert self._popen is not None
                 if (code := self._popen.poll()) is not None:
-                    raise ServerError(f"it ended while it loaded: {self._why(code)}")
+                    raise ServerError(f"it ended while loading: {self._why(code)}")
                 if time.monotonic() > ends_at:
                     raise ServerError(f"it was not ready after {loading_s:g} s: {self._last()}")
                 self._is_ending.wait(POLL_S)
@@ -179,7 +179,7 @@ class ServerProcess:
             environment = {n: value for n, value in os.environ.items() if n != KEY_VARIABLE}
             self._popen = start(self._command, self.log_path, environment=environment)
         except OSError as error:
-            raise ServerError(f"{self._command[0]} does not start: {error.strerror}") from error
+            raise ServerError(f"{self._command[0]} cannot be started: {error.strerror}") from error
         self.n_starts += 1
 
     def _answers(self) -> bool:
@@ -204,7 +204,7 @@ class ServerProcess:
             pause = self._pauses_s[min(n_failed, len(self._pauses_s) - 1)]
             n_failed += 1
             why = self._why(popen.returncode)
-            self._tell(f"llama-server ended: {why}; it is started again in {pause:g} s")
+            self._tell(f"llama-server ended: {why}; it restarts in {pause:g} s")
             if self._is_ending.wait(pause):
                 return
             try:

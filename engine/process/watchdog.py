@@ -12,13 +12,13 @@ from typing import Any
 
 NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 CAUSES = {
-    signal.SIGSEGV: "it read memory that is not its own (SIGSEGV)",
+    signal.SIGSEGV: "it accessed invalid memory (SIGSEGV)",
     signal.SIGILL: "it used an instruction that this processor lacks (SIGILL)",
-    signal.SIGBUS: "it read a part of a file that is not there (SIGBUS)",
+    signal.SIGBUS: "it read past the end of a mapped file (SIGBUS)",
     signal.SIGABRT: "llama.cpp gave up on a failed assertion (SIGABRT)",
     signal.SIGFPE: "it made an arithmetic error (SIGFPE)",
-    signal.SIGKILL: "it was killed (SIGKILL), by someone or because memory ran out",
-    signal.SIGTERM: "it was asked to end (SIGTERM)",
+    signal.SIGKILL: "it was killed (SIGKILL), perhaps because memory ran out",
+    signal.SIGTERM: "it was terminated (SIGTERM)",
 }
 
 

@@ -69,7 +69,7 @@ each message wakes a process that takes a core from decoding."""
 END_LIMIT_S = 5.0
 """Time for writing down what is held when the front end is gone."""
 
-SERVER_KEEPS = "the server keeps what it computes, by rules of its own"
+SERVER_KEEPS = "the server manages its own cache"
 SENT_AT_ONCE = (PromptProgress, PromptReady, Finished, TiersChanged)
 
 

@@ -262,8 +262,8 @@ def check_same_subject(old: Subject, new: Subject) -> None:
     ]
     if differences:
         raise QualityError(
-            f"the report to go on with is of another measurement ({'; '.join(differences)}): take "
-            "the same options, or start a new file"
+            f"the report to resume belongs to another measurement ({'; '.join(differences)}): "
+            "use the same options, or start a new file"
         )
 
 

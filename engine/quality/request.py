@@ -76,8 +76,7 @@ def laboratory_of(
     n_ctx = request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
     if n_ctx < LEAST_LABORATORY_CTX:
         raise QualityError(
-            f"a context of {n_ctx} tokens is too small to measure in: {LEAST_LABORATORY_CTX} are "
-            "the fewest"
+            f"a context of {n_ctx} tokens is too small: use {LEAST_LABORATORY_CTX} or more"
         )
     opener = load(replace(configuration, n_ctx=n_ctx))
     try:
@@ -133,24 +132,24 @@ def _notes(
     n_tokens = sum(len(each.tokens) for each in documents if not each.answers)
     n_again = len(request.texts) - len({text.text for text in request.texts})
     if n_again:
-        yield f"{n_again} of the texts are others again, and are scored once"
+        yield f"{n_again} of the texts are duplicates and are scored once"
     if request.haystack and not any(each.answers for each in documents):
-        yield f"no needles fit into {n_ctx:,} tokens: what is found in long texts is not known"
+        yield f"no needles fit into {n_ctx:,} tokens: retrieval from long texts is not measured"
     if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
         yield (
-            f"the first {n_tokens:,} tokens of the texts are scored: --tokens says how many, and 0 "
-            "takes all"
+            f"the first {n_tokens:,} tokens of the texts are scored: --tokens sets the number, "
+            "0 scores all"
         )
     if n_tokens < LEAST_TOKENS:
         yield (
-            f"{n_tokens:,} tokens give figures and no verdict: {LEAST_TOKENS:,} are the least to "
-            "choose a type by"
+            f"{n_tokens:,} tokens are too few for a verdict: {LEAST_TOKENS:,} are needed "
+            "to choose a type"
         )
     if n_ctx > model.architecture.n_ctx_train:
         yield (
             f"texts of up to {n_ctx:,} tokens are longer than the "
-            f"{model.architecture.n_ctx_train:,} that the model was trained on: it reads their "
-            "ends badly with any cache"
+            f"{model.architecture.n_ctx_train:,} that the model was trained on: results "
+            "at their ends are poor with any cache"
         )
 
 

@@ -80,12 +80,12 @@ def read_text_file(path: Path) -> Text:
     except OSError as error:
         raise QualityError(f"{path} cannot be read: {error.strerror or error}") from error
     if b"\0" in data[:BINARY_BYTES]:
-        raise QualityError(f"{path} is no text: it has zero bytes; name a text in UTF-8")
+        raise QualityError(f"{path} is not text: it has zero bytes; name a UTF-8 text")
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise QualityError(
-            f"{path} is no text in UTF-8 (byte {error.start}): convert it first"
+            f"{path} is not UTF-8 text (byte {error.start}): convert it first"
         ) from error
     if not text.strip():
         raise QualityError(f"{path} is empty: name a file with text")
@@ -140,8 +140,8 @@ def documents_of(
             break
     if not found:
         raise QualityError(
-            f"no text has {LEAST_OF_A_TEXT} tokens: name longer ones, or leave --text out for the "
-            "texts that travel with kvchat"
+            f"no text has {LEAST_OF_A_TEXT} tokens: name longer ones, or leave out --text to "
+            "use kvchat's own texts"
         )
     return tuple(found)
 

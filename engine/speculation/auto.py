@@ -361,8 +361,8 @@ class AutoController:
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (
-            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} steps, taken as "
-            f"{shares[0]:.0%} right ({n_right:,} of {n_tried:,} guesses)"
+            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} steps, assuming "
+            f"{shares[0]:.0%} right ({n_right:,} of {n_tried:,} tokens)"
         )
 
     def _said(self, shares: Sequence[float], length: int) -> str:

@@ -22,8 +22,7 @@ COST_FIELDS = (
 """Settings of the target that change what a batch costs."""
 DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
 OTHER_BUILD = (
-    "Costs of rounds that another build of {backend} had here are dropped: they are measured again "
-    "while replies are made"
+    "Costs of rounds that another build of {backend} had here are dropped and measured again"
 )
 
 

@@ -36,12 +36,12 @@ def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSetti
     known = ", ".join(NAMES)
     if name in HEADS:
         raise PresetError(
-            f"{name} drafts with a head of the model's own, which kvchat's engine does not run: "
-            "a head reads hidden states, and kvchat's predictors are told tokens only. "
-            f"Use one of {known} here; llama-server can run the head: `kvchat export` writes "
-            "`--spec-type draft-mtp` where the preset has n_mtp_draft"
+            f"{name} drafts with a head of the model, which kvchat's engine does not run: "
+            "a head needs hidden states, and kvchat passes tokens only. Use one of {known} here; "
+            "llama-server can run the head: `kvchat export` "
+            "writes `--spec-type draft-mtp` if the preset sets n_mtp_draft"
         )
-    raise PresetError(f"there is no predictor {name!r}: there are {known}")
+    raise PresetError(f"no predictor is called {name!r}: use one of {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class ReplyPredictors:
         if name is PredictorName.OFF:
             return None
         if name in self._taken:
-            return f"the {name} predictor drafts for another reply: this has none"
+            return f"the {name} predictor is in use by another reply"
         lacks_draft = name is PredictorName.DRAFT and self._draft is None
         lacks_custom = name is PredictorName.CUSTOM and self._custom is None
         if not self._target.can_crop or lacks_draft or lacks_custom:
@@ -210,18 +210,18 @@ PREDICTORS: Mapping[PredictorName, PredictorKind] = {
         "what followed the longest earlier occurrence of the last tokens", ReplyPredictors._look_up
     ),
     PredictorName.SUFFIX: PredictorKind(
-        "what mostly followed wherever the last tokens stood before in this chat",
+        "what most often followed the last tokens in this chat",
         ReplyPredictors._suffixes,
     ),
     PredictorName.COMBINED: PredictorKind(
-        "as suffix, then with the draft model",
+        "suffix first, then the draft model",
         ReplyPredictors._combined,
     ),
     PredictorName.DRAFT: PredictorKind(
-        "what a smaller model of the same vocabulary would say", ReplyPredictors._draft_model
+        "the tokens of a smaller model with the same vocabulary", ReplyPredictors._draft_model
     ),
     PredictorName.CUSTOM: PredictorKind(
-        "what the object that a Session was given says", ReplyPredictors._given
+        "the tokens of a predictor object passed to Session", ReplyPredictors._given
     ),
 }
 

@@ -1,6 +1,6 @@
 """Times of one setting or another, taken by a process of its own (`engine.tuning.worker`).
 
-Whoever waits for a run ends that process where the time is over, so nothing in native code can
+Whoever waits for a run ends that process where time is up, so nothing in native code can
 delay the end.
 """
 
@@ -36,7 +36,7 @@ class Ran(NamedTuple):
 class OutOfTimeError(EngineError):
     """The time was over before a run was."""
 
-    title = "The time is over"
+    title = "Time is up"
 
 
 class EngineDiedError(EngineError):
@@ -104,7 +104,7 @@ class TimingProcess:
                 self._waiting()
                 if time.monotonic() >= until_s:
                     self.close()
-                    raise OutOfTimeError("the time is over")
+                    raise OutOfTimeError("time is up")
             answer = connection.recv()
         except (EOFError, OSError) as error:
             assert self._popen is not None

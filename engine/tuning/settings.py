@@ -159,24 +159,24 @@ def _ubatch(best: Configuration, sizes: Sizes) -> Tried:
     return {f"{n} tokens": {"n_ubatch": n} for n in UBATCHES if n <= most and n != now}
 
 
-THREADS_COST = "a fixed number does not make room when other programs need a core"
+THREADS_COST = "a fixed number does not adapt when other programs need a core"
 SETTINGS = (
     Setting(
-        "threads while writing", "near", lambda _, scope, __: _threads(scope, "n_threads"),
+        "decode threads", "near", lambda _, scope, __: _threads(scope, "n_threads"),
         THREADS_COST,
     ),
     Setting(
-        "threads while reading", "prompt",
+        "prefill threads", "prompt",
         lambda _, scope, __: _threads(scope, "n_threads_batch"), THREADS_COST,
     ),
     Setting(
         "flash attention", "deep", lambda best, scope, _: _flash_attention(best, scope),
-        "without it drafted tokens round otherwise than single ones, so texts can differ at near "
-        "ties, and the table of scores takes memory",
+        "without it batches round differently from single tokens, so texts can differ at near "
+        "ties, and the scores take memory",
     ),
     Setting(
         "ubatch", "prompt", lambda best, _, sizes: _ubatch(best, sizes),
-        "the compute buffer grows or shrinks with it: `kvchat plan` says by how much",
+        "it changes the size of the compute buffer: see `kvchat plan`",
     ),
 )  # fmt: skip
 """The fastest to try come first: threads change while the model runs, flash attention and ubatch

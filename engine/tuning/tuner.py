@@ -2,7 +2,7 @@
 
 The settings at the start are measured first, so that there is a result whatever follows. Then each
 setting is compared with the best so far, in blocks A B B A of short runs, its candidates
-by turns, until each is decided (`engine.tuning.gain`) or the time is over.
+by turns, until each is decided (`engine.tuning.gain`) or time is up.
 """
 
 import time
@@ -119,7 +119,7 @@ class _Series:
 
 
 class Tuner:
-    """Compares settings on a machine until all is decided or the time is over.
+    """Compares settings on a machine until all is decided or time is up.
 
     Args:
         start: The configuration at the start.
@@ -195,7 +195,7 @@ class Tuner:
         return self.outcome
 
     def _within_time(self, measure: Callable[[], None]) -> None:
-        """Measure, unless the time is over or the user has stopped it."""
+        """Measure, unless time is up or the user has stopped it."""
         try:
             if not self._is_over:
                 measure()
@@ -232,7 +232,7 @@ class Tuner:
         self._tell(TuningProgress("loading the model"))
         try:
             self._warm_up()
-            self._tell(TuningProgress("the settings as they are"))
+            self._tell(TuningProgress("the present settings"))
             prompt_s = self._of_best(FIRST_SIZES.work("prompt"))
             self._of_best(FIRST_SIZES.work("near"))
             self._sizes = sizes_for(1 / prompt_s, self._budget_s, self._best.n_ctx)
@@ -243,12 +243,12 @@ class Tuner:
         except OutOfTimeError as error:
             if len(self._seconds) < 2:
                 raise TuningError(
-                    f"the {self._budget_s / 60:g} minutes were over before the settings as they "
-                    "are could be measured, so no preset is written: give more with --minutes, "
-                    "tune a smaller model, or close what else uses the machine"
+                    f"the {self._budget_s / 60:g} minutes were not enough to measure the "
+                    "present settings, so no preset is written: set more --minutes, tune a "
+                    "smaller model, or close other programs"
                 ) from error
         except EngineError as error:
-            raise TuningError(f"the settings as they are cannot be measured: {error}") from error
+            raise TuningError(f"the present settings cannot be measured: {error}") from error
 
     def _warm_up(self) -> None:
         """Load; where repacked weights crash, without them."""
@@ -310,7 +310,7 @@ class Tuner:
     ) -> float:
         left_s = self._left_s
         if left_s <= 0:
-            raise OutOfTimeError("the time is over")
+            raise OutOfTimeError("time is up")
         limit_s = left_s if limit_s is None else min(limit_s, left_s)
         ran = self._machine.run(configuration, work, limit_s=limit_s, until_s=self._until_s)
         if ran.n_others is not None:
@@ -345,11 +345,11 @@ class Tuner:
 
     def _refusal(self, setting: Setting) -> str:
         """Why no number of threads is tried or taken: kvchat follows other programs by itself."""
-        if not (self._leaves_threads_open and self._is_busy and setting.name.startswith("threads")):
+        if not (self._leaves_threads_open and self._is_busy and setting.name.endswith("threads")):
             return ""
         return (
             f"other programs took {self._n_others:.1f} of {self._scope.n_logical} cores meanwhile, "
-            "which kvchat follows by itself; close them and tune again for a fixed number"
+            "and kvchat adapts its threads to them; close them and tune again for a fixed number"
         )
 
     def _go_on_with(self, setting: Setting, fastest: _Series) -> None:
@@ -372,10 +372,10 @@ def _verdict(each: _Series, gain: PairedGain | None) -> tuple[Verdict, str]:
     if gain is None:
         return "no time", "not measured"
     if not gain.is_decided:
-        return "no time", f"still open after block {gain.n_blocks}"
+        return "no time", f"undecided after block {gain.n_blocks}"
     if gain.is_faster:
         return "taken", ""
-    return "not faster", "" if gain.is_slower else f"a gain counts from {gain.least:.2f} on"
+    return "not faster", "" if gain.is_slower else f"gains below {gain.least:.2f} do not count"
 
 
 def _speeds(seconds: Mapping[WorkName, Sequence[float]]) -> dict[WorkName, float]:

@@ -152,7 +152,10 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     [
         ("not json", "not valid JSON: expecting value at character 1"),
         ("[1]", "not a JSON object"),
-        ({"prompt": "a", "temprature": 1}, "temprature is no key here, did you mean temperature?"),
+        (
+            {"prompt": "a", "temprature": 1},
+            "temprature is an unknown key, did you mean temperature?",
+        ),
         ({"prompt": "a", "messages": []}, "either a prompt or messages"),
         ({"prompt": "  "}, "prompt is empty"),
         ({"messages": []}, "prompt is empty"),
@@ -160,7 +163,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "seed": "4"}, "seed"),
         ({"id": "first", "prompt": "again"}, "is already that of line 1"),
-        ('{"prompt": "half \\ud800"}', "half of a character"),
+        ('{"prompt": "half \\ud800"}', "complete character"),
         ("[" * 100_000, "nested"),
         ({"prompt": "a", "raw": True, "system": "b"}, "raw"),
     ],

@@ -74,8 +74,8 @@ def test_a_broken_file_is_named_and_never_an_error(path: Path, text: str) -> Non
 def test_a_pipe_in_place_of_the_file_is_named_and_not_waited_for(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
-    assert "a pipe or a device is no file" in (load_settings(path).problem or "")
-    with pytest.raises(SettingsError, match="a pipe or a device is no file"):
+    assert "it is a pipe or a device, not a file" in (load_settings(path).problem or "")
+    with pytest.raises(SettingsError, match="it is a pipe or a device, not a file"):
         save_setting("ui", "theme", "nord", path)
 
 

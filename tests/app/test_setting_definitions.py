@@ -70,7 +70,7 @@ def test_what_is_typed_becomes_a_value_of_the_file(
         ("chat.stop", "[1]", "text in quotes"),
         ("chat.stop", "[", "not a valid list"),
         ("chat.stop", '[""]', "at least 1 character"),
-        ("cache.warm", "plenty", "no size"),
+        ("cache.warm", "plenty", "not a size"),
         ("ui.animation", "wild", "full, basic, none"),
         ("engine.n_ctx", "3", "auto, or 16 or more"),
     ],

@@ -55,14 +55,16 @@ def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"temperature": 10.5}, "temperature is 10.5, allowed is 0.0 to 10.0"),
-        ({"top_p": 0.0}, "top_p is 0.0, allowed is above 0.0, to 1.0"),
-        ({"min_p": 1.0}, "min_p is 1.0, allowed is 0.0 to below 1.0"),
-        ({"top_k": -1}, "top_k is -1, allowed is 0 or more"),
+        ({"temperature": 10.5}, "temperature is 10.5, allowed: 0.0 to 10.0"),
+        ({"top_p": 0.0}, "top_p is 0.0, allowed: above 0.0, to 1.0"),
+        ({"min_p": 1.0}, "min_p is 1.0, allowed: 0.0 to below 1.0"),
+        ({"top_k": -1}, "top_k is -1, allowed: 0 or more"),
         ({"repetition_penalty": math.nan}, "repetition_penalty is nan"),
     ],
 )
-def test_a_value_outside_its_bounds_is_told_with_them(changes: dict[str, float], told: str) -> None:
+def test_a_value_outside_its_bounds_is_refused_with_them(
+    changes: dict[str, float], told: str
+) -> None:
     check_settings(usual := SamplingSettings())
     with pytest.raises(PresetError, match=f"^{re.escape(told)}"):
         check_settings(replace(usual, **changes))  # type: ignore[arg-type]  # by name

@@ -122,7 +122,7 @@ def test_a_message_from_before_photos_were_turned_keeps_its_picture(tmp_path: Pa
     now = attached(tmp_path / "a.jpg", turned(6))
     then = replace(now, width=now.height, height=now.width)
     assert np.array_equal(colours(then), np.asarray(open_image(then.path)))
-    with pytest.raises(ImageError, match="40 x 30 pixels and its message says 31 x 40: attach"):
+    with pytest.raises(ImageError, match="40 x 30 pixels but had 31 x 40"):
         replace(now, width=31).pixels()
 
 
@@ -159,14 +159,14 @@ def test_servers_get_the_file_where_they_read_it_and_else_a_png(tmp_path: Path) 
 def test_a_file_that_is_cut_off_is_refused(kind: str, tmp_path: Path) -> None:
     whole = encoded(kind, half_red().effect_spread(9))
     for n_bytes in (len(whole) - 30, len(whole) // 2, 20):
-        with pytest.raises(ImageError, match=r"a is (cut off or )?damaged"):
+        with pytest.raises(ImageError, match=r"a is (truncated or )?damaged"):
             attached(tmp_path / "a", whole[:n_bytes])
 
 
 def test_a_file_that_is_no_image_is_refused_in_a_sentence(tmp_path: Path) -> None:
     cases = {
-        r"none of the images that are read \(PNG, .*as a PNG": b"\x7fELF" + bytes(40),
-        "none of the images": encoded("TIFF", half_red()),
+        r"not a supported image \(PNG, .*as PNG": b"\x7fELF" + bytes(40),
+        "not a supported image": encoded("TIFF", half_red()),
     }
     for said, data in cases.items():
         with pytest.raises(ImageError, match=said):
@@ -181,7 +181,7 @@ def test_a_file_that_is_no_image_is_refused_in_a_sentence(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("width", "said"), [(12_000, "12,000 x 8,000 pixels, and at most"), (60_000, "far more pixels")]
+    ("width", "said"), [(12_000, "12,000 x 8,000 pixels, the limit"), (60_000, "far more pixels")]
 )
 def test_too_many_pixels_are_refused_before_any_is_decoded(
     width: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

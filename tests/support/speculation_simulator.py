@@ -244,7 +244,7 @@ def _truth(world: World, place: int, known: float) -> list[bool]:
 
 
 def _pulled(world: World, controller: Controller, place: int) -> tuple[list[DraftToken], bool]:
-    """Give the guesses of a round, and whether any were asked for."""
+    """Give the guesses of a round, and whether any were requested for."""
     guesses: list[DraftToken] = []
     is_silent = world.rng.random() >= world.proposes
     was_asked = controller.wants("simulated")

@@ -334,7 +334,7 @@ class LlamaCppBackend(BaseBackend):
             return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
         if status == NO_CELLS:
             return ContextFullError(
-                f"llama.cpp found no cells for {n_asked} tokens after {n_held}: raise the "
+                f"llama.cpp has no free cells for {n_asked} tokens after {n_held}: raise the "
                 "context, or shorten the chat"
             )
         return DecodeError(

@@ -86,9 +86,9 @@ class DryRunner:
         errors = self._log.errors()
         if any(text in errors for text in OUT_OF_MEMORY):
             return (
-                "llama.cpp's dry run really allocates recurrent state, and this one needs more "
-                f"than the {self._limit_bytes / 1024**3:.1f} GiB that it may use here: ask for "
-                "fewer slots or shorter drafts, or trust the formula"
+                "llama.cpp's dry run allocates the recurrent state, and this one needs more "
+                f"than the {self._limit_bytes / 1024**3:.1f} GiB that it may use here: set "
+                "fewer slots or shorter drafts, or use the formula"
             )
         return f"llama.cpp refuses this context: {errors}"
 

@@ -19,8 +19,8 @@ from engine.model.identity import not_a_file
 
 KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
 NO_PROJECTOR = (
-    "the model is loaded without a projector to read it with: put its mmproj file beside the "
-    "model's, name it with --mmproj, or choose a model that has one"
+    "the model is loaded without a projector: put its mmproj file beside the model's, "
+    "name it with --mmproj, or choose a model that has one"
 )
 IMAGE_PIECE = b"[image]"
 SAMPLED_TOKENS = 1024
@@ -195,7 +195,7 @@ class Adapters:
         )
         if not adapter:
             raise AdapterError(
-                f"{path.name} is no adapter of this model: "
+                f"{path.name} is not an adapter of this model: "
                 f"{self._log.errors() or 'no reason was given'}"
             )
         if not read_gguf(path).tensors:
@@ -216,8 +216,8 @@ def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: boo
     if not _has_vocabulary(model):
         llama_cpp.llama_model_free(model)
         raise ModelLoadError(
-            f"{path.name} has no vocabulary, so no text can be read or written with it: use a file "
-            "that was converted with its tokenizer"
+            f"{path.name} has no vocabulary, so text cannot be tokenised: use a file that was "
+            "converted with its tokenizer"
         )
     return model
 

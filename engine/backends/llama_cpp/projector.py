@@ -35,7 +35,7 @@ MOST_IMAGES = 1024
 """Images whose layout is known, those named last: what a line holds is named with each prompt."""
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
-UNKNOWN_IMAGE = "the line holds an image of which only its tokens are known"
+UNKNOWN_IMAGE = "the prompt holds an image of which only its tokens are known"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
     "({reason}); build it again with `make llama`"
@@ -153,8 +153,8 @@ class Projector:
         if NO_TOKEN in found:
             mtmd.mtmd_input_chunks_free(chunks)
             raise ImageError(
-                f"{self._path.name} puts words between the parts of an image that this model's "
-                "vocabulary lacks: it belongs to another model"
+                f"{self._path.name} marks images with tokens that this model's vocabulary "
+                "lacks: it belongs to another model"
             )
         self._stretches |= stretches
         self._images[key] = image
@@ -266,7 +266,7 @@ class Projector:
             )
         if not self._mtmd.mtmd_support_vision(self._native):
             self.close()
-            raise ImageError(f"the projector {self._path.name} reads sound and no images")
+            raise ImageError(f"the projector {self._path.name} reads sound, not images")
 
     def _hash(self) -> str:
         """Digest of the projector's file: another one makes other embeddings."""

@@ -184,7 +184,7 @@ class LlamaCppSequence(BaseSequence):
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):
-            return "it is shorter"
+            return "the sequence is shorter"
         if self._backend.is_recurrent:
-            return "a recurrent state has no past"
+            return "a recurrent state cannot go back"
         return f"the sliding window of {self._backend.n_swa} tokens has moved on"

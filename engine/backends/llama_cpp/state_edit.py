@@ -127,7 +127,7 @@ def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None
     if not first <= start < last <= first + n_held:
         raise StateError(
             f"the saved state holds tokens {first} to {first + n_held} and {start} to {last} "
-            "were asked"
+            "were requested"
         )
     expected = np.arange(first, first + n_held, dtype=np.int32)
     low, high = start - first, last - first
@@ -135,7 +135,7 @@ def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None
         return Cells(state, part, slice(low, high), high - low)
     order = np.argsort(positions, kind="stable")
     if not np.array_equal(positions[order], expected):
-        raise StateError("the saved state has tokens twice, or lacks some")
+        raise StateError("the saved state repeats or lacks tokens")
     return Cells(state, part, order[low:high], high - low)
 
 

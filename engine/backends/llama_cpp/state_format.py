@@ -136,8 +136,8 @@ def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
         if tuple(part.shape for part in parts) == shape:
             return parts
     raise StateError(
-        "the saved state is cut off, damaged, or of another layout than those of this context: it "
-        "is of another model, cache type or build"
+        "the saved state is cut off, damaged, or has another layout: it belongs to another "
+        "model, cache type or build"
     )
 
 
@@ -164,7 +164,7 @@ def check_magic(state: State) -> int:
     cursor = Cursor(state)
     magic, _ = cursor.take(HEADER)
     if magic != MAGIC:
-        raise StateError("the saved state is none of llama.cpp: it begins with other bytes")
+        raise StateError("the saved state is not one of llama.cpp: it begins with other bytes")
     return cursor.at
 
 
@@ -252,4 +252,4 @@ def tensor_header(tensor: TensorLayout) -> bytes:
 
 def _expect(is_right: bool) -> None:
     if not is_right:
-        raise StateError("the bytes are of another layout")
+        raise StateError("the bytes have another layout")

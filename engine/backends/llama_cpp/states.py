@@ -192,7 +192,7 @@ class States:
                 n_swa = self._n_swa
             if not is_right:
                 raise StateError(
-                    f"the saved state does not hold the {len(positions)} tokens of its line"
+                    f"the saved state does not hold the {len(positions)} tokens of its sequence"
                 )
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:

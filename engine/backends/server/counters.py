@@ -36,24 +36,24 @@ WAITING = (
 )
 
 NOT_TOLD: Mapping[Program, tuple[ServerFigure, ...]] = {
-    "llama-server": (ServerFigure("memory", "llama-server does not tell what it allocated"),),
+    "llama-server": (ServerFigure("memory", "llama-server does not report its memory"),),
     "vLLM": (
         ServerFigure("speculation", "vLLM counts drafts for all its users together"),
-        ServerFigure("memory", "vLLM does not tell bytes"),
+        ServerFigure("memory", "vLLM does not report bytes"),
     ),
     "SGLang": (
         ServerFigure("speculation", "SGLang counts drafts for all its users together"),
-        ServerFigure("memory", "SGLang does not tell bytes"),
+        ServerFigure("memory", "SGLang does not report bytes"),
     ),
     "Ollama": (
-        ServerFigure("speculation", "Ollama does not tell of drafts"),
-        ServerFigure("cache", "Ollama does not tell what it reused"),
+        ServerFigure("speculation", "Ollama does not report drafts"),
+        ServerFigure("cache", "Ollama does not report reused tokens"),
         ServerFigure("memory", "Ollama's bytes: `ollama ps`"),
     ),
     "OpenAI": (
-        ServerFigure("speculation", "this server does not tell of drafts"),
-        ServerFigure("throughput", "speed is measured here, the network included"),
-        ServerFigure("memory", "this server does not tell bytes"),
+        ServerFigure("speculation", "this server does not report drafts"),
+        ServerFigure("throughput", "speed is measured here and includes the network"),
+        ServerFigure("memory", "this server does not report bytes"),
     ),
 }
 """What each program cannot be asked for."""
@@ -129,9 +129,9 @@ class Counters:
 def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
     running, waiting = _first(now, RUNNING), _first(now, WAITING)
     if running is not None:
-        queue = f", {waiting:.0f} wait" if waiting else ""
+        queue = f", {waiting:.0f} waiting" if waiting else ""
         replies = "reply" if round(running) == 1 else "replies"
-        yield ServerFigure("throughput", f"server: {running:.0f} {replies} under way{queue}")
+        yield ServerFigure("throughput", f"server: {running:.0f} {replies} running{queue}")
     if (used := _first(now, KV_USE)) is not None:
         yield ServerFigure("cache", f"server: {min(used, 1.0):.0%} of its KV cache in use")
     if (rate := _first(now, HIT_RATE)) is not None:

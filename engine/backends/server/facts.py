@@ -161,8 +161,8 @@ def _models(http: Http) -> dict[str, Mapping[str, object]]:
         listed = http.get_json("/v1/models")
     except MissingError as error:
         raise ServerError(
-            f"{http.name} has no list of models at /v1/models: this is no server that kvchat knows "
-            "(llama-server, vLLM, SGLang, Ollama, and what speaks as OpenAI's does)"
+            f"{http.name} has no list of models at /v1/models: kvchat supports llama-server, "
+            "vLLM, SGLang, Ollama and other servers of OpenAI's protocol"
         ) from error
     data = listed.get("data")
     entries = data[:MOST_MODELS] if isinstance(data, list) else []
@@ -238,7 +238,7 @@ def slots_of(http: Http) -> list[Mapping[str, object]]:
     try:
         told = parse_json(http.get("/slots"))
     except ValueError as error:
-        raise ServerError(f"{http.name} sent at /slots what is no JSON") from error
+        raise ServerError(f"{http.name} sent invalid JSON at /slots") from error
     return [slot for slot in told if isinstance(slot, dict)] if isinstance(told, list) else []
 
 

@@ -188,7 +188,7 @@ class Http:
                 response, patience = asked
                 if response.status_code != httpx.codes.OK:
                     self._body(response)
-                    raise ServerError(f"{self.name} answers {response.status_code} with no reply")
+                    raise ServerError(f"{self.name} answers {response.status_code} without a reply")
                 yield from self._objects(response, path, patience, reply)
         finally:
             cancellation.detach()
@@ -216,13 +216,11 @@ class Http:
                     limits = self.limits
                     patience.note_progress(limits.silence_s if reply.n_text else limits.first_s)
                 elif n_idle > MOST_IDLE:
-                    raise ServerError(
-                        f"{self.name} sends without end: {n_idle:,} events came with nothing new"
-                    )
+                    raise ServerError(f"{self.name} sent {n_idle:,} events without new text")
         except TooLongError as error:
             raise ServerError(
-                f"{self.name} sent {error} in one event of {path}, which no reply has: this is "
-                "no language model's server, or it is broken"
+                f"{self.name} sent {error} in one event of {path}, too many for a reply: "
+                "this is not a language model server, or it is broken"
             ) from error
 
     @contextmanager
@@ -240,7 +238,9 @@ class Http:
         with Patience(connection, limit_s, report) as patience:
             try:
                 if self._client.is_closed:
-                    raise ServerError(f"{self.name} is no longer asked: the chat with it was left")
+                    raise ServerError(
+                        f"{self.name}: the request was cancelled because the chat was closed"
+                    )
                 request = self._client.build_request(method, url, json=body, timeout=timeout)
                 request.extensions["trace"] = connection.trace
                 response = self._client.send(request, stream=True)
@@ -262,15 +262,14 @@ class Http:
 
     def _reporting(self, path: str) -> Report:
         def report(silent_s: float, limit_s: float) -> None:
-            text = f"{self.name} has sent nothing of {path} for {silent_s:.0f} s, of {limit_s:g} s"
-            self.report_wait(f"{text} that are waited" if silent_s else "")
+            text = f"{self.name} has sent nothing of {path} for {silent_s:.0f} s"
+            self.report_wait(f"{text} (gives up after {limit_s:g} s)" if silent_s else "")
 
         return report
 
     def _silent(self, limit_s: float) -> ServerSilentError:
         return ServerSilentError(
-            f"{self.name} says nothing for longer than {round(limit_s, 1):g} s: see what it is "
-            "doing"
+            f"{self.name} sent nothing for {round(limit_s, 1):g} s: check the server"
         )
 
     def _as_server_error(
@@ -285,7 +284,9 @@ class Http:
             case httpx.TransportError():
                 return self._transport_error(error)
             case _:
-                return ServerError(f"{self.name} names no address: {self.harmless(str(error))}")
+                return ServerError(
+                    f"{self.name} is not a known address: {self.harmless(str(error))}"
+                )
 
     def _transport_error(self, error: httpx.TransportError) -> ServerError:
         cause: BaseException | None = error
@@ -315,11 +316,13 @@ class Http:
         if response.status_code in REDIRECTS:
             where = self.harmless(response.headers.get("location", "")) or "nowhere"
             raise ServerError(
-                f"{self.name} sends on to {where}: kvchat follows to no other host and gives it no "
-                "key; name that address if you trust it"
+                f"{self.name} redirects to {where}: kvchat follows no redirect to another host; "
+                "name that address if you trust it"
             )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ServerError(f"{self.name} packs what it was asked to send as it is")
+            raise ServerError(
+                f"{self.name} compresses its answer although plain text was requested"
+            )
 
     def _body(self, response: httpx.Response) -> bytes:
         """What an answer holds, if it is one."""
@@ -331,7 +334,7 @@ class Http:
             if len(data) > limit:
                 if not is_good:
                     break
-                raise ServerError(f"{self.name} sent more than {limit:,} bytes, which are the most")
+                raise ServerError(f"{self.name} sent more than {limit:,} bytes, the limit")
         if not is_good:
             self._refuse(response.status_code, bytes(data[:limit]))
         return bytes(data)
@@ -344,14 +347,14 @@ class Http:
             case 400 | 413 if any(word in whole for word in CONTEXT_WORDS):
                 raise ContextFullError(f"{self.name}: {said}")
             case 401 | 403:
-                todo = "it is refused" if self.has_key else "it wants one"
+                todo = "the one sent is refused" if self.has_key else "none was sent"
                 raise ServerError(
-                    f"{self.name} asks for a key, and {todo} ({status}): put the right one into "
-                    f"{KEY_VARIABLE} and name the server with --server or in a preset, or put it "
-                    "into the keyring"
+                    f"{self.name} asks for a key, and {todo} ({status}): set {KEY_VARIABLE} "
+                    f"and name the server with --server or in a preset, or store the key in the "
+                    "keyring"
                 )
             case 404:
-                raise MissingError(f"{self.name} has not what it was asked for (404): {said}")
+                raise MissingError(f"{self.name} answers 404 (not found): {said}")
             case 429 | 502 | 503 | 504:
                 raise ServerBusyError(f"{self.name} cannot answer now ({status}): {said}")
             case _:

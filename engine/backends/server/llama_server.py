@@ -72,7 +72,7 @@ class LlamaServer:
         counted = _Rounds(reply)
         for told in self._http.stream("/completion", body, cancellation, reply):
             if (error := told.get("error")) is not None:
-                raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
+                raise ServerError(f"{self._http.name} failed: {self._http.told(error)}")
             yield from self._told(told, reply, counted)
             if reply.reason is not None:
                 break
@@ -142,7 +142,7 @@ class LlamaServer:
         said = [{"role": message.role, "content": message.content} for message in messages]
         prompt = self._http.post_json("/apply-template", {"messages": said}).get("prompt")
         if not isinstance(prompt, str):
-            raise ServerError(f"{self._http.name} made no prompt of the chat")
+            raise ServerError(f"{self._http.name} returned no prompt for the chat")
         return prompt
 
     def _sampling(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:
@@ -165,7 +165,7 @@ class LlamaServer:
 
             return {**asked, "json_schema": parse_json(grammar.text)}
         if is_lark(grammar.text):
-            raise GrammarError(f"llama-server reads GBNF, and {grammar.name} is none")
+            raise GrammarError(f"llama-server reads GBNF only, and {grammar.name} is not GBNF")
         return {**asked, "grammar": grammar.text}
 
     # --- what is told ---

@@ -46,7 +46,7 @@ class OpenAI:
         first_at = last_at = 0.0
         for told in stream:
             if (error := told.get("error")) is not None:
-                raise ServerError(f"{self._http.name} gave up: {self._http.told(error)}")
+                raise ServerError(f"{self._http.name} failed: {self._http.told(error)}")
             n_tokens = self._take_usage(told, reply)
             thought, text, reason = _choice(told)
             if said := reply.woven(thought, text):
@@ -93,8 +93,8 @@ class OpenAI:
         grammar = request.grammar or grammar_of(sampling)
         if grammar is not None and not grammar.is_schema:
             raise EngineError(
-                f"{self._http.name} takes JSON schemas and no grammars: write {grammar.name} as a "
-                "schema"
+                f"{self._http.name} takes JSON schemas, not grammars: write {grammar.name} "
+                "as a schema"
             )
         if grammar is not None:
             schema = {"name": "reply", "schema": parse_json(grammar.text), "strict": True}
@@ -103,9 +103,7 @@ class OpenAI:
 
     def _prompt(self, request: GenerationRequest) -> Mapping[str, object]:
         if request.continues or request.continues_text:
-            raise EngineError(
-                f"{self._http.name} cannot go on with a reply that was cut: answer once more"
-            )
+            raise EngineError(f"{self._http.name} cannot continue a stopped reply: answer again")
         if request.prompt_tokens is not None:
             return {"prompt": list(request.prompt_tokens)}
         if request.raw_prompt is not None:
@@ -133,7 +131,7 @@ class OpenAI:
             case "length":
                 return FinishReason.LENGTH
             case "abort":
-                raise ServerError(f"{self._http.name} gave up on the reply: see its log")
+                raise ServerError(f"{self._http.name} ended the reply with an error: see its log")
             case _:
                 return FinishReason.END
 

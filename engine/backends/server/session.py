@@ -48,7 +48,7 @@ STEP_S = 0.05
 """How long a step waits for something that replies tell: a stop is obeyed within it."""
 SEED_BITS = 31
 """What every server keeps of a seed."""
-NO_SPECULATION = "a server drafts as it was started: choose it there"
+NO_SPECULATION = "a server drafts as it was started: choose drafts there"
 
 
 class _Program(Protocol):
@@ -101,7 +101,7 @@ class ServerSession:
         Raises:
             ServerError: it cannot be reached, is none, or has no such model.
         """
-        assert configuration.server is not None, "a server has an address"
+        assert configuration.server is not None, "a server needs an address"
         watch = Stopwatch()
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._tell = tell or (lambda _: None)
@@ -305,14 +305,14 @@ class ServerSession:
                 reply.take(event)
             if reply.n_text > MOST_TEXT:
                 raise ServerError(
-                    f"{self._http.name} sends without end: {reply.n_text:,} characters came"
+                    f"{self._http.name} sent {reply.n_text:,} characters without an end"
                 )
             if reply.reason is FinishReason.STOP_TOKEN:
                 return
         if reply.reason is None and not generation.cancellation.is_cancelled:
             raise ServerUnreachableError(
-                f"{self._http.name} ended the connection before the reply was whole: see its log; "
-                "what came is kept"
+                f"{self._http.name} closed the connection before the reply was complete: see "
+                "its log; the text so far is saved"
             )
 
     def _look_again(self) -> None:
@@ -326,8 +326,8 @@ class ServerSession:
         facts = ask_facts(self._http, self._wanted)
         if facts.vocabulary_id != self._facts.vocabulary_id:
             raise ServerError(
-                f"{self._http.name} was gone and serves {facts.model} now in the place of "
-                f"{self._facts.model}: restart the engine (ctrl+r) to go on with it"
+                f"{self._http.name} now serves {facts.model} instead of {self._facts.model}: "
+                f"restart the engine (ctrl+r) to use it"
             )
         self._was_lost = False
 
@@ -342,7 +342,7 @@ class ServerSession:
             self._changed.notify()
 
     def _fail_after(self, generation: ServedGeneration, fault: ThreadFault) -> None:
-        self._fail(generation, ServerError(f"what came could not be read: {fault}"))
+        self._fail(generation, ServerError(f"the answer could not be read: {fault}"))
 
     def _end(self, generation: ServedGeneration, reason: FinishReason) -> None:
         generation.came.append(generation.reply.finish(reason))
@@ -395,8 +395,8 @@ class ServerSession:
         if self._facts.sees_images:
             return ""
         return (
-            f"{self._http.name} does not say that its model reads images: start it with the "
-            "model's projector (--mmproj), or choose a model there that does"
+            f"{self._http.name} does not report that its model reads images: start it "
+            "with the model's projector (--mmproj), or choose a model there that reads images"
         )
 
     def _notes(self, named: Configuration) -> tuple[str, ...]:
@@ -406,8 +406,8 @@ class ServerSession:
         notes = [f"{self._http.name} is {self._http.harmless(told)} and serves {model}"]
         if self._http.has_key and goes_unencrypted(self._http.url):
             notes.append(
-                f"the key goes to {self._http.name} unencrypted: anyone on the way can read it; "
-                "https keeps it secret"
+                f"the key goes to {self._http.name} unencrypted: anyone on the network can "
+                "read it; use https"
             )
         unused = (
             ("top_k", sampling.top_k > 0),
@@ -416,5 +416,7 @@ class ServerSession:
         )
         names = [name for name, is_set in unused if is_set]
         if facts.program == "OpenAI" and names:
-            notes.append(f"this server's protocol has no {', '.join(names)}: they do nothing there")
+            notes.append(
+                f"this server's protocol has no {', '.join(names)}: they have no effect there"
+            )
         return tuple(notes)

@@ -106,10 +106,10 @@ def check_fits(
     n_fitting = (free - weights) * configuration.n_ctx // kv_bytes if kv_bytes else 0
     if 0 < n_fitting < configuration.n_ctx:
         ways.append(f"a context of {n_fitting} tokens")
-    ways.append("the backend llama.cpp, which keeps weights as they are in the file")
+    ways.append("the backend llama.cpp, which keeps weights quantised as in the file")
     raise ModelLoadError(
         f"{model.file.path.name} takes {_gib(weights)} while it is loaded as {TYPE_NAMES[dtype]} "
-        f"and {_gib(kv_bytes)} of cache, and {_gib(free)} are free on {device}: what fits is "
+        f"and {_gib(kv_bytes)} of cache, and {_gib(free)} are free on {device}: these fit: "
         f"{', or '.join(ways)}"
     )
 

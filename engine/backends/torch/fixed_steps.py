@@ -206,7 +206,7 @@ class FixedSteps:
         notes: list[str] = []
         is_cuda = self._model.device.type == "cuda"
         if is_cuda and (fault := self._tried("captured", decode)):
-            notes.append(f"steps are not captured as graphs and go on as they are: {fault}")
+            notes.append(f"decode steps are not captured as a graph and run uncaptured: {fault}")
         if mode == "on" or (mode == "auto" and is_cuda):
             notes.append(self._compiled(decode))
         elif mode == "auto":
@@ -223,7 +223,7 @@ class FixedSteps:
         watch = Stopwatch()
         fault = self._tried("compiled", decode_by_compiled_code)
         if fault:
-            return f"the decode step is not compiled and goes on as it is: {fault}"
+            return f"the decode step runs uncompiled: {fault}"
         return f"the decode step is compiled, which took {watch.total():.0f} s"
 
     def _tried(self, way: Way, decode: Callable[[], None]) -> str:

@@ -103,7 +103,7 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
     family = FAMILIES.get(keys.name)
     if family is None:
         raise ModelLoadError(
-            f"{model.file.path.name} is of the architecture {keys.name}, for which the torch "
+            f"{model.file.path.name} has the architecture {keys.name}, for which the torch "
             f"backend has no code; it has {', '.join(FAMILIES)}: use the backend llama.cpp"
         )
     architecture = model.architecture
@@ -178,7 +178,7 @@ def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
         return RopeShape(keys.number("rope.freq_base_swa", DEFAULT_ROPE_BASE), 1.0)
     if kind not in ("none", "linear"):
         raise ModelLoadError(
-            f"{keys.model.file.path.name} stretches its positions by {kind!r}, for which the torch "
+            f"{keys.model.file.path.name} scales its positions by {kind!r}, for which the torch "
             "backend has no code; it has 'linear': use the backend llama.cpp"
         )
     return RopeShape(keys.number("rope.freq_base", DEFAULT_ROPE_BASE), 1.0 / factor)
@@ -187,8 +187,8 @@ def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
 def _state_space(keys: _Keys) -> StateSpaceShape:
     if keys.model.file.values.get(f"{keys.name}.ssm.dt_b_c_rms"):
         raise ModelLoadError(
-            f"{keys.model.file.path.name} norms what its states are made of (Falcon Mamba), for "
-            "which the torch backend has no code: use the backend llama.cpp"
+            f"{keys.model.file.path.name} normalises B, C and dt (Falcon Mamba), for which the "
+            "torch backend has no code: use the backend llama.cpp"
         )
     return StateSpaceShape(
         d_inner=int(keys.number("ssm.inner_size")),

@@ -43,7 +43,7 @@ class TorchSequence(BaseSequence):
         if not self.can_crop(length):
             raise CropUnsupportedError(
                 f"the cache holds {len(self._tokens)} tokens and cannot go back to {length}: "
-                "a layer no longer has what that needs; start again from 0"
+                "a layer no longer has these tokens; start again from 0"
             )
         if length < len(self._tokens):
             for cache in self.caches:

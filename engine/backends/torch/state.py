@@ -90,7 +90,7 @@ def join(states: Sequence[State], n_tokens: int) -> Sequence[Layer]:
     end = 0
     for part in parts:
         if part.start != end or len(part.layers) != len(parts[0].layers):
-            raise StateError(f"a saved state begins at {part.start} where {end} tokens are held")
+            raise StateError(f"a saved state begins at {part.start} but {end} tokens are restored")
         end += part.n_tokens
     if end != n_tokens or not parts:
         raise StateError(f"the saved states hold {end} tokens where {n_tokens} were expected")

@@ -71,8 +71,8 @@ class TensorReader:
         place = self._places.get(name)
         if place is None:
             raise ModelLoadError(
-                f"{self._name} has no tensor {name}: it is incomplete, or of another kind than its "
-                "header says"
+                f"{self._name} has no tensor {name}: the file is incomplete, or its header names "
+                "another architecture"
             )
         values = self._dequantised(place, dtype or self.dtype)
         read = values.reshape(place.info.shape[::-1]).to(self.device)

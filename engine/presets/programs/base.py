@@ -165,8 +165,8 @@ def writable(text: str) -> str:
     """
     if bad := UNWRITABLE.search(text):
         raise ExportError(
-            f"{text!r} has the character {bad[0]!r}, which no export can write: rename it, or give "
-            "it a link with another name"
+            f"{text!r} has the character {bad[0]!r}, which no export can write: rename it, or "
+            "link it under another name"
         )
     return text
 
@@ -220,7 +220,7 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
     if wanted is not None:
         near = nearest(wanted, names)
         hint = f": did you mean {near[0]}?" if near else ""
-        raise ImportedFileError(f"there is no {what} {wanted!r}{hint} There are {listed}")
+        raise ImportedFileError(f"no {what} is called {wanted!r}{hint} There are {listed}")
     if len(names) != 1:
-        raise ImportedFileError(f"there are {len(names)} of them, say which {what}: {listed}")
+        raise ImportedFileError(f"there are {len(names)} of them, name one {what}: {listed}")
     return next(iter(names))

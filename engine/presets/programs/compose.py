@@ -50,8 +50,8 @@ def render(request: ExportRequest) -> Exported:
     if request.uses_gpu:
         remarks = (
             *remarks,
-            "the image is the one for NVIDIA cards: write server-rocm, server-vulkan or "
-            "server-intel for others, with their devices",
+            "the image is for NVIDIA cards: write server-rocm, server-vulkan or server-intel "
+            "for others, with their devices",
         )
     lines = [
         "services:",

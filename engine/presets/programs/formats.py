@@ -85,8 +85,8 @@ def _read(request: ImportRequest) -> Imported:
             return each.read(request)
     if is_json:
         raise ImportedFileError(
-            "this JSON is neither LM Studio's, with `load.fields`, nor koboldcpp's, with "
-            "`model_param`, nor that of llama-cpp-python's server, with `models`"
+            "this JSON is not from LM Studio (`load.fields`), koboldcpp (`model_param`) "
+            "or llama-cpp-python's server (`models`)"
         )
     return shell.read(request)
 
@@ -108,7 +108,7 @@ def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> 
             written.
     """
     if not path.parent.exists():
-        raise ExportError(f"there is no folder {path.parent}: make it, or name another file")
+        raise ExportError(f"no folder {path.parent}: make it, or name another file")
     return _write_all(exported, path, replace_existing=replace_existing)
 
 
@@ -117,7 +117,7 @@ def _write_all(exported: Exported, path: Path, *, replace_existing: bool) -> lis
     texts |= {path.with_name(each.file_name): each.text for each in exported.companions}
     for file in texts:
         if file.exists() and not replace_existing:
-            raise ExportError(f"{file} is there already: name another file, or allow replacing it")
+            raise ExportError(f"{file} exists already: name another file, or allow replacing it")
     for file, text in texts.items():
         _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)
     return list(texts)
@@ -136,7 +136,7 @@ def install(
     """
     path = exported.install_path
     if path is None:
-        raise ExportError(f"{format_.title} has no path of its own here: write it to a file")
+        raise ExportError(f"{format_.title} has no default path here: write it to a file")
     if format_.merge is None or not path.exists():
         _write_all(exported, path, replace_existing=replace_existing)
         return path, None

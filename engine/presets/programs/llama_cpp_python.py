@@ -90,7 +90,7 @@ def read(request: ImportRequest) -> Imported:
         if key not in _NO_NEWS and value is not None
     ]
     preset = validate_preset({"name": request.name or title, **rules}, SOURCE)
-    notes = (f"{PROGRAM} takes sampling with each request: kvchat's usual one is taken",)
+    notes = (f"{PROGRAM} takes sampling settings with each request: kvchat's defaults are used",)
     return Imported(preset, SOURCE, tuple(left_out), notes)
 
 
@@ -129,8 +129,8 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
     yield from drafting_remarks(configuration, PROGRAM, drafting, n_draft)
     if not configuration.swa_full and (request.model is None or _has_windows(request)):
         yield (
-            f"swa_full is off: {PROGRAM} keeps every token of layers with a sliding window, and "
-            "needs more memory than planned where a model has such layers"
+            f"swa_full is off: {PROGRAM} caches every token of sliding-window layers and "
+            "needs more memory than planned for models with such layers"
         )
     sampling = configuration.sampling
     yield (

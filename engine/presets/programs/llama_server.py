@@ -191,7 +191,7 @@ def preset_from(given: Given, name: str, source: str) -> Imported:
     """
     if not given.values and not given.adapters:
         listed = ", ".join(given.left_out) or "it is empty"
-        raise ImportedFileError(f"{source} sets nothing that a preset has: {listed}")
+        raise ImportedFileError(f"{source} sets no field of a preset: {listed}")
     reading = Reading(given, {"name": name}, list(given.left_out))
     for read in _READERS:
         read(reading)
@@ -217,8 +217,8 @@ def starts_server(words: Sequence[str]) -> bool:
 def _command(request: ExportRequest) -> list[str]:
     if _NO_PROGRAM.match(request.program):
         raise ExportError(
-            f"{request.program!r} cannot be started by a shell, which takes it for an option, a "
-            "variable or nothing: write the whole path of llama-server"
+            f"{request.program!r} cannot be started by a shell: write the whole path of "
+            "llama-server"
         )
     words = [request.program, *arguments(request.configuration)]
     return list(map(writable, words))
@@ -279,8 +279,8 @@ def _override(override: TensorOverride) -> str:
     bad = [character for character in ",=" if character in pattern]
     if bad:
         raise ExportError(
-            f"the tensor pattern {pattern!r} has {bad[0]!r}, at which llama-server cuts its "
-            "overrides apart: write the pattern without it (`.` stands for any character)"
+            f"the tensor pattern {pattern!r} has {bad[0]!r}, where llama-server splits "
+            "its overrides: write `.` (any character) instead"
         )
     return f"{pattern}={device_name(override.device)}"
 
@@ -289,8 +289,8 @@ def _scaled(adapter: Adapter) -> str:
     """`FILE:SCALE`, which llama-server cuts at every colon."""
     if ":" in str(adapter.path):
         raise ExportError(
-            f"the adapter {adapter.path} has a colon in its path, at which llama-server cuts the "
-            "scale off: rename it, or give it a link with another name"
+            f"the adapter {adapter.path} has a colon in its path, where llama-server reads "
+            "the scale: rename it, or link it under another name"
         )
     return f"{adapter.path}:{number(adapter.scale)}"
 
@@ -311,18 +311,18 @@ def _remarks(configuration: Configuration, model: Model | None) -> Iterator[str]
     yield from draft_remarks(configuration, model)
     if configuration.sampling.grammar.endswith(LARK_SUFFIX):
         yield (
-            f"grammar is {configuration.sampling.grammar}: {PROGRAM} reads Lark only where it was "
-            "built with LLGUIDANCE, and behind a first line %llguidance {}"
+            f"grammar is {configuration.sampling.grammar}: {PROGRAM} reads Lark only if it "
+            "was built with LLGUIDANCE, and after a first line %llguidance {}"
         )
     if configuration.rpc_workers:
         yield (
-            f"the workers {', '.join(configuration.rpc_workers)} must run first, and llama-server "
-            "must be built with -DGGML_RPC=ON: `kvchat plan` says how each is started"
+            f"the workers {', '.join(configuration.rpc_workers)} must be started first, and "
+            "llama-server must be built with -DGGML_RPC=ON: `kvchat plan` prints the commands"
         )
     if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
         yield (
-            "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
-            "other builds"
+            "the tensor overrides use the GPU names of CUDA builds (CUDA0): write Vulkan0 or "
+            "ROCm0 for other builds"
         )
     has_tokenizer = model is not None and model.file.text("tokenizer.ggml.model") is not None
     if model is not None and has_tokenizer and model.file.chat_template is None:
@@ -392,7 +392,7 @@ def _read_slots(reading: Reading) -> None:
     reading.data["n_slots"] = DEFAULT_SLOTS
     reading.data["kv_unified"] = unified is None or is_on(unified)
     reading.notes.append(
-        f"no --parallel is given: llama-server opens {DEFAULT_SLOTS} slots that share their cells"
+        f"no --parallel is given: llama-server opens {DEFAULT_SLOTS} slots that share one cache"
     )
 
 
@@ -413,7 +413,7 @@ def _read_placement(reading: Reading) -> None:
     data["n_gpu_layers"] = reading.layers("n_gpu_layers", "auto")
     is_open = data["n_ctx"] == "max" or data["n_gpu_layers"] == "auto"
     if is_on(reading.text("fit") or "off") and is_open:
-        reading.notes.append("--fit is on: kvchat's own rules decide what is left open")
+        reading.notes.append("--fit is on: kvchat chooses the values that are left open")
     mode = reading.text("split_mode")
     if mode in ("none", "layer"):
         data["split_mode"] = mode

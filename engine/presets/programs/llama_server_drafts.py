@@ -54,19 +54,18 @@ def draft_remarks(configuration: Configuration, model: Model | None) -> Iterator
     yield from drafting_remarks(configuration, "llama-server", drafting, length)
     if "head" in drafting and model is not None and not model.architecture.head_layers:
         yield (
-            f"n_mtp_draft is {configuration.n_mtp_draft}: the model has no next-token head, and "
-            "llama-server ends where it is asked for one; set it to 0"
+            f"n_mtp_draft is {configuration.n_mtp_draft}: the model has no MTP head, and "
+            "llama-server does not start with that setting; set it to 0"
         )
     if draft is not None and "draft" in drafting and draft.n_ctx != _draft_n_ctx(configuration):
         yield (
-            f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
-            f"as its target's, {configuration.n_ctx}"
+            f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it the context "
+            f"of its target, {configuration.n_ctx}"
         )
     if "lookup" in drafting and length > _planned_length(speculation):
         yield (
-            f"the look-up drafts {length} at a time, not {speculation.n_draft}: llama-server "
-            f"drafts nothing shorter than the pattern of {speculation.lookup_pattern_min} tokens "
-            "that it finds"
+            f"the n-gram lookup drafts {length} tokens, not {speculation.n_draft}: llama-server "
+            f"drafts at least as many as the {speculation.lookup_pattern_min} tokens of its pattern"
         )
 
 
@@ -172,7 +171,7 @@ def _lookup_rules(reading: Reading) -> Data:
     wanted = _count(reading, "lookup_n", LLAMA_LOOKUP[0])
     pattern = max(1, min(wanted, LONGEST_PATTERN))
     if pattern != wanted:
-        reading.notes.append(f"a look-up pattern of length {wanted} becomes {pattern}")
+        reading.notes.append(f"an n-gram pattern of length {wanted} becomes {pattern}")
     length = _count(reading, "lookup_m", LLAMA_LOOKUP[1])
     n_draft_max = _limited(length, reading)
     return {

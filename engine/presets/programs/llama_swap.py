@@ -105,8 +105,9 @@ def _expanded(text: str, macros: Mapping[str, str]) -> str:
             n_left -= len(parts[-1])
             if n_left < 0:
                 raise ImportedFileError(
-                    f"the macros of this llama-swap configuration come to more than "
-                    f"{MAX_EXPANDED:,} characters: give the command with its values written out"
+                    f"the macros of this llama-swap configuration expand to more "
+                    f"than {MAX_EXPANDED:,} characters: give the command with its values written "
+                    "out"
                 )
         text = "".join(parts)
         if text == before:

@@ -97,7 +97,7 @@ def render(request: ExportRequest) -> Exported:
         "load": {"fields": _as_list(_load(placed))},
     }
     asked = ImportRequest("", defaults, model=str(path), n_layers=request.n_layers)
-    own = {**CONSEQUENCES, "mmproj": "it takes the projector that lies beside the model"}
+    own = {**CONSEQUENCES, "mmproj": "it uses the projector beside the model"}
     differing = differences(placed.configuration, read(asked).preset, PROGRAM, own)
     remarks = (*differing, *_remarks(placed.configuration))
     return Exported(json_text(defaults), remarks, install_path=install_path)
@@ -123,11 +123,11 @@ def merge(existing: str, exported: str) -> str:
     try:
         old: object = parse_json(existing.removeprefix("\ufeff"))
     except ValueError as error:
-        raise ExportError(f"the file that is there is not valid JSON ({error}): move it") from error
+        raise ExportError(f"the existing file is not valid JSON ({error}): move it") from error
     new: object = json.loads(exported)
     assert isinstance(new, dict)
     if not isinstance(old, dict):
-        raise ExportError("the file that is there is not LM Studio's: it holds no object. Move it")
+        raise ExportError("the existing file is not LM Studio's (not a JSON object): move it")
     merged: JsonObject = {**new, **old}
     for part in ("operation", "load"):
         kept = old.get(part)
@@ -243,16 +243,16 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
     path, draft = configuration.model_path, configuration.draft
     if _inside_models(path) is None:
         yield (
-            f"{path} does not lie in LM Studio's folder (~/.lmstudio/models/publisher/model): it "
-            "looks for these defaults by the model's path there, `lms import` moves it"
+            f"{path} is not in LM Studio's folder (~/.lmstudio/models/publisher/model), where "
+            "LM Studio looks for these defaults: `lms import` moves it"
         )
     drafting = drafters(configuration, OFFERED)
     n_draft = configuration.speculation.n_draft
     yield from drafting_remarks(configuration, PROGRAM, drafting, n_draft)
     if draft is not None and "draft" in drafting and _inside_models(draft.model_path) is None:
         yield (
-            f"the draft model {draft.model_path} does not lie in LM Studio's folder: it is named "
-            "by its path there, which it may not find"
+            f"the draft model {draft.model_path} is not in LM Studio's folder: LM Studio may "
+            "not find it"
         )
 
 

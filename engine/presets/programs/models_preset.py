@@ -48,8 +48,8 @@ def render(request: ExportRequest) -> Exported:
     if configuration.tensor_overrides and configuration.n_cpu_moe:
         remarks = (
             *remarks,
-            f"n_cpu_moe is {configuration.n_cpu_moe}: the router puts it before the tensor "
-            "overrides, so that experts of those layers stay in main memory whatever they say",
+            f"n_cpu_moe is {configuration.n_cpu_moe}: the router applies it before the "
+            "tensor overrides, so experts of those layers stay in RAM in any case",
         )
     start = f"llama-server --models-preset {file_name(request)} --port {request.port}"
     top = comments(heading(request, remarks, start=start), mark=";")
@@ -90,7 +90,7 @@ def _value(value: str) -> str:
     if any(mark in value for mark in ";#") or value != value.strip():
         raise ExportError(
             f"llama-server's models preset has no quotes, and {value!r} has a `;`, a `#` or a "
-            "space at its end: rename it, or give it a link with another name"
+            "space at its end: rename it, or link it under another name"
         )
     return value
 

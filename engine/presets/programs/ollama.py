@@ -164,13 +164,13 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
     yield from drafting_remarks(configuration, PROGRAM, (), 0)
     if (kv_type := _kv_type(configuration)) not in DOCUMENTED:
         yield (
-            f"type_k and type_v are {kv_type}: Ollama documents {', '.join(DOCUMENTED)}; builds of "
-            "2026 pass it on to their llama-server, older ones take f16"
+            f"type_k and type_v are {kv_type}: Ollama documents {', '.join(DOCUMENTED)}; builds "
+            "of 2026 pass it to their llama-server, older ones use f16"
         )
     if configuration.n_mtp_draft:
         yield (
-            f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with the model's MTP head "
-            "only where it knows the model to have one"
+            f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with an MTP head only "
+            "for models it knows"
         )
 
 
@@ -200,7 +200,7 @@ def _block(start: str, following: Iterator[str]) -> str:
         if line.rstrip().endswith(QUOTES):
             return "\n".join([*lines, line.rstrip().removesuffix(QUOTES)])
         lines.append(line)
-    raise ImportedFileError(f"{SOURCE} has a text without the three quotes at its end")
+    raise ImportedFileError(f"{SOURCE} has a text without closing quotes (three)")
 
 
 def _unquoted(value: str) -> str:
@@ -259,7 +259,7 @@ class _ModelfileReader:
         n_slots = max(whole(variables.get(_SLOTS, "1")) or 1, 1)
         if "n_ctx" not in self.data:
             self.data["n_ctx"] = DEFAULT_N_CTX
-            self.notes.append(f"no num_ctx is given: Ollama takes {DEFAULT_N_CTX:,}")
+            self.notes.append(f"no num_ctx is given: Ollama uses {DEFAULT_N_CTX:,}")
         n_ctx = self.data["n_ctx"]
         assert isinstance(n_ctx, int)
         self.data.update(type_k=kv, type_v=kv, n_slots=n_slots, n_ctx=n_ctx * n_slots)
@@ -268,8 +268,8 @@ class _ModelfileReader:
             self.data["flash_attention"] = "off" if flash in ("0", "false") else "on"
         if not variables:
             self.notes.append(
-                "KV type, flash attention and slots are in the environment of Ollama's server: "
-                "f16, auto and one are taken"
+                "K/V type, flash attention and slots are set in the environment of Ollama's "
+                "server: f16, auto and one are used"
             )
 
 

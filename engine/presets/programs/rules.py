@@ -84,7 +84,7 @@ def validate_preset(data: Data, source: str) -> "Preset":
         return Preset.model_validate({**data, "name": _preset_name(str(data["name"]))})
     except ValidationError as error:
         faults = explain_faults(explain(error, Preset))
-        raise ImportedFileError(f"{source} makes no preset: {faults}") from error
+        raise ImportedFileError(f"{source} is not a preset: {faults}") from error
 
 
 def file_stem(path: str) -> str:
@@ -117,7 +117,7 @@ def kv_type(written: str | None, what: str, left_out: list[str]) -> str:
     known = get_args(KVTypeName)
     if written is None or written.lower() in known:
         return "f16" if written is None else written.lower()
-    left_out.append(f"{what} {written} (kvchat knows {', '.join(known)}; f16 is taken)")
+    left_out.append(f"{what} {written} (kvchat knows {', '.join(known)}; f16 is used)")
     return "f16"
 
 

@@ -100,8 +100,8 @@ def read(request: ImportRequest) -> Imported:
     settings = {} if any(reader.commands(text)) else reader.variables
     if not any(variable.startswith("LLAMA_ARG_") for variable in settings):
         raise ImportedFileError(
-            "this is no llama-server command line, no models preset, and no file of llama-swap, LM "
-            "Studio, Ollama or koboldcpp: give one of those, or the command behind `--`"
+            "this is not a llama-server command line, a models preset, or a file of llama-swap, "
+            "LM Studio, Ollama or koboldcpp: give one of those, or the command after `--`"
         )
     return read_words([PROGRAM], request.name, settings, reader.unset)
 
@@ -271,8 +271,8 @@ class Reader:
         self._n_expanded += n_more
         if self._n_expanded > MAX_EXPANDED:
             raise ImportedFileError(
-                f"the variables of this text come to more than {MAX_EXPANDED:,} characters: give "
-                "the command with its values written out"
+                f"the variables of this text expand to more than {MAX_EXPANDED:,} characters: "
+                "give the command with its values written out"
             )
 
     def _filled(self, default: str) -> str:

@@ -44,8 +44,8 @@ def render(request: ExportRequest) -> Exported:
     if "/" not in request.program:
         remarks = (
             *remarks,
-            f"systemd looks for {request.program} in its own path (/usr/local/bin, /usr/bin): "
-            "write the whole path if it lies elsewhere",
+            f"systemd looks for {request.program} in /usr/local/bin and /usr/bin: write "
+            "the whole path if it is elsewhere",
         )
     lines = (" ".join(map(_word, line)) for line in options)
     command = " \\\n    ".join((_program(program), *lines))
@@ -116,8 +116,8 @@ def _program(program: str) -> str:
     is_name = "/" not in program and program not in ("", ".", "..")
     if not (is_name or program.startswith("/")) or program[0] in _PREFIXES:
         raise ExportError(
-            f"systemd starts a program by its whole path or its bare name, which none of "
-            f"{' '.join(_PREFIXES)} begins, and {program!r} is neither: write its whole path"
+            f"systemd cannot start {program!r}: write its whole path, without a prefix of "
+            f"{' '.join(_PREFIXES)}"
         )
     return _quoted(program)
 

@@ -58,7 +58,9 @@ def parse_yaml(text: str) -> Node:
 
 def _tree(node: yaml.Node) -> Node:
     line = node.start_mark.line + 1
-    _check(node.tag.startswith(_TAGS), f"line {line} has the tag {node.tag}, which is not read")
+    _check(
+        node.tag.startswith(_TAGS), f"line {line} has the tag {node.tag}, which is not supported"
+    )
     match node:
         case yaml.ScalarNode():
             return _whole_text(str(node.value), line)
@@ -75,12 +77,12 @@ def _mapping(node: yaml.Node) -> dict[str, Node]:
         key, value = _tree(key_node), _tree(value_node)
         line = key_node.start_mark.line + 1
         if not isinstance(key, str):
-            raise ImportedFileError(f"line {line} of this YAML has a key that is no text")
+            raise ImportedFileError(f"line {line} of this YAML has a key that is not text")
         if key == _MERGE:
             for other in value if isinstance(value, list) else [value]:
                 merged = {**(other if isinstance(other, dict) else {}), **merged}
             continue
-        _check(key not in own, f"line {line} says {key} a second time")
+        _check(key not in own, f"line {line} has {key} twice")
         own[key] = value
     return {**merged, **own}
 

@@ -59,8 +59,8 @@ class LatencyBudget:
         if self._n_late >= ROUNDS_IN_A_ROW:
             step_s = self._plain_step.seconds or 0.0
             raise PredictorError(
-                f"it answers late, {ROUNDS_IN_A_ROW} drafts in a row: the last one took "
-                f"{elapsed_s * 1e3:.0f} ms, where a plain step takes {step_s * 1e3:.0f} ms"
+                f"{ROUNDS_IN_A_ROW} drafts in a row were late: the last one took "
+                f"{elapsed_s * 1e3:.0f} ms and a plain step takes {step_s * 1e3:.0f} ms"
             )
 
     def _allowed_s(self) -> float | None:
@@ -203,7 +203,9 @@ def checked_guess(guess: DraftToken, n_vocab: int) -> DraftToken:
     if not 0.0 <= confidence <= 1.0:
         raise PredictorError(f"it gave {confidence} as its confidence: give a number from 0 to 1")
     if law is not None and not _is_distribution(law, n_vocab):
-        raise PredictorError(f"it proposed token {token} with {shown(law)}, no distribution")
+        raise PredictorError(
+            f"it proposed token {token} with {shown(law)}, which is not a distribution"
+        )
     return guess
 
 

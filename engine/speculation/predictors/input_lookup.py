@@ -82,5 +82,5 @@ def _check_range(name: str, least: int, most: int) -> None:
     if not 1 <= least <= most:
         raise PresetError(
             f"{name}_min is {least} and {name}_max {most}: "
-            "the first is at least 1 and at most the second"
+            "the first must be at least 1 and at most the second"
         )

@@ -94,5 +94,5 @@ def test_a_preset_is_found_by_its_name_or_path(path: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/zz", ""])
 def test_what_is_no_name_is_no_target(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PresetError, match="this makes no preset"):
+    with pytest.raises(PresetError, match="this is not a preset"):
         find_target(name, tmp_path)

@@ -118,7 +118,7 @@ def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path
     assert "binary" in refusal("@b.bin", folder)
     assert "not UTF-8 text (byte 3)" in refusal("@latin.txt", folder)
     assert "limit is 1 MiB" in refusal("@huge.txt", folder)
-    assert "a pipe or a device is no file" in refusal("@pipe", folder)
+    assert "it is a pipe or a device, not a file" in refusal("@pipe", folder)
 
 
 def test_a_link_that_leads_out_of_the_folder_is_refused_and_one_inside_is_not(
@@ -193,7 +193,7 @@ def test_what_pastes_and_files_name_as_images_is_text(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"\x89PNG\r\n\x1a\n" + bytes(9), "damaged"), (b"hello", "none of the images")],
+    [(b"\x89PNG\r\n\x1a\n" + bytes(9), "damaged"), (b"hello", "not a supported image")],
 )
 def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path) -> None:
     (folder / "a.PNG").write_bytes(data)

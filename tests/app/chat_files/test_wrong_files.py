@@ -40,7 +40,7 @@ def read(data: bytes) -> list[ChatTree]:
         (1, {"format": "other"}, "line 1"),
         (1, {"version": 2}, "version 2"),
         (1, {"title": None}, "line 1: title"),
-        (1, {"title": "\ud800"}, "half of"),
+        (1, {"title": "\ud800"}, "complete character"),
         (1, {"title_locked": 1}, "line 1: title_locked"),
         (1, {"created_at": True}, "line 1: created_at"),
         (1, {"created_at": float("nan")}, "nan"),
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Pat
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ChatFileError, match="cannot be written"):
         write_chats(tmp_path / "file" / "x.md", ["text"], replace=False)
-    with pytest.raises(ChatFileError, match=r"there is no folder .*/nonexist: make it"):
+    with pytest.raises(ChatFileError, match=r"no folder .*/nonexist: make it"):
         write_chats(tmp_path / "nonexist" / "x.md", ["text"], replace=False)
 
     def pieces():

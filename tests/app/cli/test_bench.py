@@ -118,7 +118,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     ("arguments", "message"),
     [
         (("--set", "nothing"), "there is no prompt set and no file 'nothing'"),
-        (("--predictors", "luck"), "there is no predictor 'luck'"),
+        (("--predictors", "luck"), "no predictor is called 'luck'"),
         (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
         (("--predictors", ""), "the list is empty"),
         (("--lengths", "2,99"), "'99' is not one of"),

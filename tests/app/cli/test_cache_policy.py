@@ -206,7 +206,7 @@ def test_each_gate_is_a_setting(starter_path: Path, capsys: pytest.CaptureFixtur
 def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
     done = kvchat("run", "Hi", "--kv", "q9")
     assert done.returncode == 2
-    assert "'q9' is no cache type" in done.stderr
+    assert "'q9' is not a cache type" in done.stderr
 
 
 def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(

@@ -113,7 +113,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 def test_a_mistyped_command_without_a_terminal_is_told_with_the_nearest() -> None:
     done = kvchat("modles")
     assert done.returncode == 1
-    assert done.stderr.startswith("No such model: no file and no model is called 'modles'")
+    assert done.stderr.startswith("No such model: no file or model is called 'modles'")
     assert "Did you mean the command `kvchat models`?" in done.stderr
     assert "No terminal" not in done.stderr
 

@@ -41,7 +41,7 @@ def test_models_lists_name_quant_context_and_size(
     broken = next(line for line in lines if line.startswith("a-very-long"))
     name = "a-very-long-name-of-a-broken-model-that-is-not-cut"
     assert broken.split()[:3] == [name, "-", "broken"]
-    assert "too short" in lines[-1]
+    assert "too few" in lines[-1]
     assert (home / ".cache" / "kvchat" / "models.json").exists()
 
 
@@ -145,7 +145,7 @@ def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nosuch", "`kvchat models catalogue` lists those it has"),
+        ("nosuch", "`kvchat models catalogue` lists its models"),
         ("qwen3-8", "did you mean qwen3-8b"),
         ("qwen3-8b:Q9", "No such quantisation: a model of the catalogue has no 'Q9'"),
         ("qwen3-8b:Q4_KM", "did you mean Q4_K_M"),

@@ -59,7 +59,7 @@ def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(
     assert "\npaged " in text
     assert "\nq8_0 " not in text
     assert run(["plan", *map(str, asked), "turbo"]) == 1
-    assert "no cache kind 'turbo'" in capsys.readouterr().err
+    assert "no cache type 'turbo'" in capsys.readouterr().err
 
 
 def test_json_has_ranges_table_and_what_ifs(
@@ -144,7 +144,7 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     [
         (["--ctx", "0"], "--ctx"),
         (["--ctx", "many"], "'many'"),
-        (["--vram", "0"], "no memory"),
+        (["--vram", "0"], "zero bytes"),
         (["--vram", "lots"], "'lots'"),
         (["--gpu-layers", "-4"], "-4"),
         (["--type-k", "q9"], "q9"),

@@ -68,7 +68,7 @@ def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -
         (["x", "--temperature", "-1"], "-1.0 is not in the range"),
         (["x", "--type-v", "q8_1"], "is not one of"),
         (["x", "--predictor", "draft"], "not available"),
-        (["x", "--preset", "nothing"], "there is no preset 'nothing'"),
+        (["x", "--preset", "nothing"], "no preset is called 'nothing'"),
     ],
 )
 def test_bad_input_is_one_clear_message(

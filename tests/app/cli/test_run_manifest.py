@@ -105,7 +105,7 @@ def test_a_model_that_was_replaced_is_refused_before_anything_is_loaded(
     model.write_bytes(model.read_bytes() + b"\0" * 32)
     assert main.run(["run", "--manifest", str(path)]) == 1
     shown = capsys.readouterr().err
-    assert "The manifest cannot be run: the model is another file" in shown
+    assert "The manifest cannot be run: the model file differs" in shown
     assert str(model) in shown
     assert len(client.loads) == 1
 

@@ -28,11 +28,11 @@ def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loookup", "there is no predictor 'loookup': there are off, lookup"),
+        ("loookup", "no predictor is called 'loookup': use one of off, lookup"),
         ("lookup:fast", "fast is none of fixed, auto"),
         ("lookup:fixed:40", "from 1 to 16"),
         ("lookup:fixed:x", "from 1 to 16"),
-        ("", "there is no predictor"),
+        ("", "no predictor is called"),
         ("lookup:fixed:4:5", "PREDICTOR:RULE:LENGTH"),
         ("lookup:", "nothing is none of"),
     ],

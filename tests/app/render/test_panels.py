@@ -76,7 +76,7 @@ def test_every_panel_fits_any_width(render: object, width: int, snapshot: Cockpi
     assert all(width_of(line) <= width for line in render(snapshot, width))  # type: ignore[operator]
 
 
-OFF_REASON = "off: a drafted token costs 0.31 steps, taken as 22% right (1,204 of 5,391 guesses)"
+OFF_REASON = "off: a drafted token costs 0.31 steps, assuming 22% right (1,204 of 5,391 tokens)"
 FULL = replace(
     BUSY,
     reason=OFF_REASON,

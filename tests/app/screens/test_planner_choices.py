@@ -87,7 +87,7 @@ async def test_a_goal_is_searched_and_explained_until_a_knob_turns(
         await ready(pilot, screen, machine=PlannedMachine((400 * MIB,)), margin_bytes=0)
         await pilot.press("g")
         assert isinstance(app.screen, PickScreen)
-        assert "finest cache" in rows_of(app.screen)
+        assert "most cache bits" in rows_of(app.screen)
         await pilot.press("enter")
         await shows(pilot, screen, "found for context")
         assert screen.plan is not None
@@ -121,7 +121,7 @@ async def test_an_idle_knob_says_why_and_stays(starter_path: Path, tmp_path: Pat
     async with Host(screen).run_test(size=WIDE) as pilot:
         await ready(pilot, screen)
         go_to(screen, "n_cpu_moe")
-        assert "idle: there is no GPU" in knobs_of(screen)
+        assert "not used: there is no GPU" in knobs_of(screen)
         assert screen.setup is not None
         screen.change(replace(screen.setup, machine=PlannedMachine((12 * GIB,))))
         await wait_until(pilot, lambda: "idle: this model has no" in knobs_of(screen))

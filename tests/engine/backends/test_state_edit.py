@@ -78,7 +78,7 @@ def test_cells_in_any_order_are_cut_in_the_order_of_their_tokens(
 def test_tokens_twice_or_missing_are_refused() -> None:
     for positions in ([0, 1, 1, 3], [0, 1, 3, 5], [2, 2, 2, 2]):
         state = made(positions)
-        with pytest.raises(StateError, match="twice, or lacks"):
+        with pytest.raises(StateError, match="repeats or lacks"):
             cell_range(state, shape_of(state), min(positions))
 
 

@@ -300,7 +300,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(store: SnapshotStore) -> 
     put(store, STATES[0])
     store.file_of(STATES[0].key).unlink()
     os.mkfifo(store.file_of(STATES[0].key))
-    with pytest.raises(CacheStoreError, match="no file"):
+    with pytest.raises(CacheStoreError, match="not a file"):
         store.read(STATES[0])
 
 

@@ -461,7 +461,7 @@ def test_a_session_is_closed_after_its_replies_only_and_makes_none_afterwards() 
     session = make_session(target=target)
     reply = session.generate(request(), Cancellation())
     next(reply)
-    with pytest.raises(EngineError, match="is making a reply"):
+    with pytest.raises(EngineError, match="is generating"):
         session.close()
     assert not target.is_closed
     reply.close()

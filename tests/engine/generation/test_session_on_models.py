@@ -101,4 +101,4 @@ def test_a_context_that_llama_cpp_rounds_up_is_noted(starter_path: Path) -> None
     for n_ctx, is_noted in ((64, True), (256, False)):
         loaded = load_session(Configuration(starter_path, n_ctx=n_ctx, n_threads=1))
         loaded.session.close()
-        assert any(f"{n_ctx} were asked" in note for note in loaded.loaded.notes) is is_noted
+        assert any(f"{n_ctx} were requested" in note for note in loaded.loaded.notes) is is_noted

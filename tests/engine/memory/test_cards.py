@@ -32,8 +32,8 @@ def test_a_card_is_found_however_its_name_is_written(name: str, mib: int) -> Non
     [
         ("RTX 4095", "did you mean GeForce RTX 4090"),
         ("rx 7900", "did you mean Radeon RX 7900"),
-        ("banana", "write a size, as 24GiB"),
-        ("RTX 4060 Ti", "say which of GeForce RTX 4060 Ti 8GB, GeForce RTX 4060 Ti 16GB"),
+        ("banana", "such as 24GiB"),
+        ("RTX 4060 Ti", "name one of GeForce RTX 4060 Ti 8GB, GeForce RTX 4060 Ti 16GB"),
         ("M4 Max", "M4 Max 36GB, M4 Max 48GB"),
         ("", "no card ''"),
     ],

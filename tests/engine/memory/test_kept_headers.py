@@ -1,4 +1,4 @@
-"""Answers about headers are kept for the newest models, however many were asked about."""
+"""Answers about headers are kept for the newest models, however many were requested about."""
 
 import gc
 from dataclasses import replace

@@ -34,7 +34,7 @@ def test_a_header_that_lacks_a_needed_key_is_refused_by_name(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("llama", {"llama.nextn_predict_layers": 2}, "next-token head"),
+        ("llama", {"llama.nextn_predict_layers": 2}, "MTP head"),
         ("llama", {"llama.block_count": 400_000_000}, "400000000 layers"),
         ("llama", {"llama.attention.head_count_kv": [2]}, "damaged"),
         ("clip", {}, "beside a language model"),

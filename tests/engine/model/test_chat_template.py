@@ -98,7 +98,7 @@ def test_no_template_fills_the_memory(text: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(chat_template, "TIME_LIMIT_S", 60.0)
     before = resource.getrlimit(resource.RLIMIT_AS), peak()
     template = ChatTemplate(text)
-    with pytest.raises(TemplateError, match=r"wants more than (256 MiB|a prompt of)|would make"):
+    with pytest.raises(TemplateError, match=r"needs more than (256 MiB|a prompt of)|would make"):
         template.render(HELLO)
     assert resource.getrlimit(resource.RLIMIT_AS) == before[0]
     assert peak() - before[1] < 400 << 20

@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_keeps_what_came(
     def fill(n_done: int, _: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(DownloadError, match=r"is full: what came of Tiny\.Q4_K_M is kept"):
+    with pytest.raises(DownloadError, match=r"is full: .*Tiny\.Q4_K_M resumes"):
         download(model, tmp_path, fill)
     assert model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part").exists()
 
@@ -154,13 +154,13 @@ def test_a_folder_that_may_not_be_written_is_named(hub: Hub, tmp_path: Path) -> 
 
 
 def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None:
-    with pytest.raises(DownloadError, match="no repository nobody/nothing that may be read"):
+    with pytest.raises(DownloadError, match="no readable repository nobody/nothing"):
         repository_models("nobody/nothing")
     hub.refusals["meta/gated"] = (403, "GatedRepo")
     with pytest.raises(DownloadError, match="meta/gated is gated: accept its terms"):
         repository_models("meta/gated")
     hub.files["a/b"] = {"README.md": b"x"}
-    with pytest.raises(DownloadError, match="a/b holds no GGUF model"):
+    with pytest.raises(DownloadError, match="a/b has no GGUF model"):
         repository_models("a/b")
 
 
@@ -170,7 +170,7 @@ def test_a_dripping_hub_is_left(monkeypatch: pytest.MonkeyPatch, start: bytes) -
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     with dripping(start) as url:
         monkeypatch.setenv("HF_ENDPOINT", url)
-        with pytest.raises(DownloadError, match="no whole answer"):
+        with pytest.raises(DownloadError, match="no complete answer"):
             repository_models(REPO)
     for thread in threading.enumerate():
         if thread.name == "asks in time":  # as it fails, the library closes every connection
@@ -223,7 +223,7 @@ def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) 
 def test_a_file_that_begins_again_each_time_is_given_up(hub: Hub, tmp_path: Path) -> None:
     hub.has_ranges = False
     hub.cuts = [500_000] * 50
-    with pytest.raises(DownloadError, match="begins again from its start each time"):
+    with pytest.raises(DownloadError, match="cannot resume"):
         download(repository_models(REPO)[0], tmp_path, nothing)
 
 
@@ -232,14 +232,14 @@ def test_a_download_that_hardly_moves_is_ended(
 ) -> None:
     monkeypatch.setattr(hub_module, "SLOW_S", -1.0)
     monkeypatch.setattr(hub_module, "SLOW_BYTES", 1 << 30)
-    with pytest.raises(DownloadError, match="the download was ended; the next try goes on"):
+    with pytest.raises(DownloadError, match="the next try resumes"):
         download(repository_models(REPO)[0], tmp_path, nothing)
 
 
 def test_a_listing_without_an_end_is_left(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_BYTES", 50)
     for ask in (lambda: repository_models(REPO), lambda: find_repositories("tiny")):
-        with pytest.raises(DownloadError, match="goes on beyond 50 bytes"):
+        with pytest.raises(DownloadError, match="exceeds 50 bytes"):
             ask()
 
 
@@ -249,7 +249,7 @@ def test_the_body_of_a_redirection_is_bounded(
     monkeypatch.setattr(hub_module, "PAGE_BYTES", 5_000)
     model = repository_models(REPO)[0]
     hub.redirection_bytes = 5_001
-    with pytest.raises(DownloadError, match="redirection goes on beyond 5,000 bytes"):
+    with pytest.raises(DownloadError, match="redirection exceeds 5,000 bytes"):
         download(model, tmp_path, nothing)
     hub.redirection_bytes = 100
     assert download(model, tmp_path, nothing)

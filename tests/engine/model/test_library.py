@@ -247,7 +247,7 @@ def test_an_ambiguous_part_names_all_that_hold_it(folder: Path) -> None:
 def test_an_unknown_name_names_what_is_near_and_where_it_looked(folder: Path) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
         find_model("gema-3-27m", [folder, Path("/nowhere")])
-    assert "near is gemma-3-270m." in str(caught.value)
+    assert "similar: gemma-3-270m." in str(caught.value)
     assert str(folder) in str(caught.value)
     assert "/nowhere" not in str(caught.value)
 

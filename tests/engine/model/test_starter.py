@@ -168,12 +168,12 @@ def test_an_index_that_answers_nonsense_is_named(tmp_path: Path, index: Server) 
 
 def test_a_dripping_index_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.model.starter.ABOUT_S", 0.2)
-    with dripping() as url, pytest.raises(InstallError, match="no whole answer"):
+    with dripping() as url, pytest.raises(InstallError, match="no complete answer"):
         download_from_index("some-model", "1.0", tmp_path, lambda _: None, index=url)
 
 
 def test_no_network_is_said_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InstallError, match="fetch any GGUF chat model by hand"):
+    with pytest.raises(InstallError, match="download any GGUF"):
         download_from_index(
             "some-model", "1.0", tmp_path, lambda _: None, index="http://127.0.0.1:1"
         )

@@ -51,7 +51,7 @@ def test_plan_reads_a_remote_header_once_and_works_without_the_server_then(serve
     assert json.loads(first.stdout)["model"] == "far.gguf"
     server.refusals["/o/r/resolve/main/far.gguf"] = (503, "")
     again = json.loads(kvchat("plan", "hf:o/r/far.gguf", "--json").stdout)
-    assert "the server cannot be asked now" in again["warnings"][0]
+    assert "the server does not answer now" in again["warnings"][0]
     assert len(server.asked) == 2
 
 
@@ -82,7 +82,7 @@ def test_a_draft_of_the_catalogue_is_said_to_be_elsewhere() -> None:
 
 def test_an_unknown_name_names_what_is_near_here_and_in_the_catalogue(folder: Path) -> None:
     write(folder / "qwen3-9b-mine.gguf", header(llama_values(), TENSORS), data_bytes=768)
-    with pytest.raises(UnknownNameError, match=r"near is qwen3-9b-mine.*catalogue.*qwen3-8b"):
+    with pytest.raises(UnknownNameError, match=r"similar: qwen3-9b-mine.*catalogue.*qwen3-8b"):
         take_model("qwen3-9bb", user_planner())
 
 

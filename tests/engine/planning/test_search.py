@@ -105,7 +105,7 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
         SearchLimits(min_n_ctx=0)
     with pytest.raises(PresetError, match="above the largest"):
         SearchLimits(min_n_ctx=9000, max_n_ctx=8000)
-    with pytest.raises(PresetError, match="'q9' is no cache type"):
+    with pytest.raises(PresetError, match="'q9' is not a cache type"):
         KVTypes.parse("q9")
 
 

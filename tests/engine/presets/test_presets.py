@@ -46,8 +46,8 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
         parse_preset(text, "mine.toml")
     message = str(caught.value)
     assert "mine.toml has 5 faults" in message
-    assert "n_ctxx is no key, did you mean n_ctx?" in message
-    assert "speculation.predictr is no key, did you mean predictor?" in message
+    assert "n_ctxx is an unknown key, did you mean n_ctx?" in message
+    assert "speculation.predictr is an unknown key, did you mean predictor?" in message
     assert "type_k is 'q9'" in message
     assert "speculation.n_draft is 99" in message
     assert "n_ctx is 'big': input should be a valid integer" in message
@@ -95,7 +95,7 @@ def test_presets_are_renamed_and_deleted_but_not_built_in_ones(tmp_path: Path) -
     built_in = next(entry for entry in list_presets(tmp_path) if entry.is_builtin)
     with pytest.raises(PresetError, match="built-in"):
         delete_preset(built_in.path, tmp_path)
-    with pytest.raises(PresetError, match="there is no preset 'nothing'"):
+    with pytest.raises(PresetError, match="no preset is called 'nothing'"):
         find_preset("nothing", tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_a_preset_is_its_name_wherever_its_file_lies(tmp_path: Path) -> None:
     (tmp_path / "hand.toml").write_text('name = "other"')
     path = tmp_path / "zz.toml"
     path.write_text('name = "Hand"')
-    with pytest.raises(PresetError, match="'Hand' already"):
+    with pytest.raises(PresetError, match="'Hand' exists"):
         save_preset(Preset(name="hand"), tmp_path)
     assert save_preset(Preset(name="hand", n_ctx=512), tmp_path, replace_existing=True) == path
     assert find_preset("hand", tmp_path).n_ctx == 512
@@ -127,16 +127,16 @@ def test_a_new_name_takes_no_other_presets_file(tmp_path: Path) -> None:
     (tmp_path / "work-a.toml").write_text("name = 3")
     path = save_preset(Preset(name="work a"), tmp_path)
     assert path.name == "work-a-2.toml"
-    with pytest.raises(PresetError, match="'work a' already"):
+    with pytest.raises(PresetError, match="'work a' exists"):
         rename_preset(save_preset(Preset(name="mine"), tmp_path), "Work A", tmp_path)
     assert rename_preset(path, "Work A", tmp_path) == path
     assert save_preset(Preset(name="長" * 60), tmp_path).stem == "長" * 33
 
 
 def test_a_built_in_name_is_not_taken(tmp_path: Path) -> None:
-    with pytest.raises(PresetError, match="'balanced' comes with kvchat"):
+    with pytest.raises(PresetError, match="'balanced' is built in"):
         save_preset(Preset(name="Balanced"), tmp_path, replace_existing=True)
-    with pytest.raises(PresetError, match="comes with kvchat"):
+    with pytest.raises(PresetError, match="is built in"):
         rename_preset(save_preset(Preset(name="mine"), tmp_path), "balanced", tmp_path)
 
 
@@ -148,9 +148,9 @@ def test_a_draft_model_always_comes_with_its_type() -> None:
     given = arguments(drafting)
     assert given[given.index("--spec-type") + 1] == "draft-simple"
     assert given[given.index("--model-draft") + 1] == "d.gguf"
-    assert not any("as long as its target's" in note for note in remarks(drafting))
+    assert not any("the context of its target" in note for note in remarks(drafting))
     shorter = replace(drafting, draft=DraftConfiguration(Path("d.gguf"), 256))
-    assert any("as long as its target's" in note for note in remarks(shorter))
+    assert any("the context of its target" in note for note in remarks(shorter))
     silent = replace(base, speculation=replace(base.speculation, predictor=PredictorName.OFF))
     assert "--spec-type" not in arguments(silent)
 

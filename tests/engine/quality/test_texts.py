@@ -42,7 +42,7 @@ def test_a_text_that_is_not_there_or_too_large_is_told(
         read_text_file(tmp_path / "a.txt")
     monkeypatch.setattr(texts_module, "TEXT_BYTES", 10)
     (tmp_path / "a.txt").write_text("a" * 11)
-    with pytest.raises(QualityError, match="more than the 10 bytes"):
+    with pytest.raises(QualityError, match="limit of 10 bytes"):
         read_text_file(tmp_path / "a.txt")
 
 

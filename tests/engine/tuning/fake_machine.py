@@ -97,7 +97,7 @@ class FakeMachine:
     def _pass(self, seconds: float, until_s: float) -> None:
         if self.now_s + seconds > until_s:
             self.now_s = until_s
-            raise OutOfTimeError("the time is over")
+            raise OutOfTimeError("time is up")
         self.now_s += seconds
 
 

@@ -39,7 +39,7 @@ def taken(outcome: Outcome) -> list[str]:
 def test_the_known_best_is_found_setting_by_setting() -> None:
     outcome = tuned(FakeMachine(quick_with_two), minutes=3)
     assert outcome.changes == {"n_threads": 2, "flash_attention": "off"}
-    three = result(outcome, "threads while writing", "3 threads")
+    three = result(outcome, "decode threads", "3 threads")
     assert (three.verdict, three.reason) == ("faster", "2 threads is faster still")
     gain = result(outcome, "flash attention", "off").gain
     assert gain is not None
@@ -77,7 +77,7 @@ def test_it_ends_in_its_time_on_any_machine_with_a_result_or_a_reason(
         tuner.run()
         assert set(told.kept[0].chosen_tps) == {"near", "prompt"}
     else:
-        with pytest.raises(TuningError, match="give more with --minutes"):
+        with pytest.raises(TuningError, match="more --minutes"):
             tuner.run()
         assert not told.kept
     assert machine.now_s <= 60 * minutes
@@ -161,7 +161,7 @@ def starved(configuration: Configuration, workload: str) -> float:
 
 def test_beside_other_programs_threads_are_left_to_kvchat_where_it_chooses_them() -> None:
     outcome = tuned(FakeMachine(starved, n_others=2.0), minutes=3)
-    one = result(outcome, "threads while writing", "1 thread")
+    one = result(outcome, "decode threads", "1 thread")
     assert (one.verdict, one.gain) == ("not tried", None)
     assert "other programs took 2.0 of 4 cores" in one.reason
     assert outcome.is_busy

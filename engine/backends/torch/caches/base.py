@@ -174,7 +174,7 @@ def check_room(length: int, n_new: int, n_ctx: int) -> None:
     """Raise `ContextFullError` where new tokens do not fit."""
     if length + n_new > n_ctx:
         raise ContextFullError(
-            f"{length} tokens are held and {n_new} more do not fit into {n_ctx}: raise n_ctx, or "
+            f"{length} tokens are cached and {n_new} more do not fit into {n_ctx}: raise n_ctx, or "
             "shorten the text"
         )
 
@@ -183,6 +183,6 @@ def check_crop(cache: KVCache, length: int) -> None:
     """Raise `CropUnsupportedError` where a cache cannot be cut to a length."""
     if length and not cache.can_crop(length):
         raise CropUnsupportedError(
-            f"{cache.length} tokens are held and what the first {length} need of them is not: "
-            "start again from an empty cache"
+            f"{cache.length} tokens are cached, but not all of the first {length}: start "
+            "again from an empty cache"
         )

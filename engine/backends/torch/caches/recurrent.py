@@ -60,7 +60,7 @@ class RecurrentCache(SavedCache):
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"states after {self._first} to {self.length} tokens are held, not after "
+                f"states after {self._first} to {self.length} tokens are cached, not after "
                 f"{length}: start again from an empty cache"
             )
         self.length = length

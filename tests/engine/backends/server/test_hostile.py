@@ -167,11 +167,11 @@ BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
         (kind, misdeed, said)
         for kind in ("OpenAI", "llama-server")
         for misdeed, said in (
-            ("cut", "whole"),
+            ("cut", "complete"),
             ("broken json", "no JSON"),
             ("ten megabytes", "one event"),
             ("endless line", "one event"),
-            ("endless text", "without end"),
+            ("endless text", "without an end"),
             ("silence", "1 s"),
             ("gives up", "out of memory"),
         )
@@ -326,7 +326,7 @@ def test_something_else_at_the_address(server: LanguageServer) -> None:
     with pytest.raises(ServerError, match="no language model"):
         opened(server)
     server.misdeed = "packed"
-    with pytest.raises(ServerError, match="packs"):
+    with pytest.raises(ServerError, match="compresses"):
         opened(server)
 
 

@@ -263,7 +263,7 @@ def test_a_kind_that_is_misspelled_is_refused_by_plan_and_load(
     llama: Path, log: NativeLog, kv_cache: str
 ) -> None:
     asked = settings(llama, kv_cache=kv_cache)
-    with pytest.raises(PresetError, match="no cache kind"):
+    with pytest.raises(PresetError, match="no cache type"):
         estimate(read_model(llama), asked, (Device("CPU", "cpu", 1 << 34, 1 << 34),))
-    with pytest.raises(ModelLoadError, match="no cache kind"):
+    with pytest.raises(ModelLoadError, match="no cache type"):
         TorchBackend(asked, log)

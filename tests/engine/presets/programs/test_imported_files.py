@@ -92,7 +92,7 @@ def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
 
 
 def test_several_sections_ask_which() -> None:
-    with pytest.raises(ImportedFileError, match=r"say which section: small, large:Q4"):
+    with pytest.raises(ImportedFileError, match=r"name one section: small, large:Q4"):
         read_text(INI)
     with pytest.raises(ImportedFileError, match="did you mean small"):
         read_text(INI, entry="smal")
@@ -241,11 +241,11 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (BOMB, "more than 20,000 values"),
         ("a: " + "[" * 100, "nested deeper than 40 levels"),
         ("a: &a [*a]", "an alias is inside what it names"),
-        ("a: 1\nb: 2\na: 3", "line 3 says a a second time"),
+        ("a: 1\nb: 2\na: 3", "line 3 says a twice"),
         ("a: !reset 3", "line 1 has the tag !reset"),
         ("a: 1\n---\nb: 2", "not valid YAML"),
         ("a: [1\n", "not valid YAML"),
-        ("? [a]\n: 1", "line 1 of this YAML has a key that is no text"),
+        ("? [a]\n: 1", "line 1 of this YAML has a key that is not text"),
         ("x" * 300_000, "more than 262,144 characters"),
         ('a: "\\UFFFFFFFF"', "not valid YAML"),
     ],

@@ -30,7 +30,7 @@ def value(configuration: Configuration, flag: str) -> str:
 def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
     short = looking_up(controller=ControllerName.FIXED, n_draft=2, lookup_pattern_min=6)
     assert value(short, "--spec-ngram-simple-size-m") == "6"
-    assert any("drafts 6 at a time, not 2" in remark for remark in remarks(short))
+    assert any("drafts 6 tokens, not 2" in remark for remark in remarks(short))
     long = looking_up(controller=ControllerName.FIXED, n_draft=9, lookup_pattern_min=6)
     assert value(long, "--spec-ngram-simple-size-m") == "9"
     assert remarks(long) == []

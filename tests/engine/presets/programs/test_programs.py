@@ -187,7 +187,7 @@ def test_fields_of_others_stay_and_ours_replace_theirs() -> None:
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", "3"])
 def test_a_broken_file_is_not_written_over(broken: str) -> None:
-    with pytest.raises(ExportError, match="file that is there"):
+    with pytest.raises(ExportError, match="the existing file"):
         merge(broken, exported("lm-studio", PLAIN))
 
 

@@ -72,5 +72,5 @@ def test_any_text_ends(text: str) -> None:
     ids=["doubled", "repeated"],
 )
 def test_variables_come_to_so_much_and_no_more(text: str) -> None:
-    with pytest.raises(ImportedFileError, match="come to more than"):
+    with pytest.raises(ImportedFileError, match="expand to more than"):
         words(text)
