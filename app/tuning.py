@@ -228,7 +228,7 @@ def as_json(tuned: Tuned) -> dict[str, object]:
         "model": str(tuned.model),
         "is_complete": outcome.is_complete,
         "was_stopped": tuned.was_stopped,
-        "spent_s": tuned.spent_s,
+        "elapsed_s": tuned.spent_s,
         "sizes": asdict(outcome.sizes),
         "n_others": outcome.n_others,
         "is_busy": outcome.is_busy,

@@ -113,37 +113,36 @@ class PromptReady:
     n_hot: int = 0
     """Tokens that the context held."""
     n_copied: int = 0
-    """Of these, those copied from another of its sequences."""
+    """Hot tokens that were copied from another sequence of the context."""
     n_warm: int = 0
-    """Tokens restored from main memory."""
+    """Tokens restored from RAM."""
     n_cold: int = 0
     """Tokens restored from disk."""
     elapsed_s: float = 0.0
-    """Time until it was ready, restoring apart."""
+    """Prefill time, without restoring."""
     restore_s: float = 0.0
-    """Time that restoring took."""
-    reused_as_read_s: float | None = None
-    """What computing the reused tokens would have taken; None where that was never timed."""
-    read_as_loaded_s: float | None = None
-    """What restoring as many tokens as were computed would have taken; None where nothing was ever
-    restored."""
-    n_same: int | None = None
-    """Tokens that the chat's line before begins with too; None where there is none, or where a
-    server does not tell."""
+    """Time to restore saved states."""
+    reused_prefill_s: float | None = None
+    """Estimated prefill time of the reused tokens; None before a prefill was timed."""
+    computed_restore_s: float | None = None
+    """Estimated time to restore as many tokens as were computed; None before the first restore."""
+    n_common: int | None = None
+    """Length of the prefix shared with the chat's previous prompt and reply; None without one, or
+    where a server does not report it."""
     cause: ReadCause | None = None
-    """Why the prompt differs from that line behind them; None where it only goes on from it."""
-    place: str = ""
-    """What of the chat differs, in words, where that is known."""
-    lost: ReadCause | None = None
-    """Why less was found than is the same; None where it was found."""
-    before: str = ""
-    """The text up to the first token that differs, its last tokens only."""
-    was: str = ""
-    """The line before from that token on, its first tokens only."""
-    now: str = ""
-    """The prompt from there on."""
+    """Why the prompt differs after that prefix; None where it only continues it."""
+    changed: str = ""
+    """The part of the chat that differs, in words, where known."""
+    miss_cause: ReadCause | None = None
+    """Why less than the common prefix was reused; None where all of it was."""
+    text_before: str = ""
+    """The last tokens before the first difference."""
+    old_text: str = ""
+    """The previous text from the first difference on, its first tokens."""
+    new_text: str = ""
+    """The prompt from the first difference on, its first tokens."""
     note: str | None = None
-    """Why ids of a reply were not used again, or what reusing cost in precision, if so."""
+    """Why the token ids of a reply were not reused, or what reuse cost in precision."""
 
     @property
     def n_reused(self) -> int:

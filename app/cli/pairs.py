@@ -100,9 +100,9 @@ def _as_json(found: DraftOptions) -> dict[str, object]:
         "best": None if best is None else best.name,
         "llama_server": None if best is None else server_options(best),
         "drafts": [_draft_as_json(each) for each in found.drafts],
-        "misfits": [_draft_as_json(each) for each in found.misfits],
+        "unsuitable": [_draft_as_json(each) for each in found.unsuitable],
         "missing": [_draft_as_json(each) for each in found.missing],
-        "look_up": _advice_as_json(found.look_up),
+        "lookup": _advice_as_json(found.look_up),
     }
 
 
@@ -148,7 +148,7 @@ def print_pairs(found: DraftOptions) -> None:
     if found.missing:
         screen.print(Text("\nNot on this machine (figures for Q4_K_M):", style="bold"))
         _print_drafts(screen, found.missing)
-    _print_misfits(screen, found.misfits)
+    _print_misfits(screen, found.unsuitable)
     screen.print(Text(f"\nWithout a draft model, with lookup: {found.look_up.reason}."))
     _print_best(screen, found)
 
@@ -192,12 +192,12 @@ def _gain(advice: Advice) -> str:
     return f"{advice.low.factor:.2f}x to {advice.high.factor:.2f}x"
 
 
-def _print_misfits(screen: Console, misfits: Sequence[DraftOption]) -> None:
-    if misfits:
+def _print_misfits(screen: Console, unsuitable: Sequence[DraftOption]) -> None:
+    if unsuitable:
         screen.print(Text("\nThese models cannot draft for it:", style="bold"))
-    for draft in misfits[:N_MISFITS]:
+    for draft in unsuitable[:N_MISFITS]:
         screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
-    _print_rest(screen, len(misfits) - N_MISFITS)
+    _print_rest(screen, len(unsuitable) - N_MISFITS)
 
 
 def _print_best(screen: Console, found: DraftOptions) -> None:

@@ -205,7 +205,7 @@ def as_values(comparison: Comparison) -> JsonValue:
             "n_pairs": identity.n_pairs,
             "n_same": identity.n_same,
             "n_tokens": identity.n_tokens,
-            "parting": None if identity.divergence is None else asdict(identity.divergence),
+            "divergence": None if identity.divergence is None else asdict(identity.divergence),
         },
         "pairs": [_pair(pair) for pair in comparison.pairs],
     }
@@ -216,7 +216,7 @@ def _pair(pair: Pair) -> JsonValue:
     return {
         "first": _answer(pair.first),
         "second": _answer(pair.second),
-        "parting": None if divergence is None else asdict(divergence),
+        "divergence": None if divergence is None else asdict(divergence),
     }
 
 

@@ -68,18 +68,18 @@ def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
     yield "prompt", _counts(prompt)
     for reason in _why(prompt):
         yield "why", (reason,)
-    if prompt.n_same is not None and prompt.cause is not None:
-        at = f"token {fmt.count(prompt.n_same + 1)}, after "
-        yield "at", (Run(at), _quoted(prompt.before))
-        yield "was", (_quoted(prompt.was),)
-        yield "is", (_quoted(prompt.now),)
+    if prompt.n_common is not None and prompt.cause is not None:
+        at = f"token {fmt.count(prompt.n_common + 1)}, after "
+        yield "at", (Run(at), _quoted(prompt.text_before))
+        yield "was", (_quoted(prompt.old_text),)
+        yield "is", (_quoted(prompt.new_text),)
     if prompt.n_reused:
         restored = f"restored in {fmt.short_seconds(prompt.restore_s)}"
         is_restored = prompt.n_warm + prompt.n_cold > 0
         took = restored if is_restored else "already in the context"
-        yield "reused", _took(took, "a prefill", prompt.reused_as_read_s)
+        yield "reused", _took(took, "a prefill", prompt.reused_prefill_s)
     took = f"computed in {fmt.short_seconds(prompt.elapsed_s)}"
-    yield "read", _took(took, "restoring as many", prompt.read_as_loaded_s)
+    yield "read", _took(took, "restoring as many", prompt.computed_restore_s)
 
 
 def _counts(prompt: PromptReady) -> Line:
@@ -103,16 +103,16 @@ def _quoted(text: str) -> Run:
 def _why(prompt: PromptReady) -> list[Run]:
     """Why tokens were read that the chat had before, each reason."""
     told = [] if prompt.cause is None else [Run(_cause(prompt, prompt.cause))]
-    if prompt.lost is not None:
-        told.append(Run(_cause(prompt, prompt.lost), "warn"))
+    if prompt.miss_cause is not None:
+        told.append(Run(_cause(prompt, prompt.miss_cause), "warn"))
     if prompt.note:
         told.append(Run(visible(prompt.note)))
-    return told or [Run(UNTOLD if prompt.n_same is None else GOES_ON, "muted")]
+    return told or [Run(UNTOLD if prompt.n_common is None else GOES_ON, "muted")]
 
 
 def _cause(prompt: PromptReady, cause: ReadCause) -> str:
-    n_lost = (prompt.n_same or 0) - prompt.n_reused
-    return CAUSES[cause].format(place=prompt.place or "an adapter", n=fmt.count(n_lost))
+    n_lost = (prompt.n_common or 0) - prompt.n_reused
+    return CAUSES[cause].format(place=prompt.changed or "an adapter", n=fmt.count(n_lost))
 
 
 def _took(took: str, otherwise: str, seconds: float | None) -> Line:
@@ -125,9 +125,9 @@ def _short(prompt: PromptReady) -> str:
     """Why it was not more, in a few words."""
     words = [] if prompt.cause in (None, ReadCause.FIRST) else [prompt.cause.value]
     if prompt.cause is ReadCause.EDITED:
-        words = [f"{prompt.place} changed"]
-    if prompt.lost is not None:
-        words.append(prompt.lost.value)
+        words = [f"{prompt.changed} changed"]
+    if prompt.miss_cause is not None:
+        words.append(prompt.miss_cause.value)
     return "; ".join([*words, *([visible(prompt.note)] if prompt.note else [])])
 
 

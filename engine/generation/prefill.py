@@ -123,8 +123,8 @@ class Prefill:
         return replace(
             found,
             elapsed_s=reply.stats.prefill_s,
-            reused_as_read_s=reused_s,
-            read_as_loaded_s=recall.restoring.seconds_of(found.n_read),
+            reused_prefill_s=reused_s,
+            computed_restore_s=recall.restoring.seconds_of(found.n_read),
         )
 
     def _last_pass(self, reply: Reply, n_last: int) -> Generator[Step, Computed | None, FirstRow]:

@@ -94,27 +94,29 @@ class LastLines:
         )
         if line is None:
             return replace(found, cause=ReadCause.FIRST)
-        n_same = common_prefix(line.tokens, tokens[:-1])
-        found = replace(found, n_same=n_same, lost=_why_lost(line, request, recalled, n_same))
-        if n_same == min(len(line.tokens), len(tokens) - 1):
+        n_common = common_prefix(line.tokens, tokens[:-1])
+        found = replace(
+            found, n_common=n_common, miss_cause=_why_missed(line, request, recalled, n_common)
+        )
+        if n_common == min(len(line.tokens), len(tokens) - 1):
             return found
-        cause, place = self._why(line, request, prompt, n_same)
+        cause, changed = self._why(line, request, prompt, n_common)
         return replace(
             found,
             cause=cause,
-            place=place,
-            before=self._text(tokens[max(n_same - N_SHOWN, 0) : n_same]),
-            was=self._text(line.tokens[n_same : n_same + N_SHOWN]),
-            now=self._text(tokens[n_same : n_same + N_SHOWN]),
+            changed=changed,
+            text_before=self._text(tokens[max(n_common - N_SHOWN, 0) : n_common]),
+            old_text=self._text(line.tokens[n_common : n_common + N_SHOWN]),
+            new_text=self._text(tokens[n_common : n_common + N_SHOWN]),
         )
 
     def _why(
-        self, line: LastReply, request: GenerationRequest, prompt: Prompt, n_same: int
+        self, line: LastReply, request: GenerationRequest, prompt: Prompt, n_common: int
     ) -> tuple[ReadCause, str]:
         """Why a prompt differs from a line, and which message does, where one does."""
         now, messages = _digests(request.messages), request.messages
         at = common_prefix(line.messages, now)
-        if at == len(now) and n_same >= len(prompt.tokens) - len(prompt.continues):
+        if at == len(now) and n_common >= len(prompt.tokens) - len(prompt.continues):
             return _edited((*messages, Message("assistant", "")), at)
         if at < len(line.messages):
             return (ReadCause.TRIMMED, "") if request.is_trimmed else _edited(messages, at)
@@ -122,17 +124,17 @@ class LastLines:
             return _edited(messages, at)
         if line.thinks is not may_think(request):
             return ReadCause.SETTINGS, "thinking"
-        if at < len(now) and self._is_in_thought(line, request.messages[at], n_same):
+        if at < len(now) and self._is_in_thought(line, request.messages[at], n_common):
             return ReadCause.REASONING, ""
         return ReadCause.TEMPLATE, ""
 
-    def _is_in_thought(self, line: LastReply, reply: Message, n_same: int) -> bool:
+    def _is_in_thought(self, line: LastReply, reply: Message, n_common: int) -> bool:
         """Whether a line leaves a prompt within what was thought for its reply."""
         thought = Thought.of(reply.content)
-        is_before = n_same < line.n_prompt - N_OPENING
+        is_before = n_common < line.n_prompt - N_OPENING
         if thought is None or not thought.text or is_before:
             return False
-        since = self._text(line.tokens[line.n_prompt : max(n_same, line.n_prompt)])
+        since = self._text(line.tokens[line.n_prompt : max(n_common, line.n_prompt)])
         return not any(markers.end in since for markers in MARKERS)
 
     def _text(self, tokens: Tokens[int]) -> str:
@@ -158,11 +160,11 @@ def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
     return ReadCause.EDITED, f"{whose} {number}"
 
 
-def _why_lost(
-    line: LastReply, request: GenerationRequest, recalled: Recalled, n_same: int
+def _why_missed(
+    line: LastReply, request: GenerationRequest, recalled: Recalled, n_common: int
 ) -> ReadCause | None:
     """Why less was found than is the same; None where it is not, or by a few tokens only."""
-    if n_same - recalled.n_reused < MIN_GAIN:
+    if n_common - recalled.n_reused < MIN_GAIN:
         return None
     if line.adapters != request.adapters:
         return ReadCause.SETTINGS

@@ -37,7 +37,7 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "quality": _quality(plan.quality),
         "devices": [_device(each, plan.setup.margin_bytes) for each in plan.estimate.devices],
         "table": _table(table),
-        "what_ifs": list(map(_effect, effects)),
+        "alternatives": list(map(_effect, effects)),
         "warnings": list(warnings_of(plan)),
         "args": plan.arguments,
         "workers": _workers(plan),
@@ -94,11 +94,11 @@ def _device(device: DeviceEstimate, margin_bytes: int) -> dict[str, object]:
 
 
 def _quality(standing: Standing) -> dict[str, object]:
-    """What is known of the cache types; `keeps_gates` is null where nothing was measured."""
+    """What is known of the cache types; `passes_gates` is null where nothing was measured."""
     return {
         "basis": str(standing.basis),
         "text": standing.text,
-        "keeps_gates": standing.is_kept,
+        "passes_gates": standing.is_kept,
     }
 
 

@@ -67,7 +67,7 @@ class DraftOptions:
     """Only its name where it is not on this machine."""
     drafts: tuple[DraftOption, ...]
     """Those on this machine whose tokens are the target's, the best first."""
-    misfits: tuple[DraftOption, ...]
+    unsuitable: tuple[DraftOption, ...]
     """Those on this machine that cannot draft for it."""
     missing: tuple[DraftOption, ...]
     """Those of the catalogue that are not here, the best first."""
@@ -133,7 +133,7 @@ def options_of(
         target=model_name(path),
         target_path=path,
         drafts=tuple(each for each in here if each.advice.worth is not Worth.MISFIT),
-        misfits=tuple(each for each in here if each.advice.worth is Worth.MISFIT),
+        unsuitable=tuple(each for each in here if each.advice.worth is Worth.MISFIT),
         missing=tuple(sorted(missing, key=lambda each: each.rank)),
         look_up=should_use_speculation(reads, None, machine=machine),
         problem=RECURRENT if target.architecture.is_recurrent else None,

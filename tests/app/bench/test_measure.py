@@ -77,13 +77,13 @@ def test_the_prompt_is_in_the_cache_before_anything_is_timed() -> None:
 
 
 def test_where_texts_part_is_written_down_with_what_came_instead() -> None:
-    def parting(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
+    def divergence(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
         tokens = list(range(40))
         if settings.predictor is not PredictorName.OFF:
             tokens[5:] = [25] * 35
         return [finished(tokens, 100.0, seed=request.seed)]
 
-    record = measured(AnsweringClient(parting), plan(LOOKUP))
+    record = measured(AnsweringClient(divergence), plan(LOOKUP))
     by_policy = {run.policy: run for run in record.runs}
     assert (by_policy["plain"].parts_at, by_policy["plain"].parts_as) == (None, "")
     assert by_policy[LOOKUP.name].parts_at == 5

@@ -68,7 +68,7 @@ def test_a_plan_takes_the_measured_kind_and_says_what_it_rests_on(
     assert found["quality"] == {
         "basis": "measured",
         "text": "same top token 99.6 %, mean KL 0.0020",
-        "keeps_gates": True,
+        "passes_gates": True,
     }
     assert (
         plan(capsys, starter_path, "--type-k", "auto", "--ctx", 1024)["quality"]

@@ -37,7 +37,7 @@ def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
     assert told["speed"]["median"] > 0
     assert len(told["speed"]["ratios"]) == 2
     first, second = (told["pairs"][0][name] for name in ("first", "second"))
-    assert (first["text"] == second["text"]) == (told["pairs"][0]["parting"] is None)
+    assert (first["text"] == second["text"]) == (told["pairs"][0]["divergence"] is None)
     assert first["stats"]["n_drafted"] == 0
 
 

@@ -46,9 +46,9 @@ def test_json_has_every_candidate_with_its_figures(
     assert small["path"] == str(models / "small.gguf")
     assert 1 < small["gain_low"] < small["gain_high"] < small["gain_ceiling"]
     assert small["n_draft"] > 0
-    assert [each["verdict"] for each in found["misfits"]] == ["cannot draft"]
-    assert found["misfits"][0]["gain_low"] is None
-    assert found["look_up"]["gain_high"] > 1
+    assert [each["verdict"] for each in found["unsuitable"]] == ["cannot draft"]
+    assert found["unsuitable"][0]["gain_low"] is None
+    assert found["lookup"]["gain_high"] > 1
     assert found["llama_server"][:2] == ["--spec-type", "draft-simple"]
 
 
@@ -61,7 +61,7 @@ def test_folders_that_are_named_are_searched_and_no_others(
     assert run(["pairs", target, "--folder", str(elsewhere), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in found["drafts"]] == ["alone"]
-    assert found["misfits"] == []
+    assert found["unsuitable"] == []
 
 
 def test_the_starter_is_found_in_the_usual_folders(

@@ -62,7 +62,7 @@ def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(
     assert "no cache type 'turbo'" in capsys.readouterr().err
 
 
-def test_json_has_ranges_table_and_what_ifs(
+def test_json_has_ranges_table_and_alternatives(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = plan(capsys, starter_path, "--vram", "8GiB", "--ctx", 2048)
@@ -79,10 +79,10 @@ def test_json_has_ranges_table_and_what_ifs(
     total = sum(device["total_bytes"] for device in found["devices"])  # type: ignore[attr-defined]
     assert own == {"total_bytes": total, "verdict": "fits", "is_plan": True}
     assert all(len(row["cells"]) == len(table["n_ctx"]) for row in table["rows"])
-    what_ifs = found["what_ifs"]
-    assert isinstance(what_ifs, list)
-    assert {"change": "q8_0 K and V", "verdict": "fits"}.items() <= what_ifs[0].items()
-    assert what_ifs[0]["delta_bytes"] < 0
+    alternatives = found["alternatives"]
+    assert isinstance(alternatives, list)
+    assert {"change": "q8_0 K and V", "verdict": "fits"}.items() <= alternatives[0].items()
+    assert alternatives[0]["delta_bytes"] < 0
 
 
 def test_the_largest_context_fits_and_the_next_does_not(

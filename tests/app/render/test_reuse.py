@@ -9,8 +9,8 @@ from engine.events import PromptReady, ReadCause
 
 EDITED = PromptReady(
     1163, n_hot=900, n_copied=100, n_cold=50, elapsed_s=0.41, restore_s=0.012,
-    reused_as_read_s=7.6, read_as_loaded_s=0.003, n_same=950, cause=ReadCause.EDITED,
-    place="question 2", before="user\n", was="Why\x1b[2J", now="How",
+    reused_prefill_s=7.6, computed_restore_s=0.003, n_common=950, cause=ReadCause.EDITED,
+    changed="question 2", text_before="user\n", old_text="Why\x1b[2J", new_text="How",
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def ask(
 def test_the_first_prompt_of_a_chat_has_none_before_it() -> None:
     one = session()
     ready, _ = ask(one, Message("user", LONG))
-    assert (ready.cause, ready.n_same, ready.n_reused) == (ReadCause.FIRST, None, 0)
+    assert (ready.cause, ready.n_common, ready.n_reused) == (ReadCause.FIRST, None, 0)
     assert ready.n_read == ready.n_prompt
     assert ask(one, Message("user", "other"), owner="chat:2")[0].cause is ReadCause.FIRST
 
@@ -60,10 +60,10 @@ def test_a_prompt_that_goes_on_from_the_one_before_differs_in_nothing() -> None:
     one, question = session(), Message("user", LONG)
     first, said = ask(one, question)
     ready, _ = ask(one, question, said, Message("user", "and"))
-    assert (ready.cause, ready.lost) == (None, None)
-    assert ready.n_same == ready.n_reused == first.n_prompt + len(said.token_ids or ()) - 1
+    assert (ready.cause, ready.miss_cause) == (None, None)
+    assert ready.n_common == ready.n_reused == first.n_prompt + len(said.token_ids or ()) - 1
     again, _ = ask(one, question)
-    assert (again.cause, again.lost) == (None, None), "made anew, its prompt is all there"
+    assert (again.cause, again.miss_cause) == (None, None), "made anew, its prompt is all there"
     assert again.n_reused == again.n_prompt - 1
 
 
@@ -79,12 +79,12 @@ def test_an_edit_is_told_with_its_place_and_both_texts(edit: int, place: str) ->
     ask(one, *turns)
     turns[edit] = Message(turns[edit].role, f"Now {turns[edit].content}")
     ready, _ = ask(one, *turns)
-    assert (ready.cause, ready.place) == (ReadCause.EDITED, place)
+    assert (ready.cause, ready.changed) == (ReadCause.EDITED, place)
     assert ready.before.endswith(f"<{turns[edit].role}>"[-8:])
-    assert ready.now.startswith("Now ")
-    assert turns[edit].content.removeprefix("Now ").startswith(ready.was[:4])
-    assert ready.n_reused == ready.n_same
-    assert ready.lost is None
+    assert ready.new_text.startswith("Now ")
+    assert turns[edit].content.removeprefix("Now ").startswith(ready.old_text[:4])
+    assert ready.n_reused == ready.n_common
+    assert ready.miss_cause is None
 
 
 def test_a_reply_that_goes_on_behind_another_text_was_changed() -> None:
@@ -92,13 +92,13 @@ def test_a_reply_that_goes_on_behind_another_text_was_changed() -> None:
     _, said = ask(one, question)
     ids = said.token_ids or ()
     edited, changed = ask(one, question, continues=ids, continues_text=f"{said.content[:4]}XY")
-    assert (edited.cause, edited.place) == (ReadCause.EDITED, "reply 1")
+    assert (edited.cause, edited.changed) == (ReadCause.EDITED, "reply 1")
     assert edited.now == "XY"[: len(edited.now)]
     variant, _ = ask(one, question, continues=ids)
-    assert (variant.cause, variant.place) == (ReadCause.EDITED, "reply 1")
+    assert (variant.cause, variant.changed) == (ReadCause.EDITED, "reply 1")
     ask(one, question, changed, Message("user", "and"))
     earlier, _ = ask(one, question, continues_text="ZZ")
-    assert (earlier.cause, earlier.place) == (ReadCause.EDITED, "reply 1")
+    assert (earlier.cause, earlier.changed) == (ReadCause.EDITED, "reply 1")
     again, _ = ask(one, question, continues_text="ZZ")
     assert again.cause is None, "the same reply goes on"
 
@@ -107,7 +107,7 @@ def test_a_template_that_writes_the_same_messages_otherwise_is_named() -> None:
     one, question = session(DATED), Message("user", LONG)
     _, said = ask(one, question)
     ready, _ = ask(one, question, said, Message("user", "and"))
-    assert (ready.cause, ready.was[0], ready.now[0]) == (ReadCause.TEMPLATE, "1", "3")
+    assert (ready.cause, ready.old_text[0], ready.new_text[0]) == (ReadCause.TEMPLATE, "1", "3")
 
 
 def test_thinking_that_the_template_leaves_out_is_named() -> None:
@@ -118,8 +118,8 @@ def test_thinking_that_the_template_leaves_out_is_named() -> None:
     line = ask(one_more, question, continues_text=thought.content, max_tokens=1)[1]
     ready, _ = ask(one_more, question, line, Message("user", "and"))
     assert ready.cause is ReadCause.REASONING
-    assert ready.was.startswith("<think>")
-    assert not ready.now.startswith("<think>")
+    assert ready.old_text.startswith("<think>")
+    assert not ready.new_text.startswith("<think>")
 
 
 def test_a_switch_of_thinking_is_another_setting() -> None:
@@ -127,10 +127,10 @@ def test_a_switch_of_thinking_is_another_setting() -> None:
     _, said = ask(one, question)
     off = SamplingSettings(thinking="off")
     ready, _ = ask(one, question, sampling=off)
-    assert (ready.cause, ready.place) == (ReadCause.SETTINGS, "thinking")
+    assert (ready.cause, ready.changed) == (ReadCause.SETTINGS, "thinking")
     ask(one, question)
     ready, _ = ask(one, question, sampling=off, continues_text="ZZ")
-    assert (ready.cause, ready.place) == (ReadCause.SETTINGS, "thinking"), "before the reply"
+    assert (ready.cause, ready.changed) == (ReadCause.SETTINGS, "thinking"), "before the reply"
     turns = (question, replace(said, content="yes", token_ids=None), Message("user", "and"))
     assert ask(one, *turns, sampling=off)[0].cause is ReadCause.EDITED
 
@@ -140,9 +140,9 @@ def test_what_another_chat_pushed_out_is_lost() -> None:
     _, said = ask(one, question)
     ask(one, Message("user", LONG[::-1]), owner="chat:2")
     ready, _ = ask(one, question, said, Message("user", "and"))
-    assert (ready.cause, ready.lost) == (None, ReadCause.EVICTED)
-    assert ready.n_same is not None
-    assert ready.n_reused < ready.n_same
+    assert (ready.cause, ready.miss_cause) == (None, ReadCause.EVICTED)
+    assert ready.n_common is not None
+    assert ready.n_reused < ready.n_common
 
 
 def test_a_state_that_goes_on_otherwise_and_cannot_be_cut_is_named() -> None:
@@ -150,7 +150,7 @@ def test_a_state_that_goes_on_otherwise_and_cannot_be_cut_is_named() -> None:
     question = Message("user", LONG)
     ask(one, question)
     ready, _ = ask(one, Message("user", f"{LONG}!"))
-    assert (ready.cause, ready.lost) == (ReadCause.EDITED, ReadCause.UNCUT)
+    assert (ready.cause, ready.miss_cause) == (ReadCause.EDITED, ReadCause.UNCUT)
 
 
 def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
@@ -168,7 +168,7 @@ def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
     ready, _ = ask(one, question, owner="chat:2")
     assert ready.n_reused == ready.n_prompt - 1
     assert ready.n_copied + ready.n_warm == ready.n_reused
-    assert first.read_as_loaded_s is None
+    assert first.computed_restore_s is None
 
 
 def test_what_is_nobodys_is_not_remembered() -> None:

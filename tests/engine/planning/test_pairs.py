@@ -46,14 +46,14 @@ def test_the_target_and_its_copies_are_no_candidates(folder: Path) -> None:
     copy.parent.mkdir()
     copy.write_bytes((folder / "target.gguf").read_bytes())
     found = pairs(folder)
-    assert (found.drafts, found.misfits, found.best) == ((), (), None)
+    assert (found.drafts, found.unsuitable, found.best) == ((), (), None)
 
 
 def test_a_misfit_names_the_token_that_differs(folder: Path) -> None:
     drafting_model(folder / "other.gguf", 1, (*TOKENS[:77], "odd", *TOKENS[78:]))
     drafting_model(folder / "kind.gguf", 1, model="llama")
     found = pairs(folder)
-    assert {each.name: each.advice.reason for each in found.misfits} == {
+    assert {each.name: each.advice.reason for each in found.unsuitable} == {
         "kind": "tokenizer.ggml.model is gpt2 in the target and llama in the draft",
         "other": "token 77 is 'token 77' in the target and 'odd' in the draft",
     }
@@ -65,7 +65,7 @@ def test_a_draft_whose_file_is_gone_is_a_misfit_and_no_crash(folder: Path) -> No
     read = read_headers([folder])
     gone.unlink()
     target = folder / "target.gguf"
-    (misfit,) = options_of(read_model(target), read, read_facts(target), "cpu").misfits
+    (misfit,) = options_of(read_model(target), read, read_facts(target), "cpu").unsuitable
     assert "cannot be read" in misfit.advice.reason
 
 
@@ -74,7 +74,7 @@ def test_a_head_of_another_model_is_named_for_what_it_is(folder: Path) -> None:
     path.write_bytes(
         path.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x06\0\0\0\0\0\0\0eagle3", 1)
     )
-    (misfit,) = pairs(folder).misfits
+    (misfit,) = pairs(folder).unsuitable
     assert "only as a part of its own model" in misfit.advice.reason
 
 
@@ -108,7 +108,7 @@ def beside(target: Path, draft: Path) -> Configuration:
 def reason_of_pairs(target: Path) -> str:
     """Give what `kvchat pairs` says of the one model beside a target."""
     found = options_of(read_model(target), read_headers([target.parent]), read_facts(target), "cpu")
-    (only,) = (*found.drafts, *found.misfits)
+    (only,) = (*found.drafts, *found.unsuitable)
     return only.advice.reason
 
 
