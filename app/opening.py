@@ -13,7 +13,6 @@ from app import paths
 from app.config import Settings
 from engine.configuration import (
     BackendName,
-    CompileMode,
     Configuration,
     PredictorName,
     SamplingSettings,
@@ -46,20 +45,12 @@ class ModelRequest:
     kv_budget: int | None = None
     """Most bytes of the cache."""
     backend: BackendName | None = None
-    kv_cache: str | None = None
-    """Kind of the torch backend's cache."""
-    compile: CompileMode | None = None
-    """Whether it compiles its decode step."""
-    kv_trace: Path | None = None
-    """Where the operations of its caches are written."""
-    decode_plan: str | None = None
-    """What each token sees with it, as `EngineSettings.decode_plan`."""
     server: str | None = None
     """Address of a server that makes the replies; `model` is its name there then."""
     mmproj: str | None = None
     """Path of a projector for images, or `off`."""
     rules: Mapping[str, object] = field(default_factory=dict)
-    """Values that come before those of the preset, by the preset's own keys."""
+    """Values by keys of a preset, which override the preset's (`preset.parse_rule`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +85,7 @@ class ChosenModel:
 
     def configure(self, path: Path, settings: Settings) -> Configuration:
         """The configuration of a model under these rules; raises as `configure` does."""
-        configuration = configure(path, self.draft, self.rules, settings, self.request)
-        return replace(configuration, kv_trace=self.request.kv_trace)
+        return configure(path, self.draft, self.rules, settings, self.request)
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.
@@ -164,11 +154,8 @@ def _check_server(request: ModelRequest) -> None:
         "--kv": request.kv,
         "--kv-budget": request.kv_budget,
         "--backend": request.backend,
-        "--kv-cache": request.kv_cache,
-        "--compile": request.compile,
         "--mmproj": request.mmproj,
-        "--decode-plan": request.decode_plan,
-        "--kv-trace": request.kv_trace,
+        **{f"--set {key}": value for key, value in request.rules.items()},
     }
     asked = [option for option, value in named.items() if value is not None]
     if asked:
@@ -308,18 +295,22 @@ def configure(
     from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Planner
     from engine.planning.resolve import resolve
+    from engine.presets.preset import TRACE
     from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:
         check_is_no_head(draft)
     draft_model = read_model(draft) if draft else None
-    chosen = _with_request(with_settings(rules, settings), request or ModelRequest())
+    request = request or ModelRequest()
+    chosen = _with_request(with_settings(rules, settings), request)
     planner = Planner()
     machine = planner.machine_of(PlannedMachine(), chosen.vram_gib, "kvchat")
     found = planner.devices(machine, "kvchat")
     known = _known(path, settings) if open_types(chosen) or chosen.goal else None
     model = read_model(path)
     configuration = resolve(chosen, model, found, draft=draft_model, known=known)
+    if TRACE in request.rules:
+        configuration = replace(configuration, kv_trace=Path(str(request.rules[TRACE])))
     if rules is not None:
         return configuration
     speculation = settings.speculation.speculation()
@@ -332,12 +323,14 @@ def _with_request(rules: "Preset", request: ModelRequest) -> "Preset":
     """The rules with what was asked."""
     from engine.planning.cache_types import type_rules
     from engine.planning.values import thread_rules
+    from engine.presets.preset import TRACE
 
     asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
-    names = ("n_ctx", "backend", "kv_cache", "compile", "decode_plan", "mmproj")
+    names = ("n_ctx", "backend", "mmproj")
     own = {name: getattr(request, name) for name in names}
     asked |= {name: value for name, value in own.items() if value is not None}
-    return rules.model_copy(update=asked | {**request.rules})
+    asked |= {key: value for key, value in request.rules.items() if key != TRACE}
+    return rules.model_copy(update=asked)
 
 
 def _known(path: Path, settings: Settings) -> "Known":

@@ -33,7 +33,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
 
 bench_options = joined(
     opening_options,
-    click.option("--set", "sets", multiple=True, metavar="NAME|FILE",
+    click.option("--prompt-set", "sets", multiple=True, metavar="NAME|FILE",
                  help="Prompt set: grounded, chat or a JSONL file; repeatable. [grounded and "
                       "chat]"),
     click.option("--prompts", "n_prompts", default=4, show_default=True, type=Count(0),
@@ -98,7 +98,7 @@ def command(
     \b
     kvchat bench                                    default model; minutes
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    with a draft model
-    kvchat bench --set mine.jsonl --prompts 0       all prompts of a file
+    kvchat bench --prompt-set mine.jsonl --prompts 0    all prompts of a file
     kvchat bench --json all.json --html all.html    save runs and report
     kvchat bench --resume all.json                  resume
 

@@ -14,10 +14,8 @@ from click.core import ParameterSource
 
 from app.cli import completion
 from engine.configuration import (
-    DECODE_PLAN,
     Adapter,
     BackendName,
-    CompileMode,
     KVTypeName,
     SamplingSettings,
     Thinking,
@@ -174,14 +172,10 @@ def _kv_types(text: str) -> str:
     return text
 
 
-def _decode_plan(text: str) -> str:
-    plan = text.strip().lower()
-    if re.fullmatch(DECODE_PLAN, plan) is None:
-        raise click.BadParameter(
-            f"{shown(plan)} is not a decode plan: write auto, 128 (queries at once) or 128/512 "
-            "(with a window)"
-        )
-    return plan
+def _rule(text: str) -> tuple[str, object]:
+    from engine.presets.preset import parse_rule
+
+    return parse_rule(text)
 
 
 def _projector(text: str) -> str:
@@ -357,25 +351,30 @@ backend_choice = click.option(
     help="Engine: llama.cpp, or torch to inspect keys and values.",
 )
 
-kind_option = click.option(
-    "--kv-cache",
-    metavar="KIND",
-    help="Cache type of the torch engine, such as nf4, paged or kivi4/f16.",
-)
 
-backend_options = joined(
-    backend_choice,
-    kind_option,
-    click.option("--kv-trace", type=FILE, metavar="FILE",
-                 help="Append the torch engine's cache operations to this file, as JSON lines."),
-    click.option("--compile", type=click.Choice(get_args(CompileMode)),
-                 help="Compile the torch engine's decode step (takes a minute once); auto: on "
-                 "CUDA. [off]"),
-    click.option("--decode-plan", type=Parsed("PLAN", _decode_plan),
-                 help="Attention of the torch engine: 128/512 takes 128 queries at once, each "
-                 "over the last 512 tokens; auto goes by length. Changes the text."),
+def _shorthand(key: str) -> Callable[[Command], Command]:
+    """A hidden option `--key VALUE` for `--set key=VALUE`."""
+
+    def add(context: click.Context, _: click.Parameter, rule: tuple[str, object] | None) -> None:
+        context.meta.setdefault(_SHORTHANDS, []).extend([rule] if rule else [])
+
+    return click.option(
+        f"--{key.replace('_', '-')}", type=Parsed("VALUE", lambda text: _rule(f"{key}={text}")),
+        hidden=True, is_eager=True, expose_value=False, callback=add,
+    )  # fmt: skip
+
+
+_SHORTHANDS = f"{__name__}.shorthands"
+set_option = joined(
+    click.option("--set", "rules", type=Parsed("KEY=VALUE", _rule), multiple=True,
+                 callback=lambda context, _, rules: dict((*context.meta[_SHORTHANDS], *rules)),
+                 help="Any other key of a preset, such as n_ubatch=256 or kv_cache=nf4; "
+                 "repeatable."),
+    *map(_shorthand, ("kv_cache", "kv_trace", "decode_plan", "compile")),
 )  # fmt: skip
-"""Engine, and the settings of the torch engine."""
+"""Settings without an option of their own."""
+backend_options = joined(backend_choice, set_option)
+"""Engine, and settings without an option of their own."""
 
 ADDRESS = Parsed("URL", _server)
 server_option = click.option(

@@ -21,10 +21,10 @@ from app.cli.options import (
     draft_option,
     joined,
     json_option,
-    kind_option,
     kv_options,
     mmproj_option,
     preset_option,
+    set_option,
     threads_option,
 )
 from engine.memory.hardware import Instructions
@@ -81,7 +81,7 @@ knob_options = joined(
                  help="Context length in tokens, such as 32k. [the preset's, at most 8192]"),
     kv_options,
     backend_choice,
-    kind_option,
+    set_option,
     click.option("--type-k", type=OPEN_KV_TYPE, help="K type."),
     click.option("--type-v", type=OPEN_KV_TYPE, help="V type."),
     click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
@@ -169,9 +169,10 @@ def _rules(options: Mapping[str, object]) -> dict[str, object]:
     """What the knobs say, by the keys of a preset."""
     from engine.planning.cache_types import type_rules
 
-    named = {"preset", "draft", "kv", "kv_budget", "n_threads", *MACHINE}
+    named = {"preset", "draft", "kv", "kv_budget", "n_threads", "rules", *MACHINE}
     rules = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
     rules |= thread_rules(cast(AskedThreads, options["n_threads"]))
+    rules |= cast("dict[str, object]", options["rules"])
     return rules | {
         name: _plain(value)
         for name, value in options.items()

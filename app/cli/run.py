@@ -273,7 +273,9 @@ def command(
     prompt = question.read(is_asked_now=files is None and not is_plain)
     rules = {name: typed.pop(name) for name in RULES}
     rules = {name: value for name, value in rules.items() if value not in (None, ())}
-    asked, settings = replace(asked, rules=rules), load_settings().settings
+    asked, settings = replace(asked, rules={**asked.rules, **rules}), load_settings().settings
+    if asked.server is not None:
+        _refuse_at_server(outputs)
     opened = open_model(asked, settings)
     if opened.types_note is not None:
         note(opened.types_note)

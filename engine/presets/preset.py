@@ -16,14 +16,21 @@ from engine.configuration import (
     Temperature,
     TopP,
 )
-from engine.errors import PresetFileError, ServerError
-from engine.files import SETTINGS_BYTES, read_text
+from engine.errors import PresetFileError, ServerError, shown
+from engine.files import SETTINGS_BYTES, expanded, read_text
 from engine.memory.units import GIB, MOST_BYTES
 from engine.parsing import parse_toml
 from engine.servers import parse_server
-from engine.validation import faults_of
+from engine.validation import explain, explain_faults, faults_of
 
 MOST_GIB = MOST_BYTES / GIB
+TRACE = "kv_trace"
+"""Key of the file that gets the torch backend's cache operations; no preset file may name it."""
+NOT_RULES = frozenset(
+    {"name", "description", "model", "server", "goal", "system_prompt", "draft", "sampling",
+     "speculation"}
+)  # fmt: skip
+"""Keys of a preset that `parse_rule` refuses: tables, and values with an option of their own."""
 
 Gib = Annotated[float, Field(ge=0, le=MOST_GIB)]
 
@@ -141,3 +148,27 @@ def parse_preset(text: str, source: str) -> Preset:
         return Preset.model_validate(data)
     except ValidationError as error:
         raise PresetFileError(faults_of(error, Preset, source)) from error
+
+
+def parse_rule(text: str) -> tuple[str, object]:
+    """Read `KEY=VALUE`: a key of a preset and its value, with a list in brackets.
+
+    Raises:
+        PresetFileError: the key is unknown or the value is not valid.
+    """
+    key, is_rule, value = text.partition("=")
+    key = key.strip().replace("-", "_")
+    if not is_rule or key in NOT_RULES:
+        raise PresetFileError(
+            f"{shown(text)}: write a key of a preset and its value, as n_batch=512"
+        )
+    if key == TRACE:
+        return key, expanded(value)
+    try:
+        typed = parse_toml(f"value = {value}")["value"] if value.startswith("[") else value
+        rules = Preset.model_validate({"name": "typed", key: typed})
+    except ValidationError as error:
+        raise PresetFileError(explain_faults(explain(error, Preset))) from error
+    except ValueError as error:
+        raise PresetFileError(f"{shown(text)} is not a list: {error}") from error
+    return key, getattr(rules, key)

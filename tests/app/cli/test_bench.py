@@ -37,7 +37,7 @@ def test_two_prompts_are_measured_kept_and_reported(
     starter_path: Path, prompts: Path, tmp_path: Path
 ) -> None:
     json_path, html_path = tmp_path / "all.json", tmp_path / "all.html"
-    arguments = ("bench", str(starter_path), *FEW, "--set", str(prompts))
+    arguments = ("bench", str(starter_path), *FEW, "--prompt-set", str(prompts))
     arguments += ("--policy", "lookup:fixed:2")
     arguments += ("--policy", "combined:auto", "--json", str(json_path), "--html", str(html_path))
     done = spawned(*arguments, "--prompts", "2")
@@ -78,7 +78,8 @@ def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
     with prompts.open("a", encoding="utf-8") as file:
         file.write("\n" + json.dumps({"prompt": "word " * 2000}))
     done = spawned(
-        "bench", str(starter_path), "--draft", str(starter_path), *FEW, "--set", str(prompts),
+        "bench", str(starter_path), "--draft", str(starter_path), *FEW,
+        "--prompt-set", str(prompts),
         "--policy", "draft:fixed:2", "--json", str(tmp_path / "all.json"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -96,7 +97,15 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     starter_path: Path, prompts: Path, tmp_path: Path
 ) -> None:
     json_path = tmp_path / "all.json"
-    command = [KVCHAT, "bench", str(starter_path), "--set", str(prompts), "--policy", "lookup:auto"]
+    command = [
+        KVCHAT,
+        "bench",
+        str(starter_path),
+        "--prompt-set",
+        str(prompts),
+        "--policy",
+        "lookup:auto",
+    ]
     command += ["--json", str(json_path), "--max-tokens", "8", "--pairs", "40", "--threads", "1"]
     process = subprocess.Popen(
         command,
@@ -117,7 +126,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--set", "nothing"), "there is no prompt set and no file 'nothing'"),
+        (("--prompt-set", "nothing"), "there is no prompt set and no file 'nothing'"),
         (("--predictors", "luck"), "no predictor is called 'luck'"),
         (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
         (("--predictors", ""), "the list is empty"),

@@ -65,7 +65,7 @@ CASES: dict[str, Sequence[str]] = {
     ),
     "bench": (
         "--show RESULTS", "--show TOML", "--show RESULTS --html HOSTILE", "MODEL --prompts 1",
-        "MODEL --set TOML", "FAILS --prompts 1",
+        "MODEL --prompt-set TOML", "FAILS --prompts 1",
     ),
     "tune": ("MODEL", "MODEL --json", "FAILS", "BROKEN", "PART", "MODEL --preset WRONG"),
     "cache-quality": (

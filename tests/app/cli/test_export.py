@@ -26,7 +26,7 @@ def test_the_command_is_one_quoted_line_and_remarks_are_comments(
 def test_what_torch_alone_has_stays_behind_and_is_told(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["export", str(starter_path), "--backend", "torch", "--kv-cache", "kivi4"]
+    asked = ["export", str(starter_path), "--backend", "torch", "--set", "kv_cache=kivi4"]
     assert run([*asked, "--type-k", "q8_0"]) == 0
     shown = capsys.readouterr()
     assert "backend is torch" in shown.err

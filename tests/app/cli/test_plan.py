@@ -47,18 +47,18 @@ def test_json_says_every_term_of_every_device_with_its_source(
 def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = (starter_path, "--backend", "torch", "--ctx", 4096, "--ram", "8GiB", "--kv-cache")
+    asked = (starter_path, "--backend", "torch", "--ctx", 4096, "--ram", "8GiB", "--set")
     n_values = 30 * 3 * 2 * 64
     for kind, nbytes in (("f32", 4), ("kivi4", 5 / 8), ("paged", 2)):
-        found = plan(capsys, *asked, kind)
+        found = plan(capsys, *asked, f"kv_cache={kind}")
         [cpu] = found["devices"]  # type: ignore[misc]
         assert cpu["kv_bytes"] == pytest.approx(4096 * n_values * nbytes, rel=0.15)
         assert cpu["weights_bytes"] > 134_000_000 * 2
-    text = text_of(capsys, *asked, "paged")
+    text = text_of(capsys, *asked, "kv_cache=paged")
     assert f"{n_values * 2:,} bytes a token" in text
     assert "\npaged " in text
     assert "\nq8_0 " not in text
-    assert run(["plan", *map(str, asked), "turbo"]) == 1
+    assert run(["plan", *map(str, asked), "kv_cache=turbo"]) == 1
     assert "no cache type 'turbo'" in capsys.readouterr().err
 
 

@@ -120,19 +120,42 @@ def test_a_number_out_of_its_bounds_is_refused_by_its_option(
 def test_a_decode_plan_that_is_none_is_refused(
     plan: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["run", "hello", "--backend", "torch", f"--decode-plan={plan}"]) == 2
-    assert "not a decode plan" in capsys.readouterr().err
+    assert main.run(["run", "hello", "--backend", "torch", "--set", f"decode_plan={plan}"]) == 2
+    assert "decode_plan" in capsys.readouterr().err
     assert not client.loads
 
 
 def test_what_is_asked_of_torch_reaches_the_engine(client: ScriptedClient, model: Path) -> None:
-    torch = ["--backend", "torch", "--kv-cache", "kivi4", "--decode-plan", "128/512"]
-    torch += ["--compile", "auto"]
-    assert main.run(asked("run", model, *torch, "--kv-trace", "trace.jsonl")) == 0
+    torch = ["--backend", "torch", "--set", "kv_cache=kivi4", "--set", "decode_plan=128/512"]
+    torch += ["--set", "compile=auto", "--set", "kv_trace=trace.jsonl"]
+    assert main.run(asked("run", model, *torch)) == 0
     [loaded] = client.loads
     assert loaded.compile == "auto"
     assert (loaded.backend, loaded.kv_cache) == ("torch", "kivi4")
     assert (loaded.decode_plan, loaded.kv_trace) == ("128/512", Path("trace.jsonl"))
+
+
+def test_any_key_of_a_preset_is_set_on_the_command_line(
+    client: ScriptedClient, model: Path
+) -> None:
+    assert main.run(asked("run", model, "--set", "n_ubatch=128", "--set", "use_mmap=false")) == 0
+    assert main.run(asked("run", model, "--backend", "torch", "--kv-cache", "nf4")) == 0
+    first, second = client.loads
+    assert (first.n_ubatch, first.use_mmap) == (128, False)
+    assert second.kv_cache == "nf4"
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [("n_ubatchh=128", "mean n_ubatch"), ("n_ubatch=many", "n_ubatch is 'many'"),
+     ("model=a.gguf", "write a key"), ("n_ubatch", "write a key"), ("tensor_split=[1", "a list")],
+)  # fmt: skip
+def test_a_wrong_key_or_value_is_refused(
+    rule: str, told: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["run", "hello", "--set", rule]) == 2
+    assert told in capsys.readouterr().err
+    assert not client.loads
 
 
 def test_a_raw_prompt_takes_no_instruction(

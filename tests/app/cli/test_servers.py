@@ -123,7 +123,7 @@ def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "typed",
     [["--gpu-layers", "0"], ["--no-bonus-token"], ["--mmproj", "off"],
-     ["--kv-trace", "trace.jsonl"], ["--decode-plan", "auto"]],
+     ["--set", "kv_trace=trace.jsonl"], ["--set", "decode_plan=auto"]],
 )  # fmt: skip
 def test_what_would_do_nothing_at_a_server_is_refused_by_its_own_name(
     typed: list[str], capsys: pytest.CaptureFixture[str]

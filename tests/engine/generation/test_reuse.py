@@ -80,7 +80,7 @@ def test_an_edit_is_told_with_its_place_and_both_texts(edit: int, place: str) ->
     turns[edit] = Message(turns[edit].role, f"Now {turns[edit].content}")
     ready, _ = ask(one, *turns)
     assert (ready.cause, ready.changed) == (ReadCause.EDITED, place)
-    assert ready.before.endswith(f"<{turns[edit].role}>"[-8:])
+    assert ready.text_before.endswith(f"<{turns[edit].role}>"[-8:])
     assert ready.new_text.startswith("Now ")
     assert turns[edit].content.removeprefix("Now ").startswith(ready.old_text[:4])
     assert ready.n_reused == ready.n_common
@@ -93,7 +93,7 @@ def test_a_reply_that_goes_on_behind_another_text_was_changed() -> None:
     ids = said.token_ids or ()
     edited, changed = ask(one, question, continues=ids, continues_text=f"{said.content[:4]}XY")
     assert (edited.cause, edited.changed) == (ReadCause.EDITED, "reply 1")
-    assert edited.now == "XY"[: len(edited.now)]
+    assert edited.new_text == "XY"[: len(edited.new_text)]
     variant, _ = ask(one, question, continues=ids)
     assert (variant.cause, variant.changed) == (ReadCause.EDITED, "reply 1")
     ask(one, question, changed, Message("user", "and"))
