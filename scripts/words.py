@@ -1,6 +1,7 @@
 """Counts private words in identifiers, docstrings, strings, comments and pages, per package.
 
-    python scripts/words.py            exit code 1 if a package has more than `words.json` allows
+    python scripts/words.py            exit code 1 if a package has more than `words.json` allows,
+                                       or a page or a text of app or engine has one
     python scripts/words.py --write    lower the numbers of `words.json` to the present counts
     python scripts/words.py --list app/cli
 
@@ -9,6 +10,7 @@ tokens" is at depth 16k, "room" is free space or capacity, a "law" is a distribu
 """
 
 import argparse
+import ast
 import io
 import json
 import re
@@ -46,6 +48,8 @@ def main() -> int:
             if package_of(place) == options.listed:
                 print(f"{place}: {word}")
         return 0
+    for place, word in (visible := [*of_users(ROOT)]):
+        print(f"{place}: users read the private word {word!r}")
     counts = Counter(package_of(place) for place, _ in found(ROOT))
     allowed: dict[str, int] = json.loads(ALLOWED.read_text()) if ALLOWED.exists() else counts
     more = {name: n for name, n in sorted(counts.items()) if n > allowed.get(name, 0)}
@@ -55,7 +59,7 @@ def main() -> int:
     if options.write and not more:
         ALLOWED.write_text(json.dumps(dict(sorted(counts.items())), indent=2) + "\n")
     print(f"{counts.total()} private words in {len(counts)} packages")
-    return 1 if more else 0
+    return 1 if more or visible else 0
 
 
 def found(root: Path) -> Iterator[tuple[Path, str]]:
@@ -64,8 +68,40 @@ def found(root: Path) -> Iterator[tuple[Path, str]]:
         for path in sorted((root / folder).rglob("*.py")):
             if path != Path(__file__):
                 yield from ((path.relative_to(root), word) for word in words_of_code(path))
-    for path in sorted({*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("presets/*.toml")}):
+    for path in pages(root):
         yield from ((path.relative_to(root), word) for word in words_of(path.read_text()))
+
+
+def of_users(root: Path) -> Iterator[tuple[Path, str]]:
+    """Every private word on a page or in a text of app or engine, which users read."""
+    for path in pages(root):
+        yield from (
+            (path.relative_to(root), word) for word in WORDS.findall(path.read_text().lower())
+        )
+    for path in sorted([*(root / "app").rglob("*.py"), *(root / "engine").rglob("*.py")]):
+        for text in texts_of(path):
+            plain = re.sub(r"{[^{}]*}", "", text).lower()
+            yield from ((path.relative_to(root), word) for word in WORDS.findall(plain))
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The strings of a Python file that have several words and are no docstrings."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            continue
+        if id(node) not in docstrings and " " in node.value.strip():
+            yield node.value
+
+
+def pages(root: Path) -> list[Path]:
+    """README, pages and presets."""
+    return sorted({*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("presets/*.toml")})
 
 
 def words_of_code(path: Path) -> Iterator[str]:
