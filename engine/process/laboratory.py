@@ -25,7 +25,7 @@ from engine.quality.request import LaboratoryRequest
 LABORATORY_COMMAND = (sys.executable, "-P", "-m", "engine.process.laboratory")
 
 Order = LaboratoryRequest | Literal["stop"]
-Told = LaboratoryEvent | EngineError
+Outcome = LaboratoryEvent | EngineError
 
 
 class LaboratoryProcess:
@@ -37,7 +37,7 @@ class LaboratoryProcess:
     """
 
     def __init__(self, request: LaboratoryRequest, log_path: Path) -> None:
-        self._connection: Connection[Order, Told]
+        self._connection: Connection[Order, Outcome]
         with contextlib.suppress(OSError):  # on a read-only system it goes elsewhere
             log_path.unlink(missing_ok=True)
         log_path, _ = writable_log(log_path)
@@ -98,7 +98,7 @@ class LaboratoryProcess:
 
 
 class _Worker:
-    def __init__(self, connection: "Connection[Told, Order]") -> None:
+    def __init__(self, connection: "Connection[Outcome, Order]") -> None:
         self._connection = connection
         self._laboratory: Laboratory | None = None
         self._is_stopped = False
