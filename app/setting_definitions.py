@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from app.config import MOST_SEED, Settings, SettingsError, Size, Value, require_valid
 from app.format import spelled_bytes
-from engine.configuration import MOST_COUNT, Bounds
+from engine.configuration import MOST_COUNT, Bounds, PredictorName
 
 SECTIONS: Mapping[str, str] = {
     "ui": "screen",
@@ -188,7 +188,8 @@ def _possible(kind: object, marks: Sequence[object]) -> tuple[tuple[str, ...], s
     if origin is Literal:
         return tuple(map(str, get_args(kind))), ""
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(str(each.value) for each in kind), ""
+        # A custom predictor is Python code: a settings file cannot name one.
+        return tuple(str(each.value) for each in kind if each is not PredictorName.CUSTOM), ""
     if kind is bool:
         return tuple(_SWITCH), ""
     return (), _range(marks, is_whole=kind is int) if kind in (int, float) else ""

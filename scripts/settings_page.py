@@ -61,7 +61,9 @@ def _key_row(each: Action) -> Sequence[str]:
 
 def _shown(key: str) -> str:
     *modifiers, last = key.split("+")
-    return "+".join((*modifiers, key_to_character(last) or last))
+    character = key_to_character(last) or ""
+    is_shown = character.isprintable() and character.strip()
+    return "+".join((*modifiers, character if is_shown else last))
 
 
 def _table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

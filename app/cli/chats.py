@@ -46,8 +46,9 @@ class NoSuchChatError(EngineError):
 
 
 @click.group(name="chats", invoke_without_command=True)
+@click.option("--archived", is_flag=True, help="List archived chats.")
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(ctx: click.Context, *, archived: bool) -> None:
     """List, search, show, fork, rename, archive, delete, export and import chats.
 
     CHAT is a number from `kvchat chats list`, a title, or a unique part of a title.
@@ -59,7 +60,9 @@ def command(ctx: click.Context) -> None:
     kvchat chats export --all -o all.jsonl everything, for import
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
-        ctx.invoke(list_)
+        ctx.invoke(list_, archived=archived)
+    elif archived:
+        raise click.UsageError("--archived belongs to list: kvchat chats list --archived")
 
 
 @command.command(name="list")

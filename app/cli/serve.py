@@ -22,7 +22,7 @@ WATCHED = ("--log-verbosity", "4", "--metrics")
 
 
 @click.command(name="serve")
-@click.argument("name", metavar="PRESET", required=False)
+@click.argument("name", metavar="[PRESET|MODEL]", required=False)
 @machine_options
 @knob_options
 @click.option("--model", "-m", metavar="MODEL", help="Model, if the preset names none.")
@@ -48,14 +48,14 @@ def command(
     keep: bool,
     **options: object,
 ) -> None:
-    """Start llama-server with the settings of PRESET and open the chat on it.
+    """Start llama-server with the settings of PRESET, or with MODEL, and open the chat on it.
 
     A server that crashes is restarted, with growing delays. It ends with kvchat unless --keep is
     given. The memory in its log is printed beside the plan.
 
     \b
     kvchat serve balanced --model qwen2.5-7b
-    kvchat serve --model qwen2.5-7b --ctx 32k --slots 4 --no-chat
+    kvchat serve qwen2.5-7b --ctx 32k --slots 4 --no-chat
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
     from engine.process.server_process import (
@@ -65,6 +65,8 @@ def command(
         is_exposed,
     )
 
+    if name is not None and model is None and _is_model(name, options):
+        name, model = None, name
     if name is not None and options.get("preset") is not None:
         raise click.UsageError("name the preset once: as PRESET, or with --preset")
     options["preset"] = name or options.get("preset")
@@ -99,6 +101,16 @@ def command(
             note(f"the server keeps running as process {server.pid}: end it with kill {server.pid}")
         else:
             server.end()
+
+
+def _is_model(name: str, options: dict[str, object]) -> bool:
+    """Whether the argument is a model: the preset is an option, or no preset has that name."""
+    from engine.presets.library import named_preset
+
+    if options.get("preset") is not None:
+        return True
+    is_file = name.endswith(".toml")
+    return not is_file and named_preset(name, paths.presets_dir(), or_file=True) is None
 
 
 def _server_of(plan: "Plan", program: Path, host: str, port: int) -> "ServerProcess":

@@ -94,8 +94,13 @@ def _named(name: str) -> "SettingDefinition":
 def _open(table: str, key: str) -> "SettingDefinition":
     from app.setting_definitions import SettingDefinition
 
-    meanings = {"prompts": "A system prompt of the library.", "keys": "The key of an action."}
-    return SettingDefinition(table, key, meanings[table], None, is_long=table == "prompts")
+    if table == "prompts":
+        return SettingDefinition(table, key, "A system prompt of the library.", None, is_long=True)
+    from app.commands import every_action  # imports Textual
+
+    action = next((each for each in every_action() if each.id == key), None)
+    meaning = "The key of an action." if action is None else action.meaning
+    return SettingDefinition(table, key, meaning, ", ".join(action.keys) if action else None)
 
 
 def _value(definition: "SettingDefinition", settings: "UserSettings") -> "SettingValue":

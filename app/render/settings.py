@@ -61,7 +61,9 @@ def value_of(
 
 def setting_line(setting: SettingValue, width: int) -> Line:
     """Name, value and source in a line of a list."""
-    source = Run("ignored", "bad") if setting.fault else Run(setting.source, "muted")
+    source = Run("" if setting.source == "default" else setting.source, "muted")
+    if setting.fault:
+        source = Run("ignored", "bad")
     name = visible(setting.definition.key)
     name_width = min(KEY_WIDTH, max(width // 3, 12))
     shown = visible(" ".join(setting.text.split())) or NONE

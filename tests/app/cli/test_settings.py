@@ -37,6 +37,8 @@ def test_one_is_changed_explained_and_taken_back() -> None:
         assert part in said
     assert "default" in kvchat("settings", "chat.temperature", "--default").stdout
     assert "temperature" not in paths.settings_path().read_text()
+    assert "default escape" in kvchat("settings", "keys.reply-stop").stdout
+    assert "custom" not in kvchat("settings", "speculation.predictor").stdout
     kvchat("settings", "keys.reply-stop", "f8")
     assert 'reply-stop = "f8"' in paths.settings_path().read_text()
 
