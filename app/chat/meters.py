@@ -41,6 +41,8 @@ BIN_S = 0.5
 """Time that one column of a history stands for, in seconds."""
 WINDOW_S = 2.0
 """Time over which the live speed is averaged, in seconds."""
+MIN_TIMED_S = 2.0
+"""Time of reading a prompt from which the rest is estimated, in seconds."""
 N_BINS = 64
 N_VERDICTS = 200
 N_NOTES = 200
@@ -80,9 +82,11 @@ class ReplyMeter:
         self._clock = clock
         self._asked_at = clock()
         self._phase = Phase.PREFILL
-        self._first_token_s = before.first_token_s if before else None
+        self._first_token_s: float | None = None
         self._has_begun = False
         self._prefill: PromptProgress | None = None
+        self._read: list[tuple[float, int]] = []
+        """Times and tokens of the prompt's first and last progress."""
         self._prefill_s: float | None = None
         self._decode_tps: float | None = None
         self._thinking: Thinking | None = None
@@ -134,6 +138,7 @@ class ReplyMeter:
             decode_tps=self._live_tps() if self.is_running else self._decode_tps,
             first_token_s=self._first_token_s,
             prefill=self._prefill if self.is_running else None,
+            prefill_left_s=self._prefill_left_s() if self.is_running else None,
             prefill_s=self._prefill_s,
             thinking=self._thinking,
             cache=self._cache,
@@ -144,6 +149,7 @@ class ReplyMeter:
         match event:
             case PromptProgress():
                 self._phase, self._prefill = Phase.PREFILL, event
+                self._read = [*self._read[:1], (self._clock(), event.n_done)]
             case PromptReady(elapsed_s=elapsed_s):
                 self._phase, self._prefill, self._prefill_s = Phase.DECODING, None, elapsed_s
             case Thinking():
@@ -166,16 +172,15 @@ class ReplyMeter:
         self._bin.n_verified += event.n_verified
         self._bin.n_accepted += event.n_accepted
         self._verdicts.extend(event.verdicts)
-        if event.first_token_s is not None and self._before is None:
+        if event.first_token_s is not None:
             self._first_token_s = event.first_token_s
         self._unsettled.append(event)
 
     def _finished(self, stats: GenerationStats) -> None:
         self._end(stats)
-        if self._before is not None:
-            stats = self._before + stats
-        self._decode_tps, self._first_token_s = stats.decode_tps, stats.first_token_s
-        self._prefill_s = stats.prefill_s or None
+        whole = stats if self._before is None else self._before + stats
+        self._decode_tps = whole.decode_tps
+        self._first_token_s, self._prefill_s = stats.first_token_s, stats.prefill_s or None
 
     def _committed(self, event: TokensCommitted) -> None:
         now = self._clock()
@@ -216,6 +221,15 @@ class ReplyMeter:
         # Where none came for long, that counts as well.
         end = max(self._recent[-1][0], now - WINDOW_S)
         return share(n_tokens, end - self._recent[0][0])
+
+    def _prefill_left_s(self) -> float | None:
+        if self._prefill is None or len(self._read) < 2:
+            return None
+        (began, n_before), (last, n_done) = self._read
+        if n_done <= n_before or last - began < MIN_TIMED_S:
+            return None
+        total_s = (self._prefill.n_total - n_done) * (last - began) / (n_done - n_before)
+        return max(total_s - (self._clock() - last), 0.0)
 
     def _close_bin(self) -> None:
         now, done = self._clock(), self._bin

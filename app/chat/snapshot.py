@@ -92,6 +92,8 @@ class CockpitSnapshot:
     first_token_s: float | None = None
     prefill: PromptProgress | None = None
     """Set while the prompt is being read."""
+    prefill_left_s: float | None = None
+    """Estimated time until the prompt is read; None until a batch was timed."""
     prefill_s: float | None = None
     cache: CacheChanged | None = None
     is_of_chat: bool = True

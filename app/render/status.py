@@ -132,7 +132,11 @@ def _prefill(snapshot: CockpitSnapshot) -> str:
     progress = snapshot.prefill
     if progress is None or not progress.n_total:
         return ""
-    return f"reading the prompt {fmt.percent(progress.n_done / progress.n_total)}"
+    left = snapshot.prefill_left_s
+    time_left = ""
+    if left is not None:
+        time_left = f", {fmt.seconds(left) if left >= 60 else f'{left:.0f} s'} left"
+    return f"reading the prompt {fmt.percent(progress.n_done / progress.n_total)}{time_left}"
 
 
 def _context(snapshot: CockpitSnapshot) -> list[Run]:
@@ -152,7 +156,7 @@ def _context(snapshot: CockpitSnapshot) -> list[Run]:
         return [Run(used)]
     added = "…" if n_written is None else fmt.tokens(n_written)
     is_over = n_used + (n_written or 0) >= n_ctx
-    return [Run(f"{used} +{added}{' does not fit' if is_over else ''}", "bad" * is_over)]
+    return [Run(f"{used} +{added} {'does not fit' if is_over else 'typed'}", "bad" * is_over)]
 
 
 def _slots(snapshot: CockpitSnapshot) -> str:
@@ -237,7 +241,7 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     reclaimable = _reclaimable(snapshot)
     measured = sum(buffer.nbytes for buffer in snapshot.buffers) if snapshot.buffers else None
     stays = None if measured is None else measured - reclaimable
-    of_file = f"  {fmt.nbytes(reclaimable)} of it reclaimable" if reclaimable else ""
+    of_file = f"  {fmt.nbytes(reclaimable)} reclaimable" if reclaimable else ""
     lines = [
         row("planned", *_planned(snapshot.planned)),
         row("measured", _size(stays), *_difference(snapshot.planned, stays)),

@@ -11,6 +11,8 @@ from engine.events import (
     Finished,
     FinishReason,
     GenerationStats,
+    PromptProgress,
+    PromptReady,
     RoundFinished,
     TiersChanged,
     TokenKind,
@@ -109,3 +111,28 @@ def test_the_log_of_the_cache_forgets_its_oldest_lines(meters: Meters) -> None:
     meters.feed(TiersChanged(CacheReport(notes=notes)))
     assert meters.snapshot().cache_log[0].text == "5"
     assert len(meters.snapshot().cache_log) == N_NOTES
+
+
+def test_a_continued_reply_shows_the_times_of_its_last_part(meters: Meters, clock: Clock) -> None:
+    before = GenerationStats(first_token_s=199.0, prefill_s=198.0, n_emitted=5, decode_s=1.0)
+    meters.start_reply(before=before)
+    clock.now += 0.5
+    meters.feed(PromptReady(9, n_hot=8, elapsed_s=0.4))
+    meters.feed(tokens(1))
+    running = meters.snapshot()
+    assert (running.first_token_s, running.prefill_s) == (0.5, 0.4)
+    stats = GenerationStats(first_token_s=0.5, prefill_s=0.4, n_emitted=1, decode_s=0.1)
+    meters.feed(Finished(FinishReason.END, "", (), "v", 1, stats))
+    finished = meters.snapshot()
+    assert (finished.first_token_s, finished.prefill_s) == (0.5, 0.4)
+    assert finished.reply.first_token_s == 199.0
+
+
+def test_a_long_prompt_has_a_time_that_is_left(meters: Meters, clock: Clock) -> None:
+    meters.feed(PromptProgress(100, 1100, 100))
+    assert meters.snapshot().prefill_left_s is None
+    clock.now += 10.0
+    meters.feed(PromptProgress(300, 1100, 100))
+    clock.now += 4.0
+    assert meters.snapshot().prefill_left_s == pytest.approx(36.0)
+    assert "36 s left" in plain(status_line(meters.snapshot(), 120))

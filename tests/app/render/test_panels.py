@@ -131,7 +131,7 @@ def test_pages_of_repacked_weights_are_reclaimable_and_no_fault_of_the_plan() ->
     )
     rows = [plain(line) for line in memory_lines(repacked, 60)]
     assert rows[1] == "measured     272 MiB  as planned"
-    assert rows[2] == "process      362 MiB  50 MiB of it reclaimable"
+    assert rows[2] == "process      362 MiB  50 MiB reclaimable"
     assert "model 92" in rows[3]
 
 
