@@ -90,7 +90,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL · guess · ? unknown"
+QUALITY_LEGEND = "on text: mean KL · ref: compared with · guess · ? unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -234,7 +234,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
         full = f", {fmt.rate(bound.full_tps)} at {fmt.context_size(bound.n_ctx)} context"
         why = f"{fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
         yield (
-            Run("speed at most ", "heading-minor"),
+            Run(f"speed {'about' if bound.is_busy else 'at most'} ", "heading-minor"),
             Run(f"{fmt.rate(bound.tps)} tok/s", "strong"),
             Run(f"{full}  bound: {why}", "muted"),
         )
@@ -243,13 +243,13 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
 
 
 def speed_text(speed: ModelSpeed | None, bound: SpeedBound | None) -> str:
-    """Tokens per second in a list: `74 tok/s here`, else the bound, `≤ 310 tok/s`, or `busy`."""
+    """Tokens per second in a list: `74 tok/s here`, else the bound: `≤ 310 tok/s` or `~ 310`."""
     if speed is not None:
         return f"{fmt.rate(speed.decode_tps)} tok/s here"
-    if bound is not None and bound.is_busy:
-        return "busy"
-    tps = None if bound is None else bound.tps
-    return "" if tps is None else f"\N{LESS-THAN OR EQUAL TO} {fmt.rate(tps)} tok/s"
+    if bound is None or bound.tps is None:
+        return ""
+    sign = fmt.ROUGH if bound.is_busy else "\N{LESS-THAN OR EQUAL TO}"
+    return f"{sign} {fmt.rate(bound.tps)} tok/s"
 
 
 def _measured_line(speed: ModelSpeed) -> Line:
@@ -257,7 +257,8 @@ def _measured_line(speed: ModelSpeed) -> Line:
     match speed.by:
         case "chats":
             n = speed.n_replies or 0
-            how = f"in the last {'reply' if n == 1 else fmt.counted(n, 'reply')} of your chats"
+            last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
+            how = f"{last}, with any settings and load"
         case "bench":
             how = f"by kvchat bench  {_settings(speed)}"
         case "tune":

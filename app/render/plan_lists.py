@@ -19,10 +19,7 @@ from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
 
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
-LEGEND = (
-    "✓ fits · ! tight · ◐ partly in RAM · ✗ no · size: the model file\n"
-    "≤ limit of memory · here: measured · busy: unknown, other programs ran"
-)
+LEGEND = "✓ fits · ! tight · ◐ partly in RAM · ✗ no · ≤ at most · ~ about"
 SPILLS = "partly"
 """The word where main memory must help."""
 NEED_WIDTH = 28

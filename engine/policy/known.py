@@ -112,7 +112,7 @@ class Known:
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
     assert found.measured is not None
     if found.measured.role == "reference":
-        return Standing(Basis.MEASURED, "the reference of the comparison", "whole", is_kept=True)
+        return Standing(Basis.MEASURED, "the reference of the comparison", "ref", is_kept=True)
     scores = found.measured.scores
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
