@@ -171,7 +171,7 @@ def tokens_line(counts: CacheCounts, width: int) -> Line:
         ", ".join(f"{fmt.tokens(n)} {name}" for n, name in told) or fmt.NO_VALUE,
         " ".join(f"{fmt.percent(n / n_all)} {name}" for n, name in told),
     )
-    return clipped(labelled("tokens", longest(wordings, width - LABEL_WIDTH)), width)
+    return clipped(labelled("total", longest(wordings, width - LABEL_WIDTH)), width)
 
 
 def moves_line(counts: CacheCounts, width: int) -> Line:

@@ -18,11 +18,11 @@ Titles = Mapping[str, str]
 
 MIN_TITLE = 12
 _COLUMNS = (
-    ("uses", 5), ("spares", 8), ("used", 7), ("bytes", 6), ("pinned", 8), ("where", 6),
+    ("uses", 5), ("saves", 9), ("last use", 10), ("bytes", 6), ("pinned", 8), ("where", 6),
     ("tokens", 12),
 )  # fmt: skip
 """Columns after the title, those first that go first where there is no room."""
-_ORDER = ("tokens", "bytes", "where", "pinned", "uses", "used", "spares")
+_ORDER = ("tokens", "bytes", "where", "pinned", "uses", "last use", "saves")
 _MARKS = {"hot": "H", "warm": "W", "cold": "C"}
 _ABSENT = "\N{MIDDLE DOT}"
 
@@ -83,8 +83,8 @@ def state_line(entry: CacheEntry, titles: Titles, width: int, now: float) -> Lin
         "bytes": Run(fmt.short_nbytes(entry.nbytes)),
         "pinned": Run("pinned" if entry.is_pinned else "", "accent"),
         "uses": Run(fmt.tokens(entry.n_uses)),
-        "used": Run(_last_use(entry.n_uses, now - entry.used_at)),
-        "spares": Run(spared_text(entry.recompute_s)),
+        "last use": Run(_last_use(entry.n_uses, now - entry.used_at)),
+        "saves": Run(spared_text(entry.recompute_s)),
     }
     where = [Run(_MARKS[t], f"tier-{t}") if t in entry.tiers else _absent() for t in TIERS]
     return _table_line(Run(owners_text(entry.owners, titles)), cells, width, where)
@@ -100,8 +100,8 @@ def chat_line(chat: CachedChat, titles: Titles, width: int, now: float) -> Line:
         "bytes": Run(fmt.short_nbytes(chat.nbytes)),
         "pinned": Run(_pinned(chat), "accent"),
         "uses": Run(fmt.tokens(chat.n_uses)),
-        "used": Run(_last_use(chat.n_uses, now - chat.used_at)),
-        "spares": Run(spared_text(chat.recompute_s)),
+        "last use": Run(_last_use(chat.n_uses, now - chat.used_at)),
+        "saves": Run(spared_text(chat.recompute_s)),
     }
     return _table_line(
         Run(title_of(chat.owner, titles)), cells, width, [_where(chat, tier) for tier in TIERS]

@@ -207,7 +207,7 @@ def no_verdict(report: Report) -> str:
         )
     return (
         f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few, a verdict needs "
-        f"{LEAST_TOKENS:,}: add more texts."
+        f"{LEAST_TOKENS:,}: add texts, or raise --tokens."
     )
 
 

@@ -19,6 +19,7 @@ CAUSES: Mapping[ReadCause, str] = {
     ReadCause.UNCUT: "{n} of the same tokens are only in states with another continuation, and the "
     "cache of this model cannot be cut back",
 }
+RESTORED = "it starts with a saved state: only the rest was read"
 GOES_ON = "it continues the prompt before: only new tokens were read"
 UNTOLD = "the server reports no cause"
 NOTHING_ASKED = "no prompt in this chat since the model was loaded"
@@ -102,12 +103,15 @@ def _quoted(text: str) -> Run:
 
 def _why(prompt: PromptReady) -> list[Run]:
     """Why tokens were read that the chat had before, each reason."""
-    told = [] if prompt.cause is None else [Run(_cause(prompt, prompt.cause))]
+    is_restored = prompt.cause is ReadCause.FIRST and prompt.n_reused > 0
+    reasons = [Run(RESTORED)] if is_restored else []
+    if prompt.cause is not None and not is_restored:
+        reasons.append(Run(_cause(prompt, prompt.cause)))
     if prompt.miss_cause is not None:
-        told.append(Run(_cause(prompt, prompt.miss_cause), "warn"))
+        reasons.append(Run(_cause(prompt, prompt.miss_cause), "warn"))
     if prompt.note:
-        told.append(Run(visible(prompt.note)))
-    return told or [Run(UNTOLD if prompt.n_common is None else GOES_ON, "muted")]
+        reasons.append(Run(visible(prompt.note)))
+    return reasons or [Run(UNTOLD if prompt.n_common is None else GOES_ON, "muted")]
 
 
 def _cause(prompt: PromptReady, cause: ReadCause) -> str:

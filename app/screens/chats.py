@@ -66,7 +66,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="chats-close",
-                tooltip="End the search, or stay in this chat"),
+                tooltip="Stay in this chat"),
         Binding("slash", "search", "Search", id="chats-search",
                 tooltip='Search all chats: words, parts of words, "whole phrases"'),
         Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
@@ -284,14 +284,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
                 self.dismiss(Opening(key.chat_id, key.message_id, key.snippet[start:end]))
 
     def action_close(self) -> None:
-        box = self.query_one(SearchBox)
-        if box.value:
-            box.value = ""
-            self._hits = None
-            self._paint()
-            self._list.focus()
-        else:
-            self.dismiss(None)
+        self.dismiss(None)
 
     # --- changing chats ---
 

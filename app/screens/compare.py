@@ -182,7 +182,7 @@ class CompareScreen(Screen[None]):
         title = self.query_one("#compare-question", InkLines)
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
         pair = f"2 replies of {counted(self._request.max_tokens or 0, 'token')} at most"
-        self.prompt.border_subtitle = f"enter: {pair} · tab, then + or - changes that"
+        self.prompt.border_subtitle = f"enter: {pair} · tab, + or -: length, r: start"
         for index, side in enumerate(self.sides):
             self._show_side(index, side)
         verdict = self.query_one("#compare-verdict", InkLines)

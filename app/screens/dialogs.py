@@ -156,8 +156,7 @@ class PickScreen(ModalScreen[Key | None]):
 
     CSS_PATH = "../styles/planner.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "clear_or_close", "Close", id="plan-pick-close",
-                tooltip="Show every row again, then close"),
+        Binding("escape", "close", "Close", id="plan-pick-close", tooltip="Close the list"),
     ]  # fmt: skip
 
     def __init__(
@@ -266,12 +265,8 @@ class PickScreen(ModalScreen[Key | None]):
         self._search += " ".join(event.text.split())[:MAX_SEARCH]
         self._narrow_anew()
 
-    def action_clear_or_close(self) -> None:
-        if self._search:
-            self._search = ""
-            self._narrow_anew()
-        else:
-            self.dismiss(None)
+    def action_close(self) -> None:
+        self.dismiss(None)
 
     def _narrow_anew(self) -> None:
         """Show what matches, the first row marked."""
@@ -299,7 +294,7 @@ class PickScreen(ModalScreen[Key | None]):
         whole = fmt.counted(n_all, self._noun) if self._noun else fmt.count(n_all)
         if self._search:
             return f"{n_found} of {whole}"
-        return whole if self._noun else ""
+        return whole if self._noun and n_all else ""
 
 
 class HelpScreen(ModalScreen[None]):

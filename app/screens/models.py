@@ -129,13 +129,13 @@ class ModelsScreen(PickScreen[str]):
             add: Leads to where the starter is installed, or a file opened by its path.
             tab: Which list is shown first.
         """
-        adds = " · ctrl+n adds a file" if add is not None else ""
+        adds = "ctrl+n adds a file · " if add is not None else ""
         verb = "loads" if purpose == "load" else "plans"
         super().__init__(
             "models" if purpose == "load" else "plan which model?",
             noun="model",
-            hint=f"{LEGEND}\nenter {verb} · tab other list · type to search, hf:owner/name asks "
-            f"the hub{adds}\nctrl+s favourite · ctrl+l folder · del deletes · esc closes",
+            hint=f"{LEGEND}\nenter {verb} · tab other list · type to search (hf:owner/name: hub)\n"
+            f"{adds}ctrl+s favourite · ctrl+l folder · del deletes",
             tabs=(TabStrip(TABS, "tab", id="models-tabs"),),
         )
         self._scan = scan
@@ -256,7 +256,7 @@ class ModelsScreen(PickScreen[str]):
         if self._add is not None:
             words = "installs the starter model, or opens a file by its path"
             line = partial(clipped, (Run("  "), Run(words, "accent")))
-            self.show_all([Row(ADD, line, words=words)], note=self._note)
+            self.show_all([Row(ADD, line)], note=self._note)
         elif not self._has_turned:
             self.action_next_tab()
 
@@ -323,7 +323,7 @@ class ModelsScreen(PickScreen[str]):
     def typed_row(self, text: str) -> Row[str] | None:
         """A row for what was typed where it names a repository of the hub or a file in one."""
         if parse_repository(text) is None and file_repository(text) is None:
-            return None
+            return next((row for row in self._all if row.key == ADD), None)
         line = (Run("  "), Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted"))
         return Row(text, partial(clipped, line))
 

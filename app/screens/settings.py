@@ -292,10 +292,9 @@ class ThemeScreen(PickScreen[str]):
         self.app.theme = key
         super().picked(key)
 
-    def action_clear_or_close(self) -> None:
-        if not self._search:
-            self.app.theme = self._before
-        super().action_clear_or_close()
+    def action_close(self) -> None:
+        self.app.theme = self._before
+        super().action_close()
 
 
 def _described(name: str, app: App[Any]) -> str:

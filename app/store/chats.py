@@ -49,7 +49,7 @@ from engine.model.speeds import ModelSpeed
 
 RECENT_REPLIES = 20
 """The newest replies of a model, whose median is its speed in chats."""
-_FORKED = re.compile(r" \(fork(?: \d+)?\)$")
+_FORKED = re.compile(r"^\(fork(?: \d+)?\) ")
 
 
 class ChatStore:
@@ -287,12 +287,15 @@ class ChatStore:
         return self.add_trees([ChatTree(forked, tuple(copied))])[0]
 
     def _title_of_fork(self, title: str) -> str:
-        """The title of a chat with `(fork)`, or `(fork 2)` and so on, behind it."""
-        begins = f"{_FORKED.sub('', title)} (fork"
+        """The title after `(fork)`, or `(fork 2)` and so on: narrow lists cut the end of titles."""
+        ends = f") {_FORKED.sub('', title)}"
         [(n,)] = self._read(
-            "SELECT COUNT(*) FROM chats WHERE substr(title, 1, ?) = ?", len(begins), begins
+            "SELECT COUNT(*) FROM chats WHERE substr(title, 1, 5) = '(fork' "
+            "AND substr(title, -length(?)) = ?",
+            ends,
+            ends,
         )
-        return f"{begins} {n + 1})" if n else f"{begins})"
+        return f"(fork {n + 1}{ends}" if n else f"(fork{ends}"
 
     def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat and all of its messages; nothing happens where it is gone already.

@@ -35,3 +35,10 @@ def test_a_prompt_says_where_it_came_from_what_differed_and_what_each_part_took(
 def test_no_line_is_wider_than_its_room(width: int) -> None:
     assert all(width_of(line) <= max(width, 15) for line in
                reuse_lines(CockpitSnapshot(prompt=EDITED), width))  # fmt: skip
+
+
+def test_the_first_prompt_after_a_restored_state_is_no_first_prompt() -> None:
+    hit = PromptReady(437, n_cold=419, cause=ReadCause.FIRST)
+    assert "saved state" in reuse_text(hit)
+    assert "first prompt" not in reuse_text(hit)
+    assert "first prompt" in reuse_text(PromptReady(437, cause=ReadCause.FIRST))

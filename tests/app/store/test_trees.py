@@ -56,6 +56,6 @@ def test_a_fork_is_told_from_its_chat_by_its_title(store: ChatStore) -> None:
     second = store.fork_chat(path[1].id)
     assert first.head_id is not None
     third = store.fork_chat(first.head_id)
-    titles = [f"{chat.title} (fork{n})" for n in ("", " 2", " 3")]
+    titles = [f"(fork{n}) {chat.title}" for n in ("", " 2", " 3")]
     assert [each.title for each in (first, second, third)] == titles
     assert store.chat(chat.id).title == chat.title
