@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from app.render.lines import EMPTY, Line, Run, spread, wrapped
 
-KEY_WIDTH = 22
+KEY_WIDTH, TERM_WIDTH = 10, 22
+"""Cells of the keys, and of the terms of the glossary; longer ones have a line of their own."""
 WITH_IDS_WIDTH = 80
 """From this width on the ids of the keys are shown, which the settings use."""
 
@@ -81,7 +82,7 @@ def help_lines(sections: Sequence[KeySection], width: int) -> list[Line]:
     for section in sections:
         lines += [(Run(section.title, "heading-minor"),)]
         for key in section.keys:
-            lines += _entry(key.keys, key.what, "accent", width, key.name)
+            lines += _entry(key.keys, key.what, "accent", width, key.name, KEY_WIDTH)
         lines.append(EMPTY)
     lines.append((Run("glossary", "heading-minor"),))
     for term, meaning in GLOSSARY:
@@ -89,12 +90,14 @@ def help_lines(sections: Sequence[KeySection], width: int) -> list[Line]:
     return lines
 
 
-def _entry(term: str, meaning: str, style: str, width: int, name: str = "") -> list[Line]:
+def _entry(
+    term: str, meaning: str, style: str, width: int, name: str = "", indent: int = TERM_WIDTH
+) -> list[Line]:
     name = name if width >= WITH_IDS_WIDTH else ""
-    parts = wrapped((Run(meaning),), max(width - KEY_WIDTH - len(name) - 2, 10))
+    parts = wrapped((Run(meaning),), max(width - indent - len(name) - 2, 10))
     if name:
-        parts[0] = spread(parts[0], (Run(name, "muted"),), width - KEY_WIDTH)
-    head = f"{term:<{KEY_WIDTH}}" if len(term) < KEY_WIDTH else term + " "
-    first = [(Run(head, style), *parts[0])] if len(term) < KEY_WIDTH else [(Run(head, style),)]
-    rest = parts[1:] if len(term) < KEY_WIDTH else parts
-    return [*first, *[(Run(" " * KEY_WIDTH), *part) for part in rest]]
+        parts[0] = spread(parts[0], (Run(name, "muted"),), width - indent)
+    head = f"{term:<{indent}}" if len(term) < indent else term + " "
+    first = [(Run(head, style), *parts[0])] if len(term) < indent else [(Run(head, style),)]
+    rest = parts[1:] if len(term) < indent else parts
+    return [*first, *[(Run(" " * indent), *part) for part in rest]]

@@ -95,6 +95,18 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     return [part for part in parts if part[0]]
 
 
+def model_facts(snapshot: CockpitSnapshot) -> list[str]:
+    """The loaded model in an empty chat: its context, and memory as planned and measured."""
+    name, file_type = _name_and_type(snapshot)
+    trained = snapshot.n_ctx_train
+    of = f" of {fmt.count(trained)} trained" if trained else ""
+    rows = ["model    " + " · ".join(filter(None, (name, file_type)))]
+    rows.append(f"context  {fmt.count(snapshot.n_ctx)} tokens{of}")
+    memory = [f"{fmt.nbytes(sum(b.nbytes for b in snapshot.buffers))}"] if snapshot.buffers else []
+    memory += [f"{fmt.nbytes(snapshot.planned.buffers)} planned"] if snapshot.planned else []
+    return [*rows, f"memory   {', '.join(memory)}"] if memory else rows
+
+
 def _beside(snapshot: CockpitSnapshot) -> str:
     """How many replies are under way whose figures are not shown."""
     n, is_elsewhere = snapshot.n_beside, snapshot.background_title is not None
@@ -148,7 +160,9 @@ def _context(snapshot: CockpitSnapshot) -> list[Run]:
         return [Run(f"ctx {fmt.NO_VALUE}/{fmt.context_size(n_ctx)}")]
     n_used = snapshot.cache.n_used if snapshot.cache else 0
     mark = ""
-    if snapshot.n_of_chat is not None:
+    if snapshot.prefill is not None and snapshot.background_title is None:
+        n_used = snapshot.prefill.n_done
+    elif snapshot.n_of_chat is not None:
         n_used, mark = snapshot.n_of_chat, fmt.ROUGH if snapshot.n_of_chat else ""
     used = f"ctx {mark}{fmt.part_of_context(n_used, n_ctx)} {fmt.percent(n_used / n_ctx)}"
     n_written = snapshot.n_written

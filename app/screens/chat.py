@@ -27,7 +27,7 @@ from app.clipboard import copy
 from app.faults import Faults, Steps
 from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text
-from app.render.status import status_line
+from app.render.status import model_facts, status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
 from app.screens.asking import Asking, message_of
@@ -293,14 +293,19 @@ class ChatScreen(Screen[None]):
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
         snapshot = self._snapshot()
-        self.transcript.set_invitation(self._invitation() if snapshot.phase is Phase.EMPTY else "")
+        self.transcript.set_invitation(self._invitation(snapshot))
         if snapshot.thinking is not None and snapshot.background_title is None:
             self.transcript.set_progress(thinking_text(snapshot.thinking))
         self._tell_status(snapshot)
         for panel in self.query(Panel):
             panel.present(snapshot)
 
-    def _invitation(self) -> str:
+    def _invitation(self, snapshot: CockpitSnapshot) -> str:
+        """What a chat without messages shows: the loaded model, or how to get one."""
+        if snapshot.phase is Phase.READY and snapshot.n_ctx:
+            return "\n".join(model_facts(snapshot))
+        if snapshot.phase is not Phase.EMPTY:
+            return ""
         rows = (f"{with_keys(key, self.app):<8}{what}" for key, what in INVITATION.items())
         return "\n".join(("No model is loaded.", "", *rows))
 

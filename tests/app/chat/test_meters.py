@@ -135,4 +135,6 @@ def test_a_long_prompt_has_a_time_that_is_left(meters: Meters, clock: Clock) -> 
     meters.feed(PromptProgress(300, 1100, 100))
     clock.now += 4.0
     assert meters.snapshot().prefill_left_s == pytest.approx(36.0)
-    assert "36 s left" in plain(status_line(meters.snapshot(), 120))
+    shown = plain(status_line(meters.snapshot(), 120))
+    assert "36 s left" in shown
+    assert "ctx 300/8k" in shown
