@@ -90,7 +90,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL · ref: compared with · guess · ? unknown"
+QUALITY_LEGEND = "on text: mean KL · ref: base · ? unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -234,7 +234,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
         full = f", {fmt.rate(bound.full_tps)} at {fmt.context_size(bound.n_ctx)} context"
         why = f"{fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
         yield (
-            Run(f"speed {'about' if bound.is_busy else 'at most'} ", "heading-minor"),
+            Run(f"speed {'about' if bound.is_estimate else 'at most'} ", "heading-minor"),
             Run(f"{fmt.rate(bound.tps)} tok/s", "strong"),
             Run(f"{full}  bound: {why}", "muted"),
         )
@@ -248,7 +248,7 @@ def speed_text(speed: ModelSpeed | None, bound: SpeedBound | None) -> str:
         return f"{fmt.rate(speed.decode_tps)} tok/s here"
     if bound is None or bound.tps is None:
         return ""
-    sign = fmt.ROUGH if bound.is_busy else "\N{LESS-THAN OR EQUAL TO}"
+    sign = fmt.ROUGH if bound.is_estimate else "\N{LESS-THAN OR EQUAL TO}"
     return f"{sign} {fmt.rate(bound.tps)} tok/s"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.memory.bandwidth import TYPICAL
 from engine.memory.estimate import Estimate, estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.units import format_bytes
@@ -25,8 +26,6 @@ from engine.planning.verdict import FitVerdict, fullest_device, verdict_of
 
 LEAST_TPS = 5.0
 """Tokens per second below which a reply is slower than a person reads it."""
-TYPICAL_BYTES_PER_S = 5e10
-"""Of RAM whose bandwidth is unknown, to rank models: two channels of DDR4-3200 read 51 GB/s."""
 CATALOG_QUANTIZATIONS = ("Q2_K", "Q3_K_M", "IQ4_XS", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
 
 
@@ -204,7 +203,7 @@ def _is_quick(bound: SpeedBound | None) -> bool:
     if bound is None:
         return True
     tps = bound.tps
-    return (TYPICAL_BYTES_PER_S / bound.weight_bytes if tps is None else tps) >= LEAST_TPS
+    return (TYPICAL.bytes_per_s / bound.weight_bytes if tps is None else tps) >= LEAST_TPS
 
 
 def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelFileError
 from engine.events import BufferSize
-from engine.memory.bandwidth import Bandwidth
+from engine.memory.bandwidth import TYPICAL, Bandwidth
 from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
@@ -199,7 +199,7 @@ class Planner:
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
         """How fast the memory of a machine's devices is read.
 
-        Main memory of a typed size is that of an unknown machine.
+        RAM of a typed size is of another machine: its bandwidth is a typical one.
         """
         unified = machine.unified_card
 
@@ -208,7 +208,7 @@ class Planner:
                 return self._bandwidths(device)
             if unified is not None:
                 return self._bandwidths(find_card(unified).device())
-            return None if machine.ram_bytes is not None else self._bandwidths(device)
+            return TYPICAL if machine.ram_bytes is not None else self._bandwidths(device)
 
         return of
 

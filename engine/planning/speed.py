@@ -60,12 +60,10 @@ class SpeedBound:
     """What a measurement reached with the same settings: a bound below that would be wrong."""
 
     @property
-    def is_busy(self) -> bool:
-        """Whether other programs ran at every measurement, so that the figures may be too low."""
-        return any(
-            each.bandwidth is not None and each.bandwidth.basis == "measured while busy"
-            for each in self.reads
-        )
+    def is_estimate(self) -> bool:
+        """Whether a bandwidth is typical, or was measured only while other programs ran."""
+        known = [each.bandwidth for each in self.reads if each.bandwidth is not None]
+        return any(each.basis in ("typical", "measured while busy") for each in known)
 
     @property
     def doubt(self) -> str:

@@ -16,6 +16,7 @@ from engine.model.catalog import entries, find_entry
 from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import token_reads
 from engine.planning.as_json import plan_json
+from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, fit_context, rank_options, with_verdict
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.resolve import resolve
@@ -169,3 +170,13 @@ def test_a_bound_is_never_below_what_was_measured_without_a_gpu() -> None:
     planner = Planner(here=HERE[-1:], bandwidths=bandwidth_of, speeds=lambda _: measured)
     path = planner.add(find_entry("llama-3.1-8b").model())
     assert tps_of(planner.plan(Setup(Configuration(path, 8192)))) == 74
+
+
+def test_ram_of_a_typed_size_has_a_typical_bandwidth() -> None:
+    planner = Planner(here=HERE, bandwidths=bandwidth_of)
+    path = planner.add(find_entry("llama-3.1-8b").model())
+    elsewhere = PlannedMachine(ram_bytes=64 * GIB)
+    plan = planner.plan(Setup(Configuration(path, 8192, n_gpu_layers=0), machine=elsewhere))
+    assert plan.bound is not None
+    assert plan.bound.is_estimate
+    assert plan.bound.tps == pytest.approx(bound_of("llama-3.1-8b", n_gpu_layers=0).tps)
