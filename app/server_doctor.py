@@ -73,8 +73,12 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
     if facts.has_metrics:
         yield Check("metrics", "ok", "counters at /metrics")
     else:
-        todo = {"llama-server": "--metrics", "SGLang": "--enable-metrics"}.get(facts.program)
-        advice = None if todo is None else f"start it with {todo} to see all users together"
+        todo = {
+            "llama-server": "with --metrics",
+            "SGLang": "with --enable-metrics",
+            "vLLM": "without --disable-log-stats",
+        }.get(facts.program)
+        advice = None if todo is None else f"start it {todo} to see all users together"
         yield Check("metrics", "note", "no counters at /metrics", advice)
     if facts.program == "llama-server" and not facts.has_slots:
         yield Check("slots", "note", "the server hides its slots", "start it without --no-slots")

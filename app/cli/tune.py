@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
 STYLES = {"taken": "green", "faster": "green", "failed": "red", "no time": "yellow"}
+VERDICTS = {"taken": "chosen", "not faster": "no clear gain", "no time": "undecided, time was up"}
 LINE_EVERY_S = 5.0
 """How often a line says where it is where there is no terminal to write over."""
 
@@ -139,8 +140,8 @@ def _doing(step: "TuningProgress") -> str:
 
 def _line(each: "TrialResult") -> Iterator[Part]:
     yield f"{each.setting}, {each.label}: "
-    yield each.verdict, STYLES.get(each.verdict, "")
-    yield f" {_ratio(each.gain)}" if each.gain else ""
+    yield VERDICTS.get(each.verdict, each.verdict), STYLES.get(each.verdict, "")
+    yield f": {_ratio(each.gain)}" if each.gain else ""
     yield f" ({each.reason})" if each.reason else ""
 
 
@@ -161,12 +162,12 @@ def _print(tuned: "Tuned") -> None:
 
 
 def _row(each: "TrialResult") -> tuple[str, ...]:
-    gain = each.gain
+    gain, verdict = each.gain, VERDICTS.get(each.verdict, each.verdict)
     if gain is None:
-        return each.setting, each.label, "-", "-", "0", each.verdict
+        return each.setting, each.label, "-", "-", "0", verdict
     ends = f"{gain.low:.2f} to {gain.high:.2f}"
     return (
-        each.setting, each.label, f"{gain.median:.3f}", ends, str(gain.n_blocks), each.verdict
+        each.setting, each.label, f"{gain.median:.3f}", ends, str(gain.n_blocks), verdict
     )  # fmt: skip
 
 
@@ -219,4 +220,4 @@ def _speeds(outcome: "Outcome") -> str:
 
 
 def _ratio(gain: "PairedGain") -> str:
-    return f"{gain.median:.3f} ({gain.low:.2f} to {gain.high:.2f})"
+    return f"{gain.median:.2f}x ({gain.low:.2f}x to {gain.high:.2f}x)"

@@ -164,7 +164,7 @@ def cost_title(report: Report) -> str:
     if cost is None:
         return "Cost (speeds were not measured)"
     return (
-        f"Cost with a context of {cost.n_ctx:,} tokens: bytes of the cache (peak: with the graph); "
+        f"Cost with a context of {cost.n_ctx:,} tokens: bytes per token (peak: with buffers); "
         f"tokens/s of prefill, and of decoding at depths {cost.shallow_depth:,} and "
         f"{cost.deep_depth:,}"
     )

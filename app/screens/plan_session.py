@@ -178,7 +178,7 @@ class PlanSession:
         """The changes worth a thought, the warnings, and the arguments."""
         note = (f"no dry run: {self.note}",) if self.note else ()
         parts = [
-            effect_lines(self.effects, width, " · a takes one"),
+            effect_lines(self.effects, width, " · a applies one"),
             warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]

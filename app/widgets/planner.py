@@ -63,7 +63,7 @@ class PlanKnobs(InkLines, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
-        self.frame_title = "knobs"
+        self.frame_title = "settings"
         self._setup: Setup | None = None
         self._facts: Facts | None = None
         self._arrows: Arrows | None = None

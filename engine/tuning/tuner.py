@@ -372,7 +372,7 @@ def _verdict(each: _Series, gain: PairedGain | None) -> tuple[Verdict, str]:
     if gain is None:
         return "no time", "not measured"
     if not gain.is_decided:
-        return "no time", f"undecided after block {gain.n_blocks}"
+        return "no time", f"after {gain.n_blocks} blocks"
     if gain.is_faster:
         return "taken", ""
     return "not faster", "" if gain.is_slower else f"gains below {gain.least:.2f} do not count"

@@ -94,7 +94,7 @@ class Counters:
         has_speculation = any(figure.panel == "speculation" for figure in figures)
         untold = NOT_TOLD[self.facts.program]
         if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
-            figures.append(ServerFigure("cache", "its /metrics is off: start it with metrics"))
+            figures.append(ServerFigure("cache", "its /metrics is off"))
         if self.facts.program == "llama-server" and self.facts.speculates is False:
             figures.append(ServerFigure("speculation", "started without --spec-type: no drafts"))
         kept = (each for each in untold if each.panel != "speculation" or not has_speculation)

@@ -235,3 +235,10 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
         assert kvchat.wait(30) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_path.read_text()), 0)
+
+
+def test_serve_takes_a_model_first(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--preset", "balanced"], ["--ctx", "4k"]):
+        assert run(["serve", "nosuch", *options, "--llama-server", sys.executable]) == 1
+        assert "no model" in capsys.readouterr().err
+    assert run(["serve", "balanced", "--preset", "balanced", "--model", "a"]) == 2

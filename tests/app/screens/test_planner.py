@@ -199,7 +199,8 @@ async def test_another_model_is_chosen_from_those_found(
 async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
     starter_path: Path, tmp_path: Path
 ) -> None:
-    screen = planner(starter_path, tmp_path, scan=lambda: [entry(starter_path)])
+    (draft := tmp_path / "draft.gguf").symlink_to(starter_path)
+    screen = planner(starter_path, tmp_path, scan=lambda: [entry(starter_path), entry(draft)])
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
@@ -211,7 +212,7 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
         await pilot.press("down", "enter")
         await shows(pilot, screen, "--model-draft")
         assert screen.setup is not None
-        assert screen.setup.configuration.draft == DraftConfiguration(starter_path, 4096)
+        assert screen.setup.configuration.draft == DraftConfiguration(draft, 4096)
         await pilot.press("left")
         assert "--model-draft" not in report_of(screen)
         assert screen.setup.configuration.speculation.predictor is PredictorName.SUFFIX
