@@ -170,7 +170,7 @@ def _take_all(run: MeasurementRun, progress: "MeasureProgress") -> None:
             case LaboratoryProgress():
                 progress.show(event)
             case Note(text):
-                _note(text)
+                progress.note(text)
             case _:
                 pass
 
@@ -337,6 +337,10 @@ class MeasureProgress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, soft_wrap=True)
 
     def show(self, reached: LaboratoryProgress) -> None:
         """Move the bar, or print a line where one is due."""

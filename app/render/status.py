@@ -83,7 +83,7 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     )
     # Before what does not change: the end is cut off where the line is short.
     parts = [
-        (name, "strong"),
+        ("" if snapshot.waiting else name, "strong"),  # the text names the server
         (visible(snapshot.waiting), "accent"),
         (elsewhere, "accent"),
         (_beside(snapshot), "accent"),
@@ -256,6 +256,8 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     measured = sum(buffer.nbytes for buffer in snapshot.buffers) if snapshot.buffers else None
     stays = None if measured is None else measured - reclaimable
     of_file = f"  {fmt.nbytes(reclaimable)} reclaimable" if reclaimable else ""
+    if snapshot.server:
+        of_file = "  of kvchat itself"
     lines = [
         row("planned", *_planned(snapshot.planned)),
         row("measured", _size(stays), *_difference(snapshot.planned, stays)),

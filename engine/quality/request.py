@@ -134,22 +134,16 @@ def _notes(
     if n_again:
         yield f"{n_again} of the texts are duplicates and are scored once"
     if request.haystack and not any(each.answers for each in documents):
-        yield f"no needles fit into {n_ctx:,} tokens: retrieval from long texts is not measured"
+        yield f"no retrieval question fits into {n_ctx:,} tokens: retrieval is not measured"
     if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
-        yield (
-            f"the first {n_tokens:,} tokens of the texts are scored: --tokens sets the number, "
-            "0 scores all"
-        )
+        yield f"scoring the first {n_tokens:,} tokens: --tokens sets the limit, 0 removes it"
     if n_tokens < LEAST_TOKENS:
-        yield (
-            f"{n_tokens:,} tokens are too few for a verdict: {LEAST_TOKENS:,} are needed "
-            "to choose a type"
-        )
+        yield f"{n_tokens:,} tokens are too few for a verdict, which needs {LEAST_TOKENS:,}"
     if n_ctx > model.architecture.n_ctx_train:
         yield (
             f"texts of up to {n_ctx:,} tokens are longer than the "
-            f"{model.architecture.n_ctx_train:,} that the model was trained on: results "
-            "at their ends are poor with any cache"
+            f"{model.architecture.n_ctx_train:,} that the model was trained on: any cache reads "
+            "their ends badly"
         )
 
 
