@@ -139,6 +139,8 @@ class Tuning:
             self._problem = f"no preset was written: {error}"
         if not outcome.is_busy:
             self._keep_speed(outcome)
+        else:  # the chat then does not suggest to tune it
+            Speeds(paths.speeds_path()).meet(model_identity(self._path))
 
     def _preset(self, outcome: Outcome) -> Preset:
         """The rules at the start with what was taken."""

@@ -192,3 +192,16 @@ async def test_bad_themes_are_one_notice_and_the_application_starts(
         assert "one.toml" in notice.message
         assert "two.toml" in notice.message
         assert app.theme == "kvchat-contrast"
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if not OWN[name].ansi])
+async def test_the_placeholder_of_the_composer_can_be_read(name: str, tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        app.theme = name
+        await pilot.pause()
+        style = app.chat.composer.get_component_rich_style("text-area--placeholder")
+        assert style.color is not None
+        assert style.bgcolor is not None
+        colors = [Color.parse(each.get_truecolor().hex) for each in (style.color, style.bgcolor)]
+        assert contrast(colors[0], colors[1]) >= 4.5
