@@ -164,7 +164,7 @@ def speculation_title(snapshot: CockpitSnapshot) -> str:
     if snapshot.predictor == "off":
         return "speculation · off"
     names = ("speculation", snapshot.predictor, snapshot.controller, *snapshot.verification_label)
-    return " · ".join(names)
+    return " · ".join(filter(None, names))
 
 
 def _both(

@@ -52,7 +52,7 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
 ) -> None:
     code, out, err = tune(FakeMachine(quick_without_flash, noise=0.0), "tiny")
     assert code == 0
-    assert "taken" in out
+    assert "chosen" in out
     assert "flash attention, off" in err
     assert "texts can differ at near ties" in out
     preset = find_preset("tuned tiny", paths.presets_dir())

@@ -39,21 +39,21 @@ NOT_TOLD: Mapping[Program, tuple[ServerFigure, ...]] = {
     "llama-server": (ServerFigure("memory", "llama-server does not report its memory"),),
     "vLLM": (
         ServerFigure("speculation", "vLLM counts drafts for all its users together"),
-        ServerFigure("memory", "vLLM does not report bytes"),
+        ServerFigure("memory", "vLLM does not report its memory"),
     ),
     "SGLang": (
         ServerFigure("speculation", "SGLang counts drafts for all its users together"),
-        ServerFigure("memory", "SGLang does not report bytes"),
+        ServerFigure("memory", "SGLang does not report its memory"),
     ),
     "Ollama": (
         ServerFigure("speculation", "Ollama does not report drafts"),
         ServerFigure("cache", "Ollama does not report reused tokens"),
-        ServerFigure("memory", "Ollama's bytes: `ollama ps`"),
+        ServerFigure("memory", "Ollama's memory: `ollama ps`"),
     ),
     "OpenAI": (
         ServerFigure("speculation", "this server does not report drafts"),
         ServerFigure("throughput", "speed is measured here and includes the network"),
-        ServerFigure("memory", "this server does not report bytes"),
+        ServerFigure("memory", "this server does not report its memory"),
     ),
 }
 """What each program cannot be asked for."""

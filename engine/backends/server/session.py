@@ -364,7 +364,7 @@ class ServerSession:
             case False:
                 return SpeculationChanged("off", "", note)
             case None:
-                return SpeculationChanged(f"as {self._facts.program} does", "", note)
+                return SpeculationChanged("drafts unknown", "", note)
 
     def _loaded(self, configuration: Configuration, watch: Stopwatch) -> Loaded:
         facts = self._facts
