@@ -15,6 +15,7 @@ from app.bindings import ON_THE_CHAT, Action
 from app.commands import every_action
 from app.setting_definitions import SettingDefinition, definitions
 
+_KEY_NAMES = {"escape": "esc", "slash": "/"}
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 
 
@@ -62,8 +63,8 @@ def _key_row(each: Action) -> Sequence[str]:
 def _shown(key: str) -> str:
     *modifiers, last = key.split("+")
     character = key_to_character(last) or ""
-    is_shown = character.isprintable() and character.strip()
-    return "+".join((*modifiers, character if is_shown else last))
+    name = character if character.isprintable() else ""
+    return "+".join((*modifiers, name or _KEY_NAMES.get(last, last)))
 
 
 def _table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

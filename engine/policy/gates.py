@@ -44,26 +44,25 @@ class Gates:
     __pydantic_config__ = STRICT
 
     max_nll_delta: Loss = 0.014
-    """Nats that a token may get less likely, in the worst sort of text: four times what a 4-bit
-    cache with rotation costs good models (0.0022 to 0.004); models that it breaks lose more than 1
-    (a perplexity of 13.5 became 47.8)."""
+    """Maximum rise of the mean loss in nats, on the worst kind of text. A rotated 4-bit cache costs
+    robust models 0.0022 to 0.004; models that it breaks lose more than 1."""
     max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 100.0
-    """The same gate as a ratio of perplexities, e to the power of it; the stricter one counts."""
+    """Maximum ratio of perplexities, exp(loss); of this limit and max_nll_delta the stricter one
+    counts."""
     max_mean_kl: Loss = 0.021
-    """Mean KL in nats: the families that bear a q8_0 cache have below 0.04 with it, and those that
-    do not 0.1 and more."""
+    """Maximum mean KL in nats. With q8_0, robust model families stay below 0.04; sensitive ones
+    reach 0.1 and more."""
     max_p999_kl: Loss = 1.05
-    """KL in nats of the worst token in a thousand: at 1.05, a token that the reference gave nearly
-    all of its probability keeps a third of it."""
+    """Maximum KL in nats of the worst token in a thousand. At 1.05, a token that the reference is
+    sure of has a third of its probability left."""
     min_same_top: Share = 0.965
-    """Share of tokens whose likeliest continuation is the same: a reply of 28 tokens may diverge
-    once from that of the reference; models that a type breaks have 0.68 to 0.75."""
+    """Minimum share of positions with the same most likely token. At 0.965, one token in 28 may
+    differ; models that a type breaks have 0.68 to 0.75."""
     max_needle_loss: Share = 0.1
-    """Share of the needles that the reference found and that may be lost: one of ten, which
-    rounding alone takes at a near tie."""
+    """Maximum share of lost needles, of those that the reference finds. Rounding alone can lose one
+    in ten."""
     max_long_kl: Loss = 0.035
-    """Mean KL in nats from 8,192 tokens on, where errors of all keys before have come together;
-    where no text was so long, of the farthest range that there is."""
+    """Maximum mean KL in nats beyond 8,192 tokens, or at the farthest position measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ class PolicySettings(Gates):
     __pydantic_config__ = STRICT
 
     probe_days: Annotated[float, Bounds(ge=0, le=36500)] = 30.0
-    """Days after which the chosen kind is to be measured again; 0 is never. Updates of a driver or
-    of the machine's firmware change rates, and nothing else tells of them."""
+    """Age in days from which kvchat suggests a new measurement; 0 never does. Driver and firmware
+    updates change speeds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,9 @@ class Known:
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
     assert found.measured is not None
     if found.measured.role == "reference":
-        return Standing(Basis.MEASURED, "the reference of the comparison", "ref", is_kept=True)
+        return Standing(
+            Basis.MEASURED, "the reference of the comparison", "reference", is_kept=True
+        )
     scores = found.measured.scores
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
@@ -133,5 +135,5 @@ def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if cost <= COARSENESS["q8_0"]:
         text = "8 bits lose almost nothing on most models"
     else:
-        text = "so few bits cost quality on most models"
+        text = "fewer than 8 bits cost quality on most models"
     return Standing(Basis.GUESSED, text, "guess")

@@ -18,6 +18,7 @@ def test_the_tables_have_a_row_for_each_setting_and_key() -> None:
     assert keys.count("\n") == len(every_action()) + 2
     assert "| `ctrl+q` | `app-quit` |" in keys
     assert "| `[` | `message-variant-before` |" in keys
+    assert "| `esc` | `reply-stop` |" in keys
 
 
 def test_the_text_around_the_tables_stays() -> None:

@@ -35,7 +35,7 @@ WAITING = (
     "llamacpp:requests_deferred",
 )
 
-NOT_TOLD: Mapping[Program, tuple[ServerFigure, ...]] = {
+NOT_REPORTED: Mapping[Program, tuple[ServerFigure, ...]] = {
     "llama-server": (ServerFigure("memory", "llama-server does not report its memory"),),
     "vLLM": (
         ServerFigure("speculation", "vLLM counts drafts for all its users together"),
@@ -92,7 +92,7 @@ class Counters:
         self.is_busy = False
         figures = [*self._of_slots(), *self._of_metrics()]
         has_speculation = any(figure.panel == "speculation" for figure in figures)
-        untold = NOT_TOLD[self.facts.program]
+        untold = NOT_REPORTED[self.facts.program]
         if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
             figures.append(ServerFigure("cache", "its /metrics is off"))
         if self.facts.program == "llama-server" and self.facts.speculates is False:
