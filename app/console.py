@@ -1,6 +1,7 @@
 """Tables and notes that commands print through rich."""
 
 import io
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -32,6 +33,7 @@ class HarmlessConsole(Console):
         super().__init__(
             file=file,
             width=width,
+            color_system=None if os.environ.get("NO_COLOR") else "auto",
             highlight=False,
             markup=False,
             emoji=False,
@@ -87,7 +89,7 @@ def plain_table(
         titles: Of the columns.
         rows: Their cells.
         numbers: Titles of the columns that are aligned right.
-        folds: Whether long cells take several lines; else the last column is cut.
+        folds: Whether long texts take several lines; else they are cut. Numbers are never cut.
         header_style: Of the titles.
     """
     table = Table(box=None, pad_edge=False, header_style=header_style)
@@ -96,9 +98,12 @@ def plain_table(
         table.add_column(
             title,
             justify="right" if is_number else "left",
-            no_wrap=not (folds or is_number),
+            no_wrap=is_number,
             overflow="fold" if folds else "ellipsis",
         )
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        texts = [Text(cell) if isinstance(cell, str) else cell for cell in row]
+        for text in texts:
+            text.no_wrap = not folds
+        table.add_row(*texts)
     return table

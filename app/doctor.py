@@ -176,7 +176,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
     """Check how many colours the terminal claims to have."""
     term = environment.get("TERM", "")
     if environment.get("NO_COLOR"):
-        return Check("colours", "note", "NO_COLOR is set: the screen is black and white", None)
+        return Check("colours", "note", "NO_COLOR is set: the screen uses shades of grey", None)
     if environment.get("COLORTERM", "").lower() in ("truecolor", "24bit") or "direct" in term:
         return Check("colours", "ok", f"16 million (TERM={term})")
     if "256color" in term:

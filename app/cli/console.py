@@ -199,10 +199,8 @@ def _styled(part: Part) -> str:
     if isinstance(part, str):
         return with_signs(part)
     text, style = part
-    if not style:
+    if not style or os.environ.get("NO_COLOR"):  # https://no-color.org
         return with_signs(text)
     color = next((word for word in style.split() if word not in _MODIFIERS), None)
-    if os.environ.get("NO_COLOR"):  # https://no-color.org; rich does the same for tables
-        color = None
     bold, dim = (True if name in style.split() else None for name in _MODIFIERS)
     return click.style(with_signs(text), fg=color, bold=bold, dim=dim)

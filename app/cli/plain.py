@@ -77,7 +77,7 @@ class PlainChat:
         stats = finished.stats
         parts = [fmt.counted(stats.n_emitted, "token")]
         if stats.decode_tps:
-            parts.append(f"{stats.decode_tps:.0f} tok/s")
+            parts.append(f"{stats.decode_tps:.0f} per second")
         match finished.reason:
             case FinishReason.CANCELLED:
                 parts.append("stopped")
@@ -104,6 +104,8 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
                 continue
             case "/quit":
                 break
+            case "/help":
+                print_text([HELP])
             case "/new":
                 chat.request = begin
                 say("A new chat.")

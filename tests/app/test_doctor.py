@@ -60,7 +60,7 @@ def test_missing_and_broken_models_are_named() -> None:
         ({"TERM": "tmux-256color"}, "ok", "256"),
         ({"TERM": "vt100"}, "note", "few colours"),
         ({}, "note", "not set"),
-        ({"NO_COLOR": "1", "COLORTERM": "truecolor"}, "note", "black and white"),
+        ({"NO_COLOR": "1", "COLORTERM": "truecolor"}, "note", "shades of grey"),
         ({"NO_COLOR": "", "COLORTERM": "truecolor"}, "ok", "16 million"),
     ],
 )

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from app.cli import console
 from app.cli.console import SlowReading
+from app.console import HarmlessConsole, plain_table
 from app.console import console as rich_console
-from tests.app.cli.terminals import HOSTILE, OWN_CODES, harmful, shown_by
+from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 
 
 def test_json_is_harmless_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,4 +71,26 @@ def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPat
     assert "\x1b[31m" in shown()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in shown()
-    assert "abc" in OWN_CODES.sub("", shown())
+    assert "abc" in shown()
+
+
+def test_tables_are_plain_text_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown() -> str:
+        return shown_by(lambda: rich_console().print(plain_table(["id"], [["1"]])))
+
+    assert "\x1b[1m" in shown()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[1m" not in shown()
+
+
+def test_a_narrow_table_cuts_texts_and_no_numbers() -> None:
+    text = io.StringIO()
+    row = ["12", "2026-11-28", "12,345", "a title of many words " * 4]
+    table = plain_table(
+        ["id", "used", "tokens", "title"], [row], numbers=("id", "tokens"), folds=False
+    )
+    HarmlessConsole(text, 44).print(table)
+    assert [line.split()[:3] for line in text.getvalue().splitlines()] == [
+        ["id", "used", "tokens"],
+        ["12", "2026-11-28", "12,345"],
+    ]

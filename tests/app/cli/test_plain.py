@@ -63,7 +63,7 @@ def test_a_refused_question_is_told_and_the_next_one_is_answered(
     assert converse(chat, ["hello"]) == 1
     assert "No reply: Too long: drop some" in capsys.readouterr().out
     client.script = Script(("Yes.",))
-    assert converse(chat, ["again", "/quit", "never"]) == 0
+    assert converse(chat, ["/help", "again", "/quit", "never"]) == 0
     assert [m.content for m in client.requests[-1].messages] == ["again"]
 
 
@@ -83,5 +83,5 @@ def test_a_real_model_answers_line_by_line(starter_path: Path) -> None:
         input="Name a colour.\nAnother one.\n", capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.count("Assistant:") == 2
-    assert len(re.findall(r"^\(\d+ tokens, \d+ tok/s", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\(\d+ tokens, \d+ per second", done.stdout, re.MULTILINE)) == 2
     assert "\x1b" not in done.stdout + done.stderr
