@@ -21,7 +21,7 @@ from engine.presets.programs.base import Exported, ExportRequest, Format
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
 LEGEND = "✓ fits · ! tight · ◐ partly in RAM · ✗ no · ≤ at most · ~ about"
 SPILLS = "partly"
-"""The word where main memory must help."""
+"""Verdict of a model that needs RAM beside the GPU."""
 NEED_WIDTH = 28
 NAME_WIDTH = 26
 SPEED_WIDTH = 15
