@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
     from app.application import KvchatApp
 
-SIZE = (120, 36)
+SIZE, PLANNER_SIZE = (120, 36), (120, 44)
 PLANNED_MODEL, CARD, RAM_GIB = "qwen3-30b-a3b", "GeForce RTX 4070", 64
 CONTEXT, N_CPU_MOE = 32768, 28
-QUESTION = (
+QUESTIONS = (
     "Write the steps of this recipe as a list, one step on each line.\n\n"
     "Mix 200 grams of flour with two eggs and a pinch of salt. Add 300 millilitres of milk and "
     "stir until the batter is smooth. Let the batter rest for twenty minutes. Melt a little butter "
-    "in a hot pan."
+    "in a hot pan.",
+    "Repeat the list.",
 )
-"""The answer repeats the question, so the suffix predictor has something to draft."""
+"""The answers repeat the text, so the suffix predictor has something to draft."""
 SETTINGS = "[chat]\ntemperature = 0.0\nmax_tokens = 160\n"
 
 
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 async def paint(model: Path, folder: Path) -> None:
-    """Save the chat after one reply, then the plan of a catalogue model for a card."""
+    """Save the chat after two replies, then the plan of a catalogue model for a card."""
     from app.application import KvchatApp
     from app.opening import ModelRequest
     from app.startup import prepare
@@ -55,8 +56,10 @@ async def paint(model: Path, folder: Path) -> None:
         while not opened.controller.client.is_alive:
             await pilot.pause(0.2)
         await pilot.pause(1.0)
-        await ask(app, pilot)
+        for question in QUESTIONS:
+            await ask(app, pilot, question)
         app.save_screenshot("chat.svg", str(folder))
+        await pilot.resize_terminal(*PLANNER_SIZE)
         await pilot.press("f2")
         await pilot.pause(2.0)
         await show_plan(app, pilot)
@@ -64,11 +67,11 @@ async def paint(model: Path, folder: Path) -> None:
     opened.close()
 
 
-async def ask(app: "KvchatApp", pilot: "Pilot[None]") -> None:
-    """Send the question and wait for the whole reply."""
+async def ask(app: "KvchatApp", pilot: "Pilot[None]", question: str) -> None:
+    """Send a question and wait for the whole reply."""
     from textual.widgets import TextArea
 
-    app.screen.query_one("#composer", TextArea).load_text(QUESTION)
+    app.screen.query_one("#composer", TextArea).load_text(question)
     await pilot.press("enter")
     await pilot.pause(1.0)
     while app.controller.client.is_busy:

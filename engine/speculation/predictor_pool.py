@@ -36,10 +36,10 @@ def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSetti
     known = ", ".join(NAMES)
     if name in HEADS:
         raise PresetError(
-            f"{name} drafts with a head of the model, which kvchat's engine does not run: "
-            "a head needs hidden states, and kvchat passes tokens only. Use one of {known} here; "
-            "llama-server can run the head: `kvchat export` "
-            "writes `--spec-type draft-mtp` if the preset sets n_mtp_draft"
+            f"{name} drafts with a head of the model's own, which kvchat's engine does not run: "
+            "a head reads hidden states, and kvchat's predictors receive tokens only. "
+            f"Use one of {known} here; llama-server can run the head: `kvchat export` writes "
+            "`--spec-type draft-mtp` where the preset has n_mtp_draft"
         )
     raise PresetError(f"no predictor is called {name!r}: use one of {known}")
 
