@@ -37,7 +37,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("f6", "app.cache", "Cache", "cache-open",
          "Saved states of chats in RAM and on disk; pin, drop, verify", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
-         "Stop the reply and keep its text, or stop loading; otherwise go to the composer",
+         "Stop the reply and save its text, or stop loading; otherwise go to the composer",
          show=True),
     _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
     _key("ctrl+l", "chats", "Chats", "chat-list",
