@@ -33,7 +33,7 @@ class HarmlessConsole(Console):
         super().__init__(
             file=file,
             width=width,
-            color_system=None if os.environ.get("NO_COLOR") else "auto",
+            force_terminal=False if os.environ.get("NO_COLOR") else None,
             highlight=False,
             markup=False,
             emoji=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.console import confirmed, print_json, say, tell, tell_over
+from app.cli.console import confirmed, print_json, redraws, say, tell, tell_over
 from app.cli.options import AGE, Size, json_option
 from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
@@ -231,7 +230,7 @@ def _titles() -> dict[int, str]:
 
 
 def _progress(n_done: int, n_all: int) -> None:
-    if sys.stderr.isatty():
+    if redraws():
         tell_over("" if n_done == n_all else f"{n_done:,} of {n_all:,} states")
 
 

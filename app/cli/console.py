@@ -110,13 +110,18 @@ def _bounded(text: str) -> str:
     return text
 
 
+def redraws() -> bool:
+    """Whether progress is drawn over one line: on a terminal without NO_COLOR."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
 class SlowReading:
     """Shows how far something is, on one line that goes away; without a terminal says it once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._quiet_until = clock() + QUIET_S
-        self._is_terminal = sys.stderr.isatty()
+        self._redraws = redraws()
         self._has_told = False
         self._timer: threading.Timer | None = None
 
@@ -161,7 +166,7 @@ class SlowReading:
         """Take the line away."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._is_terminal and self._has_told:
+        if self._redraws and self._has_told:
             tell_over()
 
     def _tell(self, what: str, how_far: str) -> None:
@@ -169,7 +174,7 @@ class SlowReading:
         if now < self._quiet_until:
             return
         self._quiet_until = now + TELL_EVERY_S
-        if self._is_terminal:
+        if self._redraws:
             tell_over(f"{what}: {how_far}")
         elif not self._has_told:
             tell(f"{what} …")

@@ -10,7 +10,16 @@ import click
 
 from app import format as fmt
 from app import paths
-from app.cli.console import SlowReading, confirmed, note, print_json, say, tell, tell_over
+from app.cli.console import (
+    SlowReading,
+    confirmed,
+    note,
+    print_json,
+    redraws,
+    say,
+    tell,
+    tell_over,
+)
 from app.cli.options import json_option
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
@@ -141,7 +150,7 @@ def install() -> None:
     """Download the starter model, SmolLM2-135M-Instruct (98 MB), and verify its checksum."""
     from engine.model.starter import install_starter
 
-    is_terminal = sys.stderr.isatty()
+    is_terminal = redraws()
     install_starter(paths.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
     if is_terminal:
         tell()
@@ -400,7 +409,7 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
     if not is_sure:
         _agree(f"Download it into {model.place(place).parent}?", "--yes downloads it")
     path = download(model, place, _progress(model.name))
-    if sys.stderr.isatty():
+    if redraws():
         tell_over()
     say(str(path))
 
@@ -435,7 +444,7 @@ def _agree(question: str, otherwise: str) -> None:
 
 def _progress(name: str) -> Callable[[int, int], None]:
     """Shows how far a download is: over one line of a terminal, else on a line now and then."""
-    is_terminal = sys.stderr.isatty()
+    is_terminal = redraws()
     told = -TELL_EVERY_BYTES
 
     def tell_bytes(n_done: int, n_all: int) -> None:

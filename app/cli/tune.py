@@ -2,14 +2,13 @@
 
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import Part, note, print_json, tell, tell_over
+from app.cli.console import Part, note, print_json, redraws, tell, tell_over
 from app.cli.options import Number, ctx_option, draft_option, json_option, preset_option
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class _Shown:
         self._until_s = until_s
         self._clock = clock
         self._doing = ""
-        self._is_terminal = sys.stderr.isatty()
+        self._redraws = redraws()
         self._line_at_s = clock()
 
     def tell(self, step: "TuningProgress | TrialResult") -> None:
@@ -117,7 +116,7 @@ class _Shown:
         """Say how much time is left."""
         left_s = max(round(self._until_s - self._clock()), 0)
         text = f"{left_s // 60}:{left_s % 60:02d} left · {self._doing}"
-        if self._is_terminal:
+        if self._redraws:
             tell_over(text[: shutil.get_terminal_size().columns - 1])
         elif self._clock() >= self._line_at_s:
             self._line_at_s = self._clock() + LINE_EVERY_S
@@ -125,7 +124,7 @@ class _Shown:
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._is_terminal:
+        if self._redraws:
             tell_over()
 
 

@@ -80,7 +80,21 @@ def test_tables_are_plain_text_where_no_color_is_set(monkeypatch: pytest.MonkeyP
 
     assert "\x1b[1m" in shown()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[1m" not in shown()
+    assert "\x1b" not in shown()
+
+
+def test_progress_moves_no_cursor_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> None:
+        clock = Clock()
+        with SlowReading(clock) as reading:
+            clock.now = 10.0
+            reading.header("m.gguf", 3 << 20)
+
+    assert "\x1b[K" in shown_by(read)
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = shown_by(read)
+    assert "\x1b" not in plain
+    assert "m.gguf" in plain
 
 
 def test_a_narrow_table_cuts_texts_and_no_numbers() -> None:
