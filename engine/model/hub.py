@@ -534,7 +534,7 @@ def _of_os(what: str, folder: Path | None, error: OSError) -> DownloadError:
         return DownloadError(f"{folder} cannot be written ({error.strerror}): name another one")
     if isinstance(error, GatedRepoError):
         return DownloadError(
-            f"{what} is gated: accept its terms on the hub, and set HF_TOKEN to a token of yours"
+            f"{what} is gated: accept its terms on the hub and set HF_TOKEN to your token"
         )
     if isinstance(error, RepositoryNotFoundError):
         return DownloadError(
@@ -549,5 +549,8 @@ def _goes_on(folder: Path | None) -> str:
 
 
 def _short(error: Exception) -> str:
-    said = str(error).strip()
-    return said.splitlines()[0][:200].rstrip(".") if said else repr(error)
+    from httpx2 import ConnectError
+
+    lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
+    text = lines[0][:200].rstrip(".") if lines else repr(error)
+    return f"no connection to {endpoint()} ({text})" if isinstance(error, ConnectError) else text
