@@ -211,10 +211,10 @@ def _speeds(outcome: "Outcome") -> str:
     deep = ""
     if "deep" in chosen:
         before = f" ({rate(start['deep'])})" if "deep" in start else ""
-        deep = f", {rate(chosen['deep'])} after {outcome.sizes.n_deep:,}{before}"
+        deep = f", {rate(chosen['deep'])}{before} at depth {outcome.sizes.n_deep:,}"
     return (
-        f"Tokens per second: {rate(chosen.get('near'))} written (before: {rate(start.get('near'))})"
-        f"{deep}, {rate(chosen.get('prompt'))} read ({rate(start.get('prompt'))})."
+        f"Tokens per second: decode {rate(chosen.get('near'))} (before: {rate(start.get('near'))})"
+        f"{deep}, prefill {rate(chosen.get('prompt'))} ({rate(start.get('prompt'))})."
     )
 
 

@@ -349,7 +349,7 @@ class Tuner:
             return ""
         return (
             f"other programs took {self._n_others:.1f} of {self._scope.n_logical} cores meanwhile, "
-            "and kvchat adapts its threads to them; close them and tune again for a fixed number"
+            "and kvchat adapts to them; close them and tune again for a fixed number"
         )
 
     def _go_on_with(self, setting: Setting, fastest: _Series) -> None:
