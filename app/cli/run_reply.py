@@ -238,7 +238,7 @@ def answer_batch(
         left = [each for each in requests if each.key not in done]
         progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
         if progress.n_done:
-            note(f"{progress} are in {out} already")
+            note(f"{progress} replies are in {out} already")
         if not left:
             return int(bool(broken))
         n_at_once = min(n_at_once, len(left))
@@ -255,12 +255,12 @@ def answer_batch(
                 ):
                     shown.answered(told.n_done, told.n_all, told.tps)
         except KeyboardInterrupt:
-            note(f"stopped: {progress} are in {out}; run the same command to continue")
+            note(f"stopped: {progress} replies are in {out}; run the same command to continue")
             return EXIT_CANCELLED
     _tell_unanswered(progress.failed)
     note(
-        f"{progress} are in {out}: {progress.n_tokens:,} tokens in {progress.elapsed_s:.1f} s, "
-        f"{progress.tps:.1f} tok/s, {n_at_once} at once"
+        f"{progress} replies are in {out}: {progress.n_tokens:,} tokens in "
+        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} tok/s, {n_at_once} at once"
     )
     return int(bool(broken or progress.failed))
 
