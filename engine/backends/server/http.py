@@ -1,5 +1,6 @@
 """Requests to one server: bounded, timed, never sent on to another host, with the key kept back."""
 
+import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -308,21 +309,22 @@ class Http:
             "SSL_CERT_FILE"
         )
 
-    def _unreachable(self, said: str) -> str:
-        return f"{self.name} does not answer or broke off ({said}): see that it runs"
+    def _unreachable(self, reason: str) -> str:
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", reason)
+        return (
+            f"{self.name} cannot be reached or closed the connection ({reason}): check that it runs"
+        )
 
     def _check(self, response: httpx.Response) -> None:
         """Refuse what leads elsewhere, and what is packed: its size would not be bounded."""
         if response.status_code in REDIRECTS:
             where = self.harmless(response.headers.get("location", "")) or "nowhere"
             raise ServerError(
-                f"{self.name} redirects to {where}: kvchat follows no redirect to another host; "
-                "name that address if you trust it"
+                f"{self.name} redirects to {where}: kvchat sends no key to another host; "
+                "use that address if you trust it"
             )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ServerError(
-                f"{self.name} compresses its answer although plain text was requested"
-            )
+            raise ServerError(f"{self.name} compresses its answer although kvchat asked it not to")
 
     def _body(self, response: httpx.Response) -> bytes:
         """What an answer holds, if it is one."""
