@@ -75,9 +75,8 @@ def found(root: Path) -> Iterator[tuple[Path, str]]:
 def of_users(root: Path) -> Iterator[tuple[Path, str]]:
     """Every private word on a page or in a text of app or engine, which users read."""
     for path in pages(root):
-        yield from (
-            (path.relative_to(root), word) for word in WORDS.findall(path.read_text().lower())
-        )
+        prose = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL).lower()
+        yield from ((path.relative_to(root), word) for word in WORDS.findall(prose))
     for path in sorted([*(root / "app").rglob("*.py"), *(root / "engine").rglob("*.py")]):
         for text in texts_of(path):
             plain = re.sub(r"{[^{}]*}", "", text).lower()
