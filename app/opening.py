@@ -185,8 +185,8 @@ def open_model(request: ModelRequest, settings: Settings, *, servers: bool = Tru
     path = chosen.path or usual_model(settings, folders, last)
     if path is None:
         raise ModelNotFoundError(
-            "there is no model on this machine: `kvchat models install-starter` downloads a small "
-            "one, `kvchat where` shows the folders that were searched"
+            "no model was found: `kvchat models install-starter` downloads a small one, `kvchat "
+            "where` lists the searched folders"
         )
     configuration = chosen.configure(path, settings)
     return OpenedModel(

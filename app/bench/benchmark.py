@@ -215,7 +215,7 @@ def _check_is_free(files: BenchmarkFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise BenchError(
-        f"{files.json} is there already: continue it with --resume {files.json}, or name another "
+        f"{files.json} exists already: continue it with --resume {files.json}, or name another "
         "file for --json"
     )
 

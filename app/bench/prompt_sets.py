@@ -118,8 +118,8 @@ def _packaged(name: str) -> dict[str, Any]:
 def _file(path: Path) -> list[BenchPrompt]:
     if not path.is_file():
         raise BenchError(
-            f"there is no prompt set and no file {str(path)!r}: the sets are "
-            f"{', '.join(DEFAULT_SETS)}; anything else is the path of a JSONL file"
+            f"no prompt set or file is called {str(path)!r}: the sets are "
+            f"{', '.join(DEFAULT_SETS)}; other names are paths of JSONL files"
         )
     named = read_jsonl(path)
     is_unique = len({name for name, _ in named}) == len(named)

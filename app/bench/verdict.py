@@ -242,8 +242,7 @@ def find_target(name: str, user_dir: Path) -> Path:
         return new_path(made_preset({"name": name}).name, user_dir)
     if entry.is_builtin:
         raise PresetFileError(
-            f"the preset {entry.name!r} comes with kvchat and is not changed: write to a name of "
-            "your own, which is made if it is not there"
+            f"the preset {entry.name!r} is built in and cannot be changed: write to another name"
         )
     return entry.path
 

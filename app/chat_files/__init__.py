@@ -101,4 +101,4 @@ def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise wrong_line(number, "this is no text in UTF-8") from error
+            raise wrong_line(number, "this is not UTF-8 text") from error

@@ -75,7 +75,7 @@ class ChatLine(JsonLine):
         """
         for name, key in (("head", self.head), ("kept_from", self.kept_from)):
             if key is not None and key not in messages:
-                raise wrong_line(line, f"{name} is {key}, which is no message of the chat")
+                raise wrong_line(line, f"{name} is {key}, which is not a message of the chat")
         values = {name: getattr(self, name) for name in CHAT_FIELDS}
         chat = Chat(id=0, head_id=self.head, kept_from=self.kept_from, **values)
         return ChatTree(chat, tuple(messages[key] for key in sorted(messages)))
@@ -123,7 +123,9 @@ def parse_object(text: str, line: int) -> dict[str, object]:
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise wrong_line(line, f"this is no JSON of kvchat ({error}): is the file cut?") from error
+        raise wrong_line(
+            line, f"this is not a chat file of kvchat ({error}): is the file truncated?"
+        ) from error
     if not isinstance(value, dict):
         raise wrong_line(line, "a JSON object is expected")
     objects = (each for each in (value, *value.values()) if isinstance(each, dict))
@@ -225,8 +227,8 @@ def _read_message(text: str, number: int, before: Mapping[int, StoredMessage]) -
     parse_object(text, number)
     line = read_line(MessageLine, text, number)
     if line.id in before:
-        raise wrong_line(number, f"message {line.id} is there twice")
+        raise wrong_line(number, f"message {line.id} appears twice")
     if line.parent is not None and line.parent not in before:
-        raise wrong_line(number, f"the parent {line.parent} is no message before this one")
+        raise wrong_line(number, f"the parent {line.parent} is not a message before this one")
     values = line.model_dump(exclude={"id", "parent"})
     return StoredMessage(id=line.id, chat_id=0, parent_id=line.parent, **values)

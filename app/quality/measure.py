@@ -277,7 +277,7 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} is there already: go on with it by leaving --resume out, or name another "
+        f"{files.json} exists already: resume it by leaving out --resume, or name another "
         "file for --json"
     )
 
@@ -308,9 +308,7 @@ def chat_texts() -> Iterator[Text]:
                 if len(text) >= LEAST_LETTERS:
                     found.append(Text(f"chat {len(found) + 1}", "chat", text))
     if not found:
-        raise QualityError(
-            "there is no chat that is long enough: leave --chats out, or name files with --text"
-        )
+        raise QualityError("no chat is long enough: leave out --chats, or name files with --text")
     yield from found
 
 

@@ -335,7 +335,8 @@ class Asking:
         cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
         self._screen.notify(
             f"One more slot answers both at once{cost}: set slots = {n_slots + 1} under cache in "
-            "the settings ({settings-open}), or n_slots in the preset; it counts at the next load.",
+            "the settings ({settings-open}), or n_slots in the preset; it takes effect at the "
+            "next load.",
             title=f"“{short_title(next(iter(running.values())).chat_title)}” is answered first",
         )
 

@@ -254,7 +254,7 @@ class ModelsScreen(PickScreen[str]):
         if self._is_catalog:
             return
         if self._add is not None:
-            words = "installs the starter model, or opens a file by its path"
+            words = "Install the starter model, or open a file by its path"
             line = partial(clipped, (Run("  "), Run(words, "accent")))
             self.show_all([Row(ADD, line)], note=self._note)
         elif not self._has_turned:

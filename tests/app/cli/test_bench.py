@@ -126,12 +126,12 @@ def test_interrupting_gives_the_table_of_what_was_measured(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt-set", "nothing"), "there is no prompt set and no file 'nothing'"),
+        (("--prompt-set", "nothing"), "no prompt set or file is called 'nothing'"),
         (("--predictors", "luck"), "no predictor is called 'luck'"),
         (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
         (("--predictors", ""), "the list is empty"),
         (("--lengths", "2,99"), "'99' is not one of"),
-        (("--write", "balanced"), "comes with kvchat"),
+        (("--write", "balanced"), "is built in"),
         (("--resume", "nothing.json"), "nothing.json"),
         (("no-such-model",), "no-such-model"),
     ],

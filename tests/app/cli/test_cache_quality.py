@@ -53,7 +53,7 @@ class NoLaboratory:
 def test_chats_are_read_without_their_titles(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, starter_path: Path
 ) -> None:
-    with pytest.raises(QualityError, match="no chat that is long enough"):
+    with pytest.raises(QualityError, match="no chat is long enough"):
         list(measure.chat_texts())
     monkeypatch.setattr(measure, "LEAST_LETTERS", 1)
     paths.database_path().parent.mkdir(parents=True)
