@@ -152,6 +152,7 @@ class ModelsScreen(PickScreen[str]):
         """Whether a list was asked for: none is chosen for the user then."""
         self._entries: dict[str, ModelEntry] = {}
         self._options: Sequence[ModelOption] = ()
+        self._list_note = ""
         self._has_moved = False
         """Whether the user marked a row: the mark stays there then, else at the first."""
         self._progress: Timer | None = None
@@ -268,7 +269,7 @@ class ModelsScreen(PickScreen[str]):
     def _show(self, options: list[ModelOption], note: str) -> None:
         if self._progress is not None and not self._is_catalog:
             self._progress.stop()
-        self._options = options
+        self._options, self._list_note = options, note
         now = str(self._now)
         rows = [
             Row(
@@ -291,6 +292,11 @@ class ModelsScreen(PickScreen[str]):
         self._describe_marked()
 
     def _describe_marked(self) -> None:
+        if self._is_catalog:
+            marked = next((each for each in self._options if each.key == self.marked), None)
+            facts = () if marked is None else marked.facts
+            also = next((fact for fact in facts if fact.startswith("also ")), "")
+            self.show_note(" · ".join(filter(None, (also, self._list_note))))
         entry = self._entries.get(self.marked or "")
         if entry is not None and not self._is_catalog and not entry.problem:
             others = list(self._entries.values())
