@@ -96,7 +96,7 @@ def file_list(
 
 
 def drafts_for(target: Model, models: Callable[[], Sequence[ModelEntry]]) -> list[ModelEntry]:
-    """The other models found: first those that may draft for a target, the smallest first.
+    """The models found: first those that may draft for a target, the smallest first.
 
     Those whose header shows another vocabulary have that as their problem.
     """
@@ -104,7 +104,6 @@ def drafts_for(target: Model, models: Callable[[], Sequence[ModelEntry]]) -> lis
     judged = [
         entry if misfit is None else replace(entry, problem=f"it cannot draft here: {misfit}")
         for entry in models()
-        if entry.path != target.file.path
         for misfit in (entry.vocabulary and facts_difference(own, entry.vocabulary),)
     ]
     return sorted(judged, key=lambda entry: (entry.problem is not None, entry.nbytes))

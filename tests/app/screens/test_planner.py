@@ -200,7 +200,7 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
     starter_path: Path, tmp_path: Path
 ) -> None:
     (draft := tmp_path / "draft.gguf").symlink_to(starter_path)
-    screen = planner(starter_path, tmp_path, scan=lambda: [entry(starter_path), entry(draft)])
+    screen = planner(starter_path, tmp_path, scan=lambda: [entry(draft)])
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
