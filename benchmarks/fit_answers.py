@@ -28,8 +28,8 @@ from engine.memory.terms import TARGETS, Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries
-from engine.planning.goals import Goal, Offload, SearchLimits
-from engine.planning.search import search
+from engine.planning.offload import Offload
+from engine.planning.search import Goal, SearchLimits, search
 from tests.support.dry_run_answers import Answer, Truth, key_of
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"

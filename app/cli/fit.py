@@ -77,9 +77,10 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from engine.configuration import KVTypes
     from engine.planning.cache_types import AUTO
     from engine.planning.fit import fit
-    from engine.planning.goals import Goal, Offload, SearchLimits
+    from engine.planning.offload import Offload
     from engine.planning.planner import DEFAULT_MARGIN_BYTES, Setup
     from engine.planning.request import usual_configuration
+    from engine.planning.search import Goal, SearchLimits
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     is_open = kv is None or str(kv).strip().lower() == AUTO

@@ -10,10 +10,9 @@ from app.sanitize import one_line, visible
 from engine.configuration import Configuration
 from engine.model.architecture import Model
 from engine.model.ollama import model_name
-from engine.planning.explain import configuration_rows
+from engine.planning.fit import SearchResult, configuration_rows
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan
-from engine.planning.search import SearchResult
 from engine.planning.verdict import FitVerdict
 from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
@@ -87,17 +86,17 @@ def configuration_lines(configuration: Configuration, model: Model, width: int) 
 
 
 def goal_lines(found: SearchResult, width: int) -> list[Line]:
-    """A table of what was taken at each knob and the tokens that it gains; alternatives."""
+    """A table of the chosen settings with the tokens that each gains, and the alternatives."""
     lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
     rows = [("", "chosen", "tokens", "instead of")]
-    for each in found.knobs:
-        is_best, gained = each.taken == each.best, each.gained_tokens
+    for each in found.settings:
+        is_best, gained = each.chosen == each.best, each.gained_tokens
         tokens = "" if is_best or gained is None else f"{gained:+,}"
-        rows.append((each.knob, each.taken, tokens, "" if is_best else each.best))
+        rows.append((each.setting, each.chosen, tokens, "" if is_best else each.best))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for number, (name, taken, tokens, best) in enumerate(rows):
+    for number, (name, chosen, tokens, best) in enumerate(rows):
         start = Run(f"{name:<{widths[0]}}  ", "muted")
-        middle = f"{taken:<{widths[1]}}  {tokens:>{widths[2]}}  "
+        middle = f"{chosen:<{widths[1]}}  {tokens:>{widths[2]}}  "
         if not best:
             middle = middle.rstrip()
         runs = (start, Run(middle, "" if number else "muted"), Run(best, "muted"))

@@ -18,12 +18,12 @@ from engine.events import BufferSize
 from engine.memory.cards import find_card
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
+from engine.planning.fit import SearchResult
 from engine.planning.knobs import with_matched_types
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Facts, Plan, Planner, Setup
 from engine.planning.request import PLACED, PlanRequest, setup_of, suit_to_machine
 from engine.planning.resolve import AUTO_N_CTX
-from engine.planning.search import SearchResult
 from engine.planning.what_if import Effect, effects, rank_effects
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset

@@ -39,15 +39,14 @@ from engine.memory.estimate import with_n_ctx
 from engine.model.library import ModelEntry
 from engine.model.ollama import model_name
 from engine.planning.comparison import cost_table
-from engine.planning.fit import search_setup
-from engine.planning.goals import Goal
+from engine.planning.fit import SearchResult, search_setup
 from engine.planning.knob import Chooser
 from engine.planning.knobs import with_machine
 from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.search import SearchResult
+from engine.planning.search import Goal
 from engine.planning.what_if import arrows
 
 MEASURE_AFTER_S = 0.4

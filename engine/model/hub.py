@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 class DownloadError(EngineError):
     """A repository or a file of the hub that cannot be had."""
 
-    title = "The download failed"
+    title = "Hugging Face hub"
 
 
 class StoppedError(DownloadError):

@@ -143,7 +143,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         **_bound(plan.bound),
         "quality": _quality(found.quality),
         "devices": [_device(each, margin) for each in found.estimate.devices],
-        "steps": [asdict(each) for each in found.knobs],
+        "steps": [asdict(each) for each in found.settings],
         "alternatives": [
             {
                 "label": other.label,

@@ -6,11 +6,10 @@ from engine.configuration import Configuration, KVTypeName, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, cache_bytes
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import KV_TYPES, PAD
+from engine.memory.kv_cache import KV_TYPES, PAD, is_quantized, with_types
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
-from engine.planning.space import with_pair
 from engine.policy.choice import BudgetError, Candidate, Wish, choose
 from engine.policy.explain import explain
 from engine.policy.known import Known
@@ -18,6 +17,13 @@ from engine.policy.pairs import FAST_PAIRS
 from engine.presets.preset import Preset
 
 AUTO = "auto"
+
+
+def with_kv_types(configuration: Configuration, types: KVTypes) -> Configuration:
+    """The configuration with K/V types; a quantised V turns flash attention on."""
+    typed = with_types(configuration, types)
+    needs_flash = typed.flash_attention == "auto" and is_quantized(types.v)
+    return replace(typed, flash_attention="on") if needs_flash else typed
 
 
 def open_types(rules: Preset) -> Wish | None:
@@ -84,7 +90,7 @@ def kinds_for(
     """
 
     def size(pair: KVTypes) -> int:
-        return cache_bytes(model, with_pair(start, pair), devices, target)
+        return cache_bytes(model, with_kv_types(start, pair), devices, target)
 
     n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
     wish = replace(wanted, n_ctx=n_ctx, counts_rates=known.has_rates)

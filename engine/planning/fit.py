@@ -1,12 +1,19 @@
-"""The best configuration of a setup for a goal."""
+"""The best configuration of a setup for a goal, what each choice gains, and what else fits."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from engine.configuration import Configuration
-from engine.planning.goals import Goal, SearchLimits
+from engine.configuration import Configuration, PredictorName
+from engine.memory.estimate import Estimate
+from engine.memory.kv_cache import PAD
+from engine.model.architecture import Model
+from engine.planning.offload import level_text
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.search import SearchResult, search
+from engine.planning.search import Candidate, Choice, Found, Goal, SearchLimits, Space, search
+from engine.planning.verdict import n_tokens
 from engine.planning.workers import with_workers
+from engine.policy.known import Known, Standing
 
 GOAL_TEXTS = {
     Goal.CONTEXT: "the most tokens, then the cache with most bits",
@@ -14,6 +21,42 @@ GOAL_TEXTS = {
     Goal.SPEED: "a draft model, most cache bits, then the fastest layers",
     Goal.BALANCED: "a balance of 32k tokens, cache bits and speed",
 }
+SettingName = Literal["split", "layers", "kv types", "ubatch", "draft", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSetting:
+    """One setting of a found configuration."""
+
+    setting: SettingName
+    chosen: str
+    best: str
+    """The best value with unlimited memory."""
+    gained_tokens: int | None = None
+    """Context gained over `best`; None if nothing fits with `best`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another configuration that fits."""
+
+    label: str
+    """The difference and its context."""
+    configuration: Configuration
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The best configuration for a goal, and why it is the best."""
+
+    goal: Goal
+    configuration: Configuration
+    estimate: Estimate
+    settings: tuple[ChosenSetting, ...]
+    alternatives: tuple[Alternative, ...]
+    quality: Standing
+    """Quality of the K/V types on this model, with its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +65,17 @@ class FitResult:
 
     found: SearchResult
     plan: Plan
-    """The same as a plan, for what takes one, such as an export."""
+    """The plan of the configuration."""
 
 
 def fit(
     setup: Setup, goal: Goal, planner: Planner, limits: SearchLimits | None = None
 ) -> FitResult:
-    """The best configuration for a goal on the machine of a setup and the workers that it names.
-
-    Args:
-        setup: The model, the program and the machine; its other knobs stay.
-        goal: What is to be best.
-        planner: Knows the models.
-        limits: What the search has to keep to.
+    """The best configuration for a goal on the machine and RPC workers of a setup, with its plan.
 
     Raises:
-        HardwareError: the machine cannot be.
-        DoesNotFitError: nothing that is allowed fits it.
+        HardwareError: the machine is impossible.
+        DoesNotFitError: nothing within the limits fits.
     """
     if setup.machine.workers:
         setup = replace(setup, target="llama-server")
@@ -49,38 +86,171 @@ def fit(
 def search_setup(
     setup: Setup, goal: Goal, planner: Planner, limits: SearchLimits | None = None
 ) -> SearchResult:
-    """The best configuration for a goal on the machine of a setup, whose other knobs stay.
+    """The best configuration for a goal on the machine of a setup; its other settings stay.
 
     Raises:
         DoesNotFitError: nothing fits.
-        PresetError: llama.cpp refuses what the other knobs say.
+        PresetError: llama.cpp refuses the other settings.
     """
     now, devices = setup.configuration, planner.devices_of(setup)
-    model = planner.model(now.model_path)
-    found = search(
+    model, known = planner.model(now.model_path), planner.known(now.model_path, setup.machine)
+    result = search(
         model,
         devices,
         goal,
+        target=setup.target,
         margin_bytes=setup.margin_bytes,
         cost=planner.estimator(setup),
         draft=None if now.draft is None else planner.model(now.draft.model_path),
         base=now,
         limits=limits,
-        known=planner.known(now.model_path, setup.machine),
+        known=known,
     )
-    chosen = found.configuration
+    found = explained(result, goal, model, known, now.tensor_split)
     if not any(device.kind == "gpu" for device in devices):
-        return replace(found, configuration=_off_the_gpu(chosen))
+        return replace(found, configuration=_off_the_gpu(found.configuration))
     if setup.machine.workers:
-        return replace(found, configuration=with_workers(chosen, model, devices))
+        return replace(found, configuration=with_workers(found.configuration, model, devices))
     return found
 
 
 def _off_the_gpu(configuration: Configuration) -> Configuration:
-    """The same with nothing on a GPU, which the machine that runs it may have all the same."""
+    """The configuration without layers on a GPU, which the machine that runs it may have."""
     draft = configuration.draft
     return replace(
         configuration,
         n_gpu_layers=0,
         draft=None if draft is None else replace(draft, n_gpu_layers=0),
     )
+
+
+def explained(
+    result: Found, goal: Goal, model: Model, known: Known, split: tuple[float, ...] = ()
+) -> SearchResult:
+    """A result with what each setting gains and what else fits.
+
+    Args:
+        result: What was found.
+        goal: What it was found for.
+        model: The model.
+        known: Measured quality of its K/V types.
+        split: Split of the layers that the search started with.
+    """
+    configuration = result.configuration
+    return SearchResult(
+        goal,
+        configuration,
+        result.estimate,
+        _chosen_settings(result, split, model),
+        tuple(_alternatives(result, model)),
+        known.standing(configuration.kv_types),
+    )
+
+
+def _chosen_settings(
+    result: Found, split: tuple[float, ...], model: Model
+) -> tuple[ChosenSetting, ...]:
+    space, (choice, steps) = result
+    rows: list[ChosenSetting] = []
+
+    def add(name: SettingName, best: Choice, text: Callable[[Choice], str]) -> None:
+        rows.append(ChosenSetting(name, text(choice), text(best), _gained(space, steps, best)))
+
+    if space.base.tensor_split != split:
+        layers = " : ".join(f"{share:g}" for share in space.base.tensor_split)
+        unsplit = replace(space, base=replace(space.base, tensor_split=split))
+        gained = _gained(unsplit, steps, choice)
+        rows.append(ChosenSetting("split", layers, "by free memory", gained))
+    if any(each.device.kind == "gpu" for each in result.estimate.devices):
+        add("layers", choice._replace(level=0), lambda each: _level_text(space, each, model))
+    add("kv types", choice._replace(pair=0), lambda each: str(space.pairs[each.pair]))
+    add("ubatch", choice._replace(n_ubatch=space.ubatches[0]), lambda each: str(each.n_ubatch))
+    if space.base.draft is not None and space.drafts != (False,):
+        draft = space.base.draft.model_path.name
+        with_it = choice._replace(with_draft=True)
+        add("draft", with_it, lambda each: draft if each.with_draft else "none")
+    n_ctx, most = space.tokens(steps), space.tokens(space.most)
+    return (
+        *rows,
+        ChosenSetting("context", f"{n_ctx:,}", f"{most:,}", 0 if n_ctx == most else None),
+    )
+
+
+def _level_text(space: Space, choice: Choice, model: Model) -> str:
+    level = space.levels[choice.level]
+    return level_text(level.n_gpu_layers, level.n_cpu_moe, model)
+
+
+def _gained(space: Space, steps: int, other: Choice) -> int | None:
+    had = space.largest(other)
+    return None if had is None else (steps - had) * PAD
+
+
+def _alternatives(result: Found, model: Model) -> Iterator[Alternative]:
+    """The candidates that differ in K/V types, draft model or offload level."""
+    space, best = result
+    for label, other in _others(space, model, best):
+        if other != best:
+            estimate = space.estimate(*other)
+            text = f"{label}: {space.tokens(other.steps):,} tokens"
+            yield Alternative(text, estimate.configuration, estimate)
+
+
+def _others(space: Space, model: Model, best: Candidate) -> Iterator[tuple[str, Candidate]]:
+    """More cache bits with less context or slower layers, fewer with more; twice the context.
+
+    And with the draft model, or without.
+    """
+    choice, steps = best
+    for pair in range(len(space.pairs)):
+        other, label = choice._replace(pair=pair), f"{space.pairs[pair]} cache"
+        reached = space.largest(other)
+        if reached is not None and (pair < choice.pair or reached > steps):
+            yield label, Candidate(other, reached)
+        if pair < choice.pair and (reached or 0) < steps:
+            for slower, text in _at_context(space, model, other, steps):
+                yield f"{label}, {text}", slower
+    if len(space.drafts) > 1:
+        other = choice._replace(with_draft=not choice.with_draft)
+        reached = space.largest(other)
+        if reached is not None:
+            word = "with" if other.with_draft else "without"
+            yield f"{word} the draft model", Candidate(other, reached)
+    if steps < space.most:
+        start, twice = choice._replace(level=0), min(2 * steps, space.most)
+        for farther, text in _at_context(space, model, start, twice):
+            yield text, farther
+
+
+def _at_context(
+    space: Space, model: Model, choice: Choice, steps: int
+) -> Iterator[tuple[Candidate, str]]:
+    """The fastest offload level from that of a choice on that fits a context, with its text."""
+    level = space.first_fitting(choice, steps, (choice.level, space.all_levels[1]))
+    if level is not None:
+        placed = choice._replace(level=level)
+        candidate = Candidate(placed, space.largest(placed) or steps)
+        yield candidate, _level_text(space, placed, model)
+
+
+def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]]:
+    """The configuration in words, a name and a value each."""
+    slots = now.n_slots
+    each = f", {now.n_ctx // slots:,} for each of {slots} slots" if slots > 1 else ""
+    split = " : ".join(f"{share:g}" for share in now.tensor_split)
+    k, v = now.type_k, now.type_v
+    return [
+        ("context", f"{n_tokens(now.n_ctx)}{each}"),
+        ("cache", k if k == v else f"keys {k}, values {v}"),
+        ("layers", level_text(now.n_gpu_layers, now.n_cpu_moe, model)),
+        *([("split", f"{split} across the GPUs")] if split else []),
+        ("batch", f"{now.n_batch}, ubatches of {now.n_ubatch}"),
+        ("drafts", _drafts(now)),
+    ]
+
+
+def _drafts(now: Configuration) -> str:
+    if now.draft is not None:
+        return f"by {now.draft.model_path.name}"
+    is_off = now.speculation.predictor is PredictorName.OFF
+    return "none" if is_off else "from the text so far"

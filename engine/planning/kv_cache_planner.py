@@ -20,14 +20,12 @@ from engine.memory.units import format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
 from engine.model.vocabulary import check_headers
-from engine.planning.explain import configuration_rows
 from engine.planning.exporting import export_request
-from engine.planning.fit import search_setup
-from engine.planning.goals import Goal, Offload, SearchLimits
+from engine.planning.fit import SearchResult, configuration_rows, search_setup
 from engine.planning.knobs import KNOBS, with_draft
-from engine.planning.placements import fastest_fitting, filling, placements
+from engine.planning.offload import Offload, fastest_fitting, filling, offload_levels
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
-from engine.planning.search import SearchResult
+from engine.planning.search import Goal, SearchLimits
 from engine.planning.what_if import recommendation
 from engine.presets.preset import Preset, SamplingRules
 from engine.presets.programs import lm_studio
@@ -291,9 +289,9 @@ class KVCachePlanner:
             cost(now)
             return setup
         model = self._planner.model(now.model_path)
-        ladder = placements(model, self._planner.devices_of(setup), offload)
-        found = fastest_fitting(now, ladder, cost, setup.margin_bytes)
-        return setup.with_configuration(found or filling(now, ladder, cost, setup.margin_bytes))
+        levels = offload_levels(model, self._planner.devices_of(setup), offload)
+        found = fastest_fitting(now, levels, cost, setup.margin_bytes)
+        return setup.with_configuration(found or filling(now, levels, cost, setup.margin_bytes))
 
     def _changed(self, settings: Mapping[str, object]) -> tuple[Setup, Offload | None]:
         """The setup with other settings, by the rules of presets, and how layers are placed.

@@ -17,8 +17,7 @@ from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries
 from engine.model.hub import HubModel
 from engine.model.library import ModelEntry
 from engine.model.speeds import ModelSpeed
-from engine.planning.goals import Offload
-from engine.planning.placements import fastest_fitting, placements
+from engine.planning.offload import Offload, fastest_fitting, offload_levels
 from engine.planning.planner import Planner, Setup, n_ctx_limit
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
@@ -226,8 +225,8 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
     scarce = fullest_device(found, margin)
     placed: Estimate | None = found
     if verdict is FitVerdict.NO:  # as a plan places it
-        ladder = placements(model, devices, Offload.PARTIAL)
-        mixed = fastest_fitting(now, ladder, cost, margin) if len(ladder) > 1 else None
+        levels = offload_levels(model, devices, Offload.PARTIAL)
+        mixed = fastest_fitting(now, levels, cost, margin) if len(levels) > 1 else None
         placed = None if mixed is None else cost(mixed)
     bound = speed_bound(model, placed, context.bandwidth_of, option.speed) if placed else None
     return replace(

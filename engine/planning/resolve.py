@@ -33,11 +33,22 @@ from engine.model.architecture import Model
 from engine.model.gguf import read_gguf
 from engine.model.library import projector_beside
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import kinds_for, open_types, pairs_for, with_budget
-from engine.planning.goals import Goal, Offload, SearchLimits
-from engine.planning.placements import fastest_fitting, filling, placements, room_of
-from engine.planning.search import SearchResult, search
-from engine.planning.space import last_within, with_pair
+from engine.planning.cache_types import (
+    kinds_for,
+    open_types,
+    pairs_for,
+    with_budget,
+    with_kv_types,
+)
+from engine.planning.offload import (
+    Offload,
+    bisect,
+    fastest_fitting,
+    filling,
+    free_bytes,
+    offload_levels,
+)
+from engine.planning.search import Goal, SearchLimits, search
 from engine.planning.verdict import does_not_fit
 from engine.policy.choice import BudgetError, Wish
 from engine.policy.known import Known
@@ -126,7 +137,7 @@ class _Question:
         refusal: DoesNotFitError | None = None
         for candidate in kinds:
             try:
-                now = self.settle(with_pair(start, candidate.pair), wanted.budget_bytes)
+                now = self.settle(with_kv_types(start, candidate.pair), wanted.budget_bytes)
             except DoesNotFitError as error:
                 refusal = error
                 continue
@@ -144,21 +155,21 @@ class _Question:
                 return replace(now, n_gpu_layers=-1)
             case int(n_layers):
                 return replace(now, n_gpu_layers=n_layers)
-        ladder = placements(self.model, self.devices, Offload.PARTIAL)
+        levels = offload_levels(self.model, self.devices, Offload.PARTIAL)
         if self.rules.n_cpu_moe != 0:  # the preset says which experts stay in RAM
-            ladder = tuple(
-                replace(each, n_cpu_moe=now.n_cpu_moe) for each in ladder if each.n_cpu_moe <= 0
+            levels = tuple(
+                replace(each, n_cpu_moe=now.n_cpu_moe) for each in levels if each.n_cpu_moe <= 0
             )
         contexts = [self.usual_n_ctx]
         if not isinstance(self.rules.n_ctx, int):
             contexts.append(min(self.usual_n_ctx, LEAST_N_CTX))
         for n_ctx in contexts:
             asked = with_n_ctx(now, n_ctx)
-            found = fastest_fitting(asked, ladder, self.cost, self.margin_bytes)
+            found = fastest_fitting(asked, levels, self.cost, self.margin_bytes)
             if found is not None:
                 break
         else:  # so that the shortage is what has to be added, not what a GPU could hold
-            found = filling(with_n_ctx(now, contexts[-1]), ladder, self.cost, self.margin_bytes)
+            found = filling(with_n_ctx(now, contexts[-1]), levels, self.cost, self.margin_bytes)
         return replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
 
     def _with_context(self, now: Configuration, budget_bytes: int | None) -> Configuration:
@@ -168,15 +179,15 @@ class _Question:
         per_slot = trained if self.rules.n_ctx == "max" else min(trained, AUTO_N_CTX)
         limit, cost = per_slot * self.rules.n_slots, with_budget(self.cost, budget_bytes)
 
-        def left(steps: int) -> int:
+        def is_short(steps: int) -> bool:
             try:
                 asked = with_n_ctx(now, min(steps * PAD, limit))
-                return room_of(cost(asked), self.margin_bytes).least
+                return free_bytes(cost(asked), self.margin_bytes).least < 0
             except BudgetError:
-                return -1
+                return True
 
-        steps = last_within(left, 1, max(1, -(-limit // PAD)))
-        if steps is None:
+        steps = bisect(1, max(1, -(-limit // PAD)) + 1, is_short) - 1
+        if not steps:
             least = self.cost(with_n_ctx(now, LEAST_N_CTX))
             raise DoesNotFitError(does_not_fit(least, self.margin_bytes, CHANGES))
         return with_n_ctx(now, min(steps * PAD, limit))
@@ -192,11 +203,11 @@ class _Question:
         rules = self.rules
         _check(rules)
         try:
-            chosen = self._searched(start, goal, draft, None).configuration
+            chosen = self._searched(start, goal, draft, None)
         except DoesNotFitError:
             if isinstance(rules.n_ctx, int):
                 return self.settle(start)
-            chosen = self._searched(start, goal, draft, LEAST_N_CTX).configuration
+            chosen = self._searched(start, goal, draft, LEAST_N_CTX)
         if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
             chosen = with_n_ctx(chosen, rules.n_ctx)
         chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
@@ -204,7 +215,7 @@ class _Question:
 
     def _searched(
         self, start: Configuration, goal: Goal, draft: Model | None, least: int | None
-    ) -> SearchResult:
+    ) -> Configuration:
         limits = _limits(self.rules, least, self.known, has_draft=draft is not None)
         return search(
             self.model,
@@ -216,7 +227,7 @@ class _Question:
             base=start,
             limits=limits,
             known=self.known,
-        )
+        ).configuration
 
     def _with_quicker_attention(self, now: Configuration) -> Configuration:
         """Turn `auto` to `off` where that is quicker and its table of scores is small and fits."""

@@ -1,53 +1,382 @@
-"""The best configuration of a model for a goal, under a memory budget for each device."""
+"""The best configuration of a model for a goal, in the free memory of each device.
 
-from dataclasses import dataclass, replace
+The search enumerates K/V types, ubatch sizes and the use of the draft model. The offload level is
+bisected for the first that fits, the context for the largest.
+"""
 
-from engine.configuration import Configuration, DraftConfiguration, KVTypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import log2
+from typing import NamedTuple
+
+from engine.configuration import Configuration, DraftConfiguration, KVTypes, PredictorName
 from engine.errors import HardwareError, PresetError
 from engine.memory.cuda_kernels import has_cuda_kernel
-from engine.memory.estimate import DoesNotFitError, Estimate, Estimator, estimator
+from engine.memory.estimate import DoesNotFitError, Estimate, Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, is_whole
 from engine.memory.terms import Target
 from engine.model.architecture import Model
 from engine.model.vocabulary import check_headers
-from engine.planning.cache_types import with_budget
-from engine.planning.explain import (
-    Alternative,
-    ChosenKnob,
-    alternatives,
-    chosen_knobs,
-    chosen_split,
-)
-from engine.planning.goals import (
-    BALANCED_N_CTX,
-    MICRO_BATCHES,
-    USUAL_LEAST_N_CTX,
-    Goal,
+from engine.planning.cache_types import with_budget, with_kv_types
+from engine.planning.offload import (
+    REFUSED,
+    FreeBytes,
     Offload,
-    SearchLimits,
+    OffloadLevel,
+    bisect,
+    filling,
+    first_fitting,
+    free_bytes,
+    offload_levels,
 )
-from engine.planning.placements import filling, placements
-from engine.planning.solve import best_shared
-from engine.planning.space import Space
+from engine.planning.split import even_split
 from engine.planning.verdict import does_not_fit
-from engine.policy.known import Known, Standing
-from engine.policy.pairs import FAST_PAIRS, WHOLE
+from engine.policy.known import Known
+from engine.policy.pairs import FAST_PAIRS, WHOLE, guessed_cost
+
+UBATCHES = (512, 256, 128)
+"""Smaller ubatches free memory and read prompts slower."""
+MIN_N_CTX = 8192
+"""Smallest context of a slot if the user names none."""
+BALANCED_N_CTX = 32768
+"""Context of a slot beyond which the goal `balanced` sees no gain."""
+DRAFT_GAIN = 0.5
+"""Gain of a draft model for `balanced`, as log2 of the speed."""
+SMALL_UBATCH_COST = 0.25
+"""Cost of halving the ubatch for `balanced`, as log2 of the speed."""
+SPEED_TOLERANCE = 0.5
+"""Log2 of a speed ratio that does not count: one more layer in RAM is no reason for less context or
+fewer cache bits."""
+MAX_SPLIT_ROUNDS = 4
+"""Compute buffers move with the layers; a split hardly changes after this many corrections."""
+
+
+class Goal(StrEnum):
+    """What to optimise.
+
+    Every goal but `balanced` first offloads as many layers as fit, within 1.4 times the best speed,
+    and optimises inside that.
+    """
+
+    CONTEXT = "context"
+    """Most tokens, then most cache bits."""
+    QUALITY = "quality"
+    """Most cache bits, then the largest ubatch, then most tokens."""
+    SPEED = "speed"
+    """A draft model if there is one, then most cache bits, the largest ubatch, the fastest level,
+    most tokens."""
+    BALANCED = "balanced"
+    """Tokens up to 32,768 against speed and cache bits."""
+
+
+class LimitsError(PresetError):
+    """The limits of a search contradict each other."""
+
+    title = "These limits contradict each other"
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The best configuration for a goal, and why it is."""
+class SearchLimits:
+    """Bounds of a search; None is the default of llama.cpp or of the model."""
 
-    goal: Goal
-    configuration: Configuration
-    estimate: Estimate
-    knobs: tuple[ChosenKnob, ...]
-    """What was taken at each knob and what that buys."""
-    alternatives: tuple[Alternative, ...]
-    """What else fits, each better in something."""
-    quality: Standing
-    """What is known of the cache types' quality on this model, and from where."""
+    min_n_ctx: int | None = None
+    """Tokens of a slot; None is 8192, or the training context if that is smaller."""
+    max_n_ctx: int | None = None
+    """Tokens of a slot; None is the training context."""
+    pairs: tuple[KVTypes, ...] | None = None
+    """K/V types, the best first; None is those that passed the quality gates, else f16, q8_0 and
+    q4_0."""
+    cache_bytes: int | None = None
+    """Maximum size of the KV cache."""
+    offload: Offload = Offload.PARTIAL
+    must_draft: bool = False
+    """Whether a given draft model must be used."""
+    can_shrink_batches: bool = True
+    """Whether ubatches under 512 may be chosen."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("smallest", self.min_n_ctx), ("largest", self.max_n_ctx)):
+            if value is not None and value < 1:
+                raise LimitsError(f"the {name} context is {value} tokens: write 1 or more")
+        if self.min_n_ctx and self.max_n_ctx and self.min_n_ctx > self.max_n_ctx:
+            raise LimitsError(
+                f"the smallest context of {self.min_n_ctx} tokens is above the largest of "
+                f"{self.max_n_ctx}: lower the first or raise the second"
+            )
+        if self.pairs == ():
+            raise LimitsError("no cache type is allowed: name one, such as f16 or q8_0")
+
+
+class Choice(NamedTuple):
+    """A candidate without its context; `level` and `pair` are indices, the best first."""
+
+    level: int
+    pair: int
+    n_ubatch: int
+    with_draft: bool
+
+
+class Candidate(NamedTuple):
+    """A candidate with its context in steps of 256 tokens."""
+
+    choice: Choice
+    steps: int
+
+
+@dataclass(slots=True)
+class Space:
+    """All candidates of a search and their memory, each estimated once."""
+
+    base: Configuration
+    """Fields that no candidate changes."""
+    cost: Estimator
+    levels: tuple[OffloadLevel, ...]
+    pairs: tuple[KVTypes, ...]
+    ubatches: tuple[int, ...]
+    drafts: tuple[bool, ...]
+    margin_bytes: int
+    n_ctx_range: tuple[int, int]
+    """Smallest and largest context in tokens, all slots together."""
+    pair_costs: tuple[float, ...] = ()
+    """Cost of each of `pairs` for `balanced`, as log2 of the context."""
+    _free: dict[Candidate, FreeBytes] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.pair_costs = self.pair_costs or tuple(map(guessed_cost, self.pairs))
+
+    @property
+    def least(self) -> int:
+        """The smallest context in steps."""
+        return -(-self.n_ctx_range[0] // PAD)
+
+    @property
+    def most(self) -> int:
+        """The largest context in steps."""
+        return max(self.least, -(-self.n_ctx_range[1] // PAD))
+
+    @property
+    def all_levels(self) -> tuple[int, int]:
+        """Index of the first and of the last offload level."""
+        return 0, len(self.levels) - 1
+
+    def choices(self) -> list[Choice]:
+        """Every choice at the first offload level, those that need most memory first."""
+        return [
+            Choice(0, pair, n_ubatch, with_draft)
+            for pair in range(len(self.pairs))
+            for n_ubatch in self.ubatches
+            for with_draft in self.drafts
+        ]
+
+    def tokens(self, steps: int) -> int:
+        """Context of `steps`; the training context need not be a multiple of 256."""
+        return min(steps * PAD, self.n_ctx_range[1])
+
+    def configuration(self, choice: Choice, steps: int) -> Configuration:
+        """The configuration of a candidate."""
+        base, level = self.base, self.levels[choice.level]
+        chosen = replace(
+            level.of(with_kv_types(base, self.pairs[choice.pair])),
+            n_batch=max(base.n_batch, choice.n_ubatch),
+            n_ubatch=choice.n_ubatch,
+        )
+        if base.draft is not None:
+            named = base.speculation.predictor
+            other = PredictorName.SUFFIX if named is PredictorName.DRAFT else named
+            predictor = PredictorName.DRAFT if choice.with_draft else other
+            speculation = replace(base.speculation, predictor=predictor)
+            draft = base.draft if choice.with_draft else None
+            chosen = replace(chosen, draft=draft, speculation=speculation)
+        return with_n_ctx(chosen, self.tokens(steps))
+
+    def estimate(self, choice: Choice, steps: int) -> Estimate:
+        """The memory of a candidate; raises `PresetError` if llama.cpp refuses it."""
+        return self.cost(self.configuration(choice, steps))
+
+    def free(self, choice: Choice, steps: int) -> FreeBytes:
+        """Bytes that a candidate leaves free beyond the margin."""
+        key = Candidate(choice, steps)
+        if key not in self._free:
+            try:
+                self._free[key] = free_bytes(self.estimate(choice, steps), self.margin_bytes)
+            except PresetError:
+                self._free[key] = REFUSED
+        return self._free[key]
+
+    def first_fitting(self, choice: Choice, steps: int, levels: tuple[int, int]) -> int | None:
+        """The fastest of some offload levels that fits a context."""
+        return first_fitting(lambda n: self.free(choice._replace(level=n), steps), *levels)
+
+    def largest(self, choice: Choice, least: int = 0) -> int | None:
+        """The largest context of a choice in steps; None if the smallest does not fit."""
+        low = least or self.least
+        found = bisect(low, self.most + 1, lambda steps: self.free(choice, steps).least < 0) - 1
+        return None if found < low else found
+
+    def near(self, first: int) -> tuple[int, int]:
+        """The offload levels from `first` on that are within 1.4 times its speed."""
+        fastest, last = self.levels[first].slowness, first
+        while fastest and last < len(self.levels) - 1:
+            if self.levels[last + 1].slowness > fastest + SPEED_TOLERANCE:
+                break
+            last += 1
+        return first, last
+
+    def key(self, goal: Goal, found: Candidate) -> tuple[float, ...]:
+        """Sort key of candidates that are about as fast, the best last."""
+        (level, pair, n_ubatch, with_draft), steps = found
+        match goal:
+            case Goal.CONTEXT:
+                return (steps, -pair, n_ubatch, -level, with_draft)
+            case Goal.QUALITY:
+                return (-pair, n_ubatch, steps, -level, with_draft)
+            case Goal.SPEED:
+                return (with_draft, -pair, n_ubatch, -level, steps)
+            case Goal.BALANCED:
+                cost = self.levels[level].slowness + self.pair_costs[pair]
+                cost += log2(self.ubatches[0] / n_ubatch) * SMALL_UBATCH_COST
+                gain = log2(steps * PAD) + DRAFT_GAIN * with_draft
+                return (gain - cost, steps, n_ubatch, -pair, -level)
+
+
+class Found(NamedTuple):
+    """The result of a search."""
+
+    space: Space
+    best: Candidate
+
+    @property
+    def configuration(self) -> Configuration:
+        """The best configuration."""
+        return self.space.configuration(*self.best)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The memory of the best configuration."""
+        return self.space.estimate(*self.best)
+
+
+def best_of(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
+    """The best candidate for a goal; None if nothing fits."""
+    groups = [space.choices()]
+    if goal is Goal.QUALITY:
+        groups = [[c for c in groups[0] if c.pair == pair] for pair in range(len(space.pairs))]
+    for choices in groups:
+        levels: tuple[int, int] | None = space.all_levels
+        if offload is not Offload.ANY and goal is not Goal.BALANCED:
+            levels = _near_fastest(space, choices)
+        if levels and (best := _best_within(space, goal, choices, levels)):
+            return best
+    return None
+
+
+def _near_fastest(space: Space, choices: Sequence[Choice]) -> tuple[int, int] | None:
+    """The offload levels near the fastest that fits the smallest context."""
+    first = space.all_levels[1] + 1
+    for choice in reversed(choices):  # the smallest come last
+        found = space.first_fitting(choice, space.least, (0, first - 1)) if first else None
+        first = first if found is None else found
+    return None if first > space.all_levels[1] else space.near(first)
+
+
+def _best_within(
+    space: Space, goal: Goal, choices: Sequence[Choice], levels: tuple[int, int]
+) -> Candidate | None:
+    """The candidate with the greatest key; a level is tried only where it can still win."""
+    best: Candidate | None = None
+    for choice in choices:
+        level: int | None = levels[0]
+        while level is not None and level <= levels[1]:
+            placed = choice._replace(level=level)
+            low = _winning_steps(space, goal, placed, best)
+            if low > space.most:
+                break
+            fitting = space.first_fitting(choice, low, (level, levels[1]))
+            if fitting == level:
+                best = Candidate(placed, space.largest(placed, low) or low)
+                fitting = level + 1
+            level = fitting
+    return best
+
+
+def _winning_steps(space: Space, goal: Goal, choice: Choice, best: Candidate | None) -> int:
+    """The smallest context with which a choice beats the best candidate; over `most` if none."""
+
+    def wins(steps: int) -> bool:
+        key = space.key(goal, Candidate(choice, steps))
+        return best is None or key > space.key(goal, best)
+
+    return bisect(space.least, space.most + 1, wins)
+
+
+def best_split(
+    space: Space, model: Model, goal: Goal, offload: Offload
+) -> tuple[Space, Candidate | None]:
+    """The best candidate and its space, with llama.cpp's split of the layers or with an even one.
+
+    llama.cpp splits by free memory. The last GPU also holds the output layer, and each GPU its own
+    buffers, so one is full while another has free memory.
+    """
+    chosen, best = space, best_of(space, goal, offload)
+    if space.base.tensor_split:
+        return chosen, best
+    point = best or Candidate(space.choices()[-1]._replace(level=space.all_levels[1]), space.least)
+    for split in dict.fromkeys(filter(None, _splits(space, model, point))):
+        shared = replace(space, base=replace(space.base, tensor_split=split))
+        found = best_of(shared, goal, offload)
+        if found and (best is None or _is_better(space, goal, offload, found, best)):
+            chosen, best = shared, found
+    return chosen, best
+
+
+def _splits(space: Space, model: Model, point: Candidate) -> Iterable[tuple[float, ...] | None]:
+    """The even split at a candidate, and at the fastest level before it that fits with one.
+
+    With experts in RAM the first layers are small: llama.cpp's split leaves their GPU nearly empty,
+    and a faster level fits with another split only.
+    """
+    yield _split_at(space, model, point)
+    choice, steps = point
+    faster = (choice._replace(level=level) for level in range(choice.level))
+    for placed in (each for each in faster if space.free(each, steps).together >= 0):
+        split = _split_at(space, model, Candidate(placed, steps))
+        if split is not None:
+            now = replace(space.configuration(placed, steps), tensor_split=split)
+            if space.cost(now).fits(space.margin_bytes):
+                yield split
+                return
+
+
+def _split_at(space: Space, model: Model, point: Candidate) -> tuple[float, ...] | None:
+    split: tuple[float, ...] | None = None
+    try:
+        estimate = space.estimate(*point)
+        for _ in range(MAX_SPLIT_ROUNDS):
+            better = even_split(model, estimate, space.margin_bytes)
+            if better is None:
+                return split
+            split = better
+            estimate = space.cost(replace(estimate.configuration, tensor_split=split))
+    except PresetError:
+        return None  # llama.cpp refuses it with any split
+    return split
+
+
+def _is_better(
+    space: Space, goal: Goal, offload: Offload, other: Candidate, best: Candidate
+) -> bool:
+    """Whether a candidate beats another: a clearly faster level comes first."""
+    by_speed = goal is not Goal.BALANCED and offload is not Offload.ANY
+    if goal is Goal.QUALITY and other.choice.pair != best.choice.pair:
+        by_speed = False
+    ours, theirs = other.choice.level, best.choice.level
+    if by_speed and ours > space.near(theirs)[1]:
+        return False
+    if by_speed and theirs > space.near(ours)[1]:
+        return True
+    return space.key(goal, other) > space.key(goal, best)
 
 
 def search(
@@ -62,82 +391,63 @@ def search(
     base: Configuration | None = None,
     limits: SearchLimits | None = None,
     known: Known | None = None,
-) -> SearchResult:
-    """The best configuration of a model for a goal that fits the free memory of each device.
+) -> Found:
+    """The best candidate for a goal that fits, with the space that it was chosen from.
 
-    It chooses context, cache types, layers and experts in RAM, micro-batch and the use of `draft`,
-    a model that could draft for this one. Everything else stays as in `base`. `cost` knows the
-    other files that `base` names, and is needed where there are some. Contexts end at what the
-    model was trained on unless `limits` say otherwise. Where cache kinds of the model were
-    measured, as `known` says, only those that keep the gates are chosen among, and their figures
-    weigh them; else the order for all models does.
+    Args:
+        model: The model.
+        devices: GPUs and RAM.
+        goal: What to optimise.
+        target: The program that runs the model.
+        margin_bytes: Bytes that stay free on each device.
+        cost: Memory of a configuration; needed if `base` names other files.
+        draft: A model that can draft.
+        base: Fields that the search leaves alone.
+        limits: Bounds of the search.
+        known: Measured quality of the K/V types of the model; types that failed are left out.
 
     Raises:
-        DoesNotFitError: nothing that the limits allow fits; says what is short on which device.
-        PresetError: llama.cpp would refuse every choice, or the limits contradict each other.
-        IncompatiblePairError: the headers show that the draft cannot draft for the model.
-        HardwareError: there is no main memory among the devices, or the margin is negative.
+        DoesNotFitError: nothing fits; names the device that is short.
+        PresetError: llama.cpp refuses every candidate, or the limits contradict each other.
+        IncompatiblePairError: the draft model has another vocabulary.
+        HardwareError: no RAM among the devices, or a negative margin.
     """
-    _check(devices, margin_bytes)
+    if not any(device.kind == "cpu" for device in devices):
+        raise HardwareError("no RAM among the devices: a model always needs some")
+    if margin_bytes < 0:
+        raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
     if draft is not None:
         check_headers(model.file, draft.file)
     limits, known = limits or SearchLimits(), known or Known()
-    start = _start(model, base, draft)
-    pairs = _pairs(model, start, devices, limits, known)
+    start = base or Configuration(model_path=model.file.path, n_ctx=PAD)
+    if draft is not None and start.draft is None:
+        start = replace(start, draft=DraftConfiguration(draft.file.path, PAD))
+    pairs = limits.pairs or _pairs(model, start, devices, known)
     if goal is Goal.SPEED and limits.pairs is None:
         pairs = known.quickest_first(pairs)
     cost = cost or estimator(model, devices, target=target, draft=draft)
+    smaller = (n for n in UBATCHES if n < start.n_ubatch and limits.can_shrink_batches)
     space = Space(
         start,
         with_budget(cost, limits.cache_bytes),
-        placements=placements(model, devices, limits.offload),
+        levels=offload_levels(model, devices, limits.offload),
         pairs=pairs,
-        micro_batches=_micro_batches(start, limits),
+        ubatches=(start.n_ubatch, *smaller),
         drafts=_drafts(draft, limits),
         margin_bytes=margin_bytes,
         n_ctx_range=_n_ctx_range(model, goal, limits, start.n_slots),
         pair_costs=known.costs(pairs),
     )
-    shared, best = best_shared(space, model, goal, limits.offload)
+    chosen, best = best_split(space, model, goal, limits.offload)
     if best is None:
-        raise nothing_fits(space, limits)
-    estimate = shared.estimate(*best)
-    chosen = estimate.configuration
-    split = () if shared is space else (chosen_split(space, shared, best),)
-    return SearchResult(
-        goal,
-        chosen,
-        estimate,
-        (*split, *chosen_knobs(shared, model, best)),
-        alternatives(shared, model, best),
-        known.standing(chosen.kv_types),
-    )
-
-
-def _check(devices: tuple[Device, ...], margin_bytes: int) -> None:
-    if not any(device.kind == "cpu" for device in devices):
-        raise HardwareError("no RAM among the devices: a model always needs some")
-    if margin_bytes < 0:
-        raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
-
-
-def _start(model: Model, base: Configuration | None, draft: Model | None) -> Configuration:
-    start = base or Configuration(model_path=model.file.path, n_ctx=PAD)
-    if draft is not None and start.draft is None:
-        return replace(start, draft=DraftConfiguration(draft.file.path, PAD))
-    return start
+        raise _nothing_fits(space, limits)
+    return Found(chosen, best)
 
 
 def _pairs(
-    model: Model,
-    start: Configuration,
-    devices: tuple[Device, ...],
-    limits: SearchLimits,
-    known: Known,
+    model: Model, start: Configuration, devices: tuple[Device, ...], known: Known
 ) -> tuple[KVTypes, ...]:
-    """The cache types to choose among: no quantised one where CUDA has no kernel for it."""
-    if limits.pairs is not None:
-        return limits.pairs
+    """The K/V types of a search: no quantised one without a CUDA kernel on CUDA."""
     whole = start.kv_types if start.kv_types == KVTypes("bf16", "bf16") else WHOLE
     has_gpu = any(device.kind == "gpu" for device in devices)
     if any(gpu.runs_cuda for gpu in devices) and not has_cuda_kernel(model.architecture):
@@ -146,12 +456,6 @@ def _pairs(
         return (whole, *FAST_PAIRS[1:])
     measured = [pair for pair in known.allowed_types() if not has_gpu or pair in FAST_PAIRS]
     return (whole, *(pair for pair in measured if not is_whole(pair)))
-
-
-def _micro_batches(start: Configuration, limits: SearchLimits) -> tuple[int, ...]:
-    if not limits.can_shrink_batches:
-        return (start.n_ubatch,)
-    return (start.n_ubatch, *(n for n in MICRO_BATCHES if n < start.n_ubatch))
 
 
 def _drafts(draft: Model | None, limits: SearchLimits) -> tuple[bool, ...]:
@@ -164,37 +468,28 @@ def _drafts(draft: Model | None, limits: SearchLimits) -> tuple[bool, ...]:
 
 def _n_ctx_range(model: Model, goal: Goal, limits: SearchLimits, n_slots: int) -> tuple[int, int]:
     trained = model.architecture.n_ctx_train
-    least = limits.min_n_ctx or min(USUAL_LEAST_N_CTX, limits.max_n_ctx or trained, trained)
+    least = limits.min_n_ctx or min(MIN_N_CTX, limits.max_n_ctx or trained, trained)
     most = max(limits.max_n_ctx or trained, least)
     if goal is Goal.BALANCED and limits.max_n_ctx is None:
         most = max(min(most, BALANCED_N_CTX), least)
     return least * n_slots, most * n_slots
 
 
-def nothing_fits(space: Space, limits: SearchLimits) -> PresetError:
-    """The error that says what is short on which device with the smallest choice.
-
-    Where llama.cpp would refuse every choice, the error is its reason.
-    """
+def _nothing_fits(space: Space, limits: SearchLimits) -> PresetError:
+    """Which device is short with the smallest candidate, or why llama.cpp refuses them all."""
     refusal: PresetError | None = None
-    for knobs in reversed(space.choices()):  # the smallest come last
+    for choice in reversed(space.choices()):  # the smallest come last
         try:
-            smallest = space.configuration(knobs, space.least)
-            now = filling(smallest, space.placements, space.cost, space.margin_bytes)
-            found = space.cost(now)
+            smallest = space.configuration(choice, space.least)
+            found = space.cost(filling(smallest, space.levels, space.cost, space.margin_bytes))
         except PresetError as error:
             refusal = refusal or error
         else:
-            return DoesNotFitError(does_not_fit(found, space.margin_bytes, _changes(limits)))
+            changes = [
+                *["layers in RAM (offload partial)"] * (limits.offload is Offload.NONE),
+                *["a smaller minimum context"] * (limits.min_n_ctx is not None),
+                "a smaller quantisation or model", "a smaller margin",
+            ]  # fmt: skip
+            return DoesNotFitError(does_not_fit(found, space.margin_bytes, changes))
     assert refusal is not None
     return refusal
-
-
-def _changes(limits: SearchLimits) -> list[str]:
-    """What could make something fit."""
-    changes = ["a smaller quantisation or model", "a smaller margin"]
-    if limits.min_n_ctx is not None:
-        changes.insert(0, "a smaller minimum context")
-    if limits.offload is Offload.NONE:
-        changes.insert(0, "layers in RAM (offload partial)")
-    return changes

@@ -10,7 +10,7 @@ from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.memory.kv_cache import is_quantized, kv_type
 from engine.planning.knob import Knob
 from engine.planning.knobs import with_matched_types
-from engine.planning.placements import bisect, room_of
+from engine.planning.offload import bisect, free_bytes
 from engine.planning.planner import Facts, Plan, Planner, Setup, n_ctx_limit
 from engine.planning.verdict import FitVerdict, verdict_of
 
@@ -190,7 +190,7 @@ def _most_on_gpus(plan: Plan, cost: Estimator, name: LayersName) -> Configuratio
 
     def fits(n_moved: int) -> bool:
         try:
-            return room_of(cost(without(n_moved)), plan.setup.margin_bytes).gpus >= 0
+            return free_bytes(cost(without(n_moved)), plan.setup.margin_bytes).gpus >= 0
         except PresetError:
             return False
 

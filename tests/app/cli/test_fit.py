@@ -57,7 +57,7 @@ def test_json_has_the_configuration_the_devices_the_reasons_and_the_arguments(
         assert device["total_bytes"] == sum(device[name] for name in device["source"])
         assert device["left_bytes"] >= 512 * MIB
     assert isinstance(found["steps"], list)
-    assert {step["knob"] for step in found["steps"]} >= {"layers", "kv types", "context"}
+    assert {step["setting"] for step in found["steps"]} >= {"layers", "kv types", "context"}
     assert "--ctx-size" in str(found["args"])
 
 

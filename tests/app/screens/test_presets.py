@@ -143,9 +143,7 @@ async def test_a_preset_that_comes_with_kvchat_stays_and_says_why(
         assert screen.is_current
         await pilot.press("r")
         assert screen.is_current
-        assert ["is built in" in notice.message for notice in app._notifications] == [
-            True
-        ] * 2
+        assert ["is built in" in notice.message for notice in app._notifications] == [True] * 2
     assert sorted(builtin_dir().iterdir()) == before
 
 

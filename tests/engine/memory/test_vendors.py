@@ -13,8 +13,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
-from engine.planning.goals import Goal, SearchLimits
-from engine.planning.search import search
+from engine.planning.search import Goal, SearchLimits, search
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 NVIDIA, OTHERS = "RTX 3090", ("M4 Max 64GB", "RX 7900 XTX", "Arc A770")

@@ -11,8 +11,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from engine.planning.goals import Goal, SearchLimits
-from engine.planning.search import search
+from engine.planning.search import Goal, SearchLimits, search
 
 pytestmark = pytest.mark.model
 PAIRS = (*((KVTypes.parse(name),) for name in ("f16", "q8_0", "q4_0")), None)

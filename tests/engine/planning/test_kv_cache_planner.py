@@ -11,8 +11,9 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
-from engine.planning.goals import Goal, Offload
 from engine.planning.kv_cache_planner import ConfigurationChanged, KVCachePlanner
+from engine.planning.offload import Offload
+from engine.planning.search import Goal
 
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)
 
@@ -99,7 +100,7 @@ def test_optimizing_takes_the_best_and_tells() -> None:
     found = own.optimize_for_vram(8 * GIB, goal=Goal.CONTEXT)
     assert own.configuration == found.configuration == told[-1].after
     assert own.estimate().fits
-    assert any((each.taken, each.best) == ("q4_0", "f16") for each in found.knobs)
+    assert any((each.chosen, each.best) == ("q4_0", "f16") for each in found.settings)
 
 
 @pytest.mark.parametrize(

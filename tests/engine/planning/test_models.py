@@ -10,7 +10,6 @@ from app.render.plan_lists import model_option_line
 from engine.model.catalog import find_entry
 from engine.model.library import ModelEntry
 from engine.planning.fit import search_setup
-from engine.planning.goals import Goal
 from engine.planning.models import (
     ModelOption,
     catalog_options,
@@ -18,6 +17,7 @@ from engine.planning.models import (
     library_options,
     with_verdict,
 )
+from engine.planning.search import Goal
 from engine.planning.verdict import FitVerdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
 from tests.support.gguf_files import header, write

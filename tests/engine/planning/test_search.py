@@ -10,10 +10,10 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
-from engine.planning.explain import ChosenKnob
-from engine.planning.goals import Goal, Offload, SearchLimits
-from engine.planning.search import SearchResult, search
-from engine.planning.solve import even_split
+from engine.planning.fit import SearchResult, explained
+from engine.planning.offload import Offload
+from engine.planning.search import Found, Goal, SearchLimits, search
+from engine.planning.split import even_split
 from engine.policy.choice import Basis
 from engine.policy.known import Known
 from tests.engine.planning.shapes import RAM, dense_model, gpu
@@ -36,11 +36,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def found(model: Model, gib: float | None, goal: Goal, **changes: object) -> SearchResult:
     devices = (RAM,) if gib is None else (gpu(gib), RAM)
     settings: dict[str, object] = {"target": "llama-server", "margin_bytes": MARGIN, **changes}
-    return search(model, devices, goal, **settings)  # type: ignore[arg-type]
-
-
-def knob(result: SearchResult, name: str) -> ChosenKnob:
-    return next(each for each in result.knobs if each.knob == name)
+    result = search(model, devices, goal, **settings)  # type: ignore[arg-type]
+    known = changes.get("known", Known())
+    return explained(result, goal, model, known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("goal", Goal)
@@ -56,8 +54,8 @@ def test_what_is_found_fits_with_the_margin(model_8b: Model, gib: float | None, 
 def test_context_quantises_the_cache_and_says_what_it_buys(model_8b: Model) -> None:
     result = found(model_8b, 8, Goal.CONTEXT)
     assert result.configuration.type_k == result.configuration.type_v == "q4_0"
-    types = knob(result, "kv types")
-    assert (types.taken, types.best) == ("q4_0", "f16")
+    types = next(each for each in result.settings if each.setting == "kv types")
+    assert (types.chosen, types.best) == ("q4_0", "f16")
     whole = next(a for a in result.alternatives if a.label.startswith("f16 cache: "))
     assert types.gained_tokens == result.configuration.n_ctx - whole.configuration.n_ctx > 0
 
@@ -160,7 +158,7 @@ def model_32b(tmp_path_factory: pytest.TempPathFactory) -> Model:
                        d_feed_forward=25600, n_heads=40, n_vocab=151936)  # fmt: skip
 
 
-def split_found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> SearchResult:
+def split_found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> Found:
     cards = tuple(gpu(gib, index) for index, gib in enumerate(sizes))
     return search(
         model, (*cards, RAM), goal, target="llama-server", margin_bytes=MARGIN,
@@ -211,3 +209,17 @@ def test_a_full_card_is_not_split_to(model_32b: Model) -> None:
         model_32b, (gpu(24), full, RAM), Goal.CONTEXT, target="llama-server", margin_bytes=0
     )
     assert result.estimate.fits()
+
+
+@pytest.mark.parametrize("goal", [Goal.CONTEXT, Goal.QUALITY, Goal.BALANCED])
+def test_more_memory_never_gives_fewer_tokens_or_bits(model_8b: Model, goal: Goal) -> None:
+    results = [found(model_8b, gib, goal) for gib in (5, 6, 7, 8, 10, 12, 16)]
+    if goal is Goal.QUALITY:
+        bits = [each.configuration.type_k for each in results]
+        assert bits == sorted(bits, key=["q4_0", "q8_0", "f16"].index)
+    elif goal is Goal.CONTEXT:
+        tokens = [each.configuration.n_ctx for each in results]
+        assert tokens == sorted(tokens)
+    else:
+        layers = [each.configuration.n_gpu_layers % 100 for each in results]  # -1 is all
+        assert layers == sorted(layers)

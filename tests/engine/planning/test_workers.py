@@ -10,10 +10,10 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
 from engine.planning.fit import fit
-from engine.planning.goals import Goal
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import PlanRequest, setup_of, usual_configuration
+from engine.planning.search import Goal
 from engine.planning.workers import traffic, workers_of
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)

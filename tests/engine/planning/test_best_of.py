@@ -12,10 +12,8 @@ from engine.memory.estimate import estimator
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
-from engine.planning.goals import Goal, Offload
-from engine.planning.placements import placements
-from engine.planning.solve import best_choice
-from engine.planning.space import Knobs, Point, Space, last_as_fast, rank
+from engine.planning.offload import Offload, offload_levels
+from engine.planning.search import Candidate, Goal, Space, best_of
 from engine.policy.pairs import FAST_PAIRS
 from tests.engine.planning.shapes import dense_model, gpu, small_mixture
 
@@ -42,51 +40,36 @@ def space_of(model: Model, devices: tuple[Device, ...], draft: Model | None = No
     return Space(
         base,
         estimator(model, devices, target="llama-server", draft=draft),
-        placements=placements(model, devices, Offload.PARTIAL),
+        levels=offload_levels(model, devices, Offload.PARTIAL),
         pairs=FAST_PAIRS,
-        micro_batches=(512, 128),
+        ubatches=(512, 128),
         drafts=(True, False) if draft else (False,),
         margin_bytes=8 * MIB,
         n_ctx_range=(1024, 5120),
     )
 
 
-def best_of_all(space: Space, goal: Goal, offload: Offload) -> Point | None:
-    """The goals in their own words, over every choice."""
+def best_of_all(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
+    """The greatest key of all candidates that fit, near the fastest level that fits."""
     fitting = [
-        (knobs, steps)
-        for place, pair, n_ubatch, with_draft in product(
-            range(len(space.placements)), range(len(space.pairs)), space.micro_batches, space.drafts
-        )
+        Candidate(choice, steps)
+        for level, each in product(range(len(space.levels)), space.choices())
         for steps in range(space.least, space.most + 1)
-        if space.room(knobs := Knobs(place, pair, n_ubatch, with_draft), steps).least >= 0
+        if space.free(choice := each._replace(level=level), steps).least >= 0
     ]
-    if not fitting:
-        return None
-    if goal is Goal.QUALITY:
-        finest = min(knobs.pair for knobs, _ in fitting)
-        fitting = [(knobs, steps) for knobs, steps in fitting if knobs.pair == finest]
-        if offload is Offload.ANY:
-            largest_batch = max(knobs.n_ubatch for knobs, _ in fitting)
-            fitting = [(k, steps) for k, steps in fitting if k.n_ubatch == largest_batch]
-    is_free = goal is Goal.BALANCED or (offload is Offload.ANY and goal is not Goal.SPEED)
-    near = fitting if is_free else as_fast(space, fitting)
-    if goal is Goal.CONTEXT or (goal is Goal.QUALITY and is_free):
-        farthest = max(steps for _, steps in near)
-        near = as_fast(space, [choice for choice in fitting if choice[1] == farthest])
-    return max(near, key=lambda choice: rank(space, goal, *choice))
-
-
-def as_fast(space: Space, choices: list[Point]) -> list[Point]:
-    """The choices that are hardly slower than the fastest of them."""
-    last = last_as_fast(space, min(knobs.placement for knobs, _ in choices))
-    return [choice for choice in choices if choice[0].placement <= last]
+    if goal is Goal.QUALITY and fitting:
+        finest = min(each.choice.pair for each in fitting)
+        fitting = [each for each in fitting if each.choice.pair == finest]
+    if fitting and goal is not Goal.BALANCED and offload is not Offload.ANY:
+        first, last = space.near(min(each.choice.level for each in fitting))
+        fitting = [each for each in fitting if first <= each.choice.level <= last]
+    return max(fitting, key=lambda each: space.key(goal, each), default=None)
 
 
 def check(space: Space) -> None:
     for goal, offload in product(Goal, OFFLOADS):
         expected = best_of_all(space, goal, offload)
-        assert best_choice(space, goal, offload) == expected, (goal, offload)
+        assert best_of(space, goal, offload) == expected, (goal, offload)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -10,13 +10,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.planning.goals import Offload
-from engine.planning.placements import (
-    OffloadLevel,
-    fastest_fitting,
-    laid,
-    placements,
-)
+from engine.planning.offload import Offload, OffloadLevel, fastest_fitting, offload_levels
 from tests.engine.planning.shapes import RAM, dense_model, gpu, small_mixture
 
 CARD = (gpu(24), RAM)
@@ -29,17 +23,17 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     return dense_model(tmp_path, n_layers=5, d_hidden=512, n_vocab=4096)
 
 
-def test_offload_modes_are_ends_of_the_ladder(model: Model) -> None:
-    ladder = placements(model, CARD, Offload.PARTIAL)
-    assert placements(model, CARD, Offload.NONE) == (OffloadLevel(-1),) == ladder[:1]
-    assert placements(model, CARD, Offload.FULL) == ladder[-1:]
-    assert ladder[-1].n_gpu_layers == 0
-    assert placements(model, (RAM,), Offload.PARTIAL) == (OffloadLevel(-1),)
+def test_offload_modes_are_ends_of_the_levels(model: Model) -> None:
+    levels = offload_levels(model, CARD, Offload.PARTIAL)
+    assert offload_levels(model, CARD, Offload.NONE) == (OffloadLevel(-1),) == levels[:1]
+    assert offload_levels(model, CARD, Offload.FULL) == levels[-1:]
+    assert levels[-1].n_gpu_layers == 0
+    assert offload_levels(model, (RAM,), Offload.PARTIAL) == (OffloadLevel(-1),)
 
 
 @pytest.mark.parametrize("sizes", [(8,), (12,), (24,), (6, 16), (10, 10, 4)])
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "llama-3.1-8b", "llama-3.1-70b"])
-def test_the_first_placement_that_fits_is_found_with_few_estimates(
+def test_the_first_level_that_fits_is_found_with_few_estimates(
     name: str, sizes: tuple[float, ...]
 ) -> None:
     found = find_entry(name).model()
@@ -51,26 +45,25 @@ def test_the_first_placement_that_fits_is_found_with_few_estimates(
         asked.append(each)
         return estimate(found, each, devices)
 
-    ladder = placements(found, devices, Offload.PARTIAL)
-    best = fastest_fitting(now, ladder, cost, GIB)
+    levels = offload_levels(found, devices, Offload.PARTIAL)
+    best = fastest_fitting(now, levels, cost, GIB)
     n_asked = len(set(asked))
-    in_turn = (laid(now, place) for place in ladder)
+    in_turn = (level.of(now) for level in levels)
     assert best == next((each for each in in_turn if cost(each).fits(GIB)), None)
     assert len(sizes) > 1 or n_asked <= 16
 
 
-def test_each_placement_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
+def test_each_level_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
     model: Model,
 ) -> None:
     base = Configuration(model.file.path, 4096)
-    found = placements(model, CARD, Offload.PARTIAL)
+    found = offload_levels(model, CARD, Offload.PARTIAL)
     held = []
-    for placement in found:
-        laid = replace(base, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe)
-        on_gpu = estimate(model, laid, CARD).devices[0]
+    for level in found:
+        on_gpu = estimate(model, level.of(base), CARD).devices[0]
         held.append(on_gpu.term(TermKind.WEIGHTS).nbytes + on_gpu.term(TermKind.KV).nbytes)
     assert all(before > after for before, after in pairwise(held))
     assert held[-1] == 0
-    slowness = [placement.slowness for placement in found]
+    slowness = [level.slowness for level in found]
     assert slowness == sorted(slowness)
     assert slowness[0] == 0

@@ -1,0 +1,72 @@
+"""The split of layers that fills the free memory of several GPUs evenly."""
+
+from collections import deque
+
+from engine.memory.estimate import Estimate, cached_by_layer
+from engine.memory.hardware import Device
+from engine.memory.placement import place
+from engine.memory.weights import weights_of
+from engine.model.architecture import Model
+
+SHARE_STEPS = 30
+"""Bisections of the filled share, which end at a billionth."""
+
+
+def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[float, ...] | None:
+    """The number of layers of each GPU that fills the same share of its free memory.
+
+    None if the layers lie so already, there is one GPU, or a GPU has no free memory.
+    """
+    now = estimate.configuration
+    gpus = [each for each in estimate.devices if each.device.kind == "gpu"]
+    if len(gpus) < 2 or now.split_mode != "layer" or now.n_gpu_layers == 0:
+        return None
+    layers = _layers(model, estimate)
+    if len(layers) < len(gpus):
+        return None
+    free = [
+        each.left_bytes - margin_bytes + sum(n for device, n in layers if device == each.device)
+        for each in gpus
+    ]
+    if min(free) <= 0:
+        return None
+    found = _apportioned([nbytes for _, nbytes in layers], free)
+    present = [sum(device == each.device for device, _ in layers) for each in gpus]
+    return None if found == present else tuple(map(float, found))
+
+
+def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
+    """Device and bytes of each layer on a GPU, with the cache that moves with it."""
+    now = estimate.configuration
+    devices = tuple(each.device for each in estimate.devices)
+    gpus = tuple(device for device in devices if device.kind == "gpu")
+    cpu = next(device for device in devices if device.kind == "cpu")
+    weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
+    where = place(weights, now, gpus, cpu)
+    cached: dict[int, int] = {}
+    if now.offload_kqv:
+        cached = cached_by_layer(model.architecture, now, estimate.target, devices)
+    sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights.layer_bytes)]
+    sizes.append(weights.output_bytes + weights.tied_bytes)
+    layers = zip((*where.layer_devices, where.output_device), sizes, strict=True)
+    return [(device, nbytes) for device, nbytes in layers if device.kind == "gpu"]
+
+
+def _apportioned(sizes: list[int], free: list[int]) -> list[int]:
+    """The number of layers of each GPU, in order, that fills the smallest common share."""
+
+    def counts_at(share: float) -> list[int] | None:
+        counts, rest = [], deque(sizes)
+        for nbytes in free:
+            held = count = 0
+            while rest and held + rest[0] <= share * nbytes:
+                held += rest.popleft()
+                count += 1
+            counts.append(count)
+        return None if rest else counts
+
+    low, high = 0.0, sum(sizes) / min(free)
+    for _ in range(SHARE_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if counts_at(middle) else (middle, high)
+    return counts_at(high * (1 + 1e-6)) or []
