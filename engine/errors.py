@@ -56,21 +56,21 @@ class DecodeAborted(EngineError):  # noqa: N818  an outcome that was asked for, 
 
 
 class CropUnsupportedError(EngineError):
-    """The cache cannot be cut back to the asked length; it is unchanged."""
+    """The cache cannot be truncated to the asked length; it is unchanged."""
 
-    title = "The cache cannot be cut back"
+    title = "The cache cannot be truncated"
 
 
 class StateError(EngineError):
     """A saved state that is damaged, or that the backend refuses."""
 
-    title = "The saved state is not usable"
+    title = "The saved state cannot be used"
 
 
 class CacheStoreError(EngineError):
     """The folder of saved states cannot be read or written."""
 
-    title = "The cache on disk is not usable"
+    title = "The cache on disk cannot be used"
 
 
 class CacheBudgetError(EngineError):
@@ -88,7 +88,7 @@ class ContextFullError(EngineError):
 class TokenError(EngineError):
     """A token id that the model's vocabulary does not have."""
 
-    title = "There is no such token"
+    title = "Unknown token"
 
 
 class TemplateError(EngineError):
@@ -124,7 +124,7 @@ class PresetFileError(PresetError):
 class HardwareError(EngineError):
     """A device that is not there, or a size that is none."""
 
-    title = "The device is not usable"
+    title = "The device cannot be used"
 
 
 class InstallError(EngineError):

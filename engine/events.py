@@ -101,7 +101,7 @@ class ReadCause(StrEnum):
     """Thinking was switched, or other adapters are used."""
     EVICTED = "evicted"
     """The same tokens lie nowhere any more."""
-    UNCUT = "cannot be cut"
+    UNCUT = "cannot be truncated"
     """A sequence holds them and goes on otherwise, and this model's cannot be cut back."""
 
 

@@ -192,7 +192,7 @@ def file_status(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except ValueError as error:
-        raise OSError(errno.EINVAL, "the name has a zero byte", str(path)) from error
+        raise OSError(errno.EINVAL, "the name contains a zero byte", str(path)) from error
 
 
 def is_file(path: Path) -> bool:

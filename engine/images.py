@@ -98,8 +98,8 @@ class Image:
         )
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
-                f"{self.path} is not the file that was attached as {self.name}: restore that "
-                "file, or edit the message and attach this one"
+                f"{self.path} is not the file that was attached as {self.name}: restore "
+                "that file, or edit the message and attach the new one"
             )
         return data
 

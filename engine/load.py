@@ -134,7 +134,8 @@ def _cells_notes(configuration: Configuration) -> tuple[str, ...]:
     if not configuration.kv_unified or n_slots == 1:
         return ()
     return (
-        f"kv_unified is llama-server's: each of the {n_slots} slots has its own share of the "
+        f"kv_unified is for llama-server only: each of the {n_slots} slots has its own share of "
+        "the "
         f"context, {configuration.n_ctx // n_slots} tokens",
     )
 
@@ -170,7 +171,7 @@ def _check_projector(configuration: Configuration) -> None:
     if path is None or not path.is_file():
         return
     if (found := kind_of(read_gguf(path))) is not ModelKind.PROJECTOR:
-        raise ModelFileError(f"{path.name} is not a projector: its header names {found}")
+        raise ModelFileError(f"{path.name} is not a projector: its header declares {found}")
 
 
 def _check_not_torch(configuration: Configuration) -> None:
@@ -248,8 +249,8 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     if target.n_ctx != n_wanted:
         each = "the context has" if configuration.n_slots == 1 else "each slot has"
         notes.append(
-            f"{each} {target.n_ctx} tokens, {n_wanted} were requested: llama.cpp rounds to steps "
-            "of 256"
+            f"{each} {target.n_ctx} tokens, {n_wanted} were requested: llama.cpp rounds to "
+            "a multiple of 256"
         )
     if target.chat_template is None:
         notes.append(

@@ -167,7 +167,7 @@ def made_manifest(
     except ValidationError as error:
         raise ManifestError(faults_of(error, Manifest, "this run")) from error
     except ValueError as error:
-        raise ManifestError(f"this run makes no manifest: {error}") from error
+        raise ManifestError(f"this run cannot be written as a manifest: {error}") from error
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -189,7 +189,7 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.replies and len(manifest.replies) != len(manifest.prompts):
         raise ManifestError(
             f"{path.name} has {len(manifest.prompts)} prompts and {len(manifest.replies)} replies: "
-            "leave the replies out, or keep one for each prompt"
+            f"remove the replies, or keep one for each prompt"
         )
     return manifest
 
@@ -239,7 +239,7 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
             where = f"preset.{name}" + (" or by --model" if name == "model" else "")
             raise ManifestError(
                 f"the {name} file differs: {path or 'it'} has {_digits(has)}, the manifest "
-                f"names {_digits(wants)}; name the right file in {where}, or write a new "
+                f"expects {_digits(wants)}; name the right file in {where}, or write a new "
                 "manifest"
             )
 

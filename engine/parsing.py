@@ -116,7 +116,7 @@ def _told(error: ValueError) -> ValueError:
 
 
 def _too_large() -> ValueError:
-    return ValueError("a number needs more than 64 bits")
+    return ValueError("a number exceeds 64 bits")
 
 
 def _too_deep() -> ValueError:

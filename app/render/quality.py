@@ -206,8 +206,8 @@ def no_verdict(report: Report) -> str:
             f"a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
         )
     return (
-        f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few, a verdict needs "
-        f"{LEAST_TOKENS:,}: add texts, or raise --tokens."
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few, "
+        f"{LEAST_TOKENS:,} are the least: add texts, or raise --tokens."
     )
 
 

@@ -99,9 +99,10 @@ class CallbackBackend(BaseBackend):
         wanted = (len(draft) + 1, self.vocabulary.n_tokens)
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
-                f"the target function gave {given.dtype} of shape {list(given.shape)}: "
-                f"{list(wanted)} logits are expected, one row after the line and one after each "
-                f"of the {len(draft)} drafted tokens"
+                f"the target function returned {given.dtype} of shape {list(given.shape)}, "
+                f"expected logits of shape {list(wanted)}: one row after the tokens so far, and "
+                "one "
+                f"after each of the {len(draft)} drafted tokens"
             )
         logits: Logits = given.astype(np.float32, copy=False)
         if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():
@@ -174,7 +175,7 @@ class EventLoop:
         if loop is None:
             coroutine.close()
             raise DecodeError(
-                "a function is asynchronous and no event loop runs it: use `generate` or `stream`"
+                "an asynchronous function needs an event loop: use `generate` or `stream`"
             )
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         self._waiting = cast("Future[object]", future)

@@ -478,7 +478,7 @@ class PrefixCache:
         budget = settings.warm_bytes if self._disk is None else settings.cold_bytes
         if nbytes > budget:
             raise CacheBudgetError(
-                f"Pinned states would take {nbytes:,} bytes but the cache may have {budget:,}: "
+                f"Pinned states would take {nbytes:,} bytes, over the cache budget of {budget:,}: "
                 "unpin another state, or raise the budget."
             )
 
@@ -641,8 +641,8 @@ class PrefixCache:
 def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:
     if start > n_kept:
         raise StateError(
-            f"The state begins at token {start} but only the {n_kept} tokens before it are "
-            f"cached: save from token {n_kept} on."
+            f"The state begins at token {start} but only {n_kept} tokens are cached: "
+            f"save from token {n_kept} on."
         )
     if start and not can_slice:
         raise StateError(

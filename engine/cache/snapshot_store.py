@@ -297,7 +297,7 @@ class SnapshotStore:
             self.delete([state.key])
         except CacheStoreError as error:
             fate = f"it cannot be deleted: {error}"
-        return StateError(f"the saved state {state.key} was not usable, {reason}: {fate}")
+        return StateError(f"the saved state {state.key} could not be used, {reason}: {fate}")
 
     def _remove_strays(self) -> None:
         """Remove files without a row, and rows without a file or of a namespace without states."""

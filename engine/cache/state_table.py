@@ -144,8 +144,8 @@ class StateTable:
             with contextlib.suppress(OSError):
                 state.unlink(missing_ok=True)
         self.notes.append(
-            f"{self._path} was damaged, or of another version of kvchat: all states on disk are "
-            "computed again"
+            f"{self._path} was damaged or written by another version of kvchat: all states "
+            f"on disk are computed again"
         )
         return _connected(self._path)
 
@@ -318,9 +318,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
             f"{TURN_OFF}"
         )
     if code in NO_WRITING or number in NO_RIGHT:
-        return CacheStoreError(
-            f"{path} cannot be written: give yourself the right to write its folder, {TURN_OFF}"
-        )
+        return CacheStoreError(f"{path} cannot be written: make its folder writable, {TURN_OFF}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return CacheStoreError(f"{path} is locked: another kvchat writes it")
     reason = error.strerror if isinstance(error, OSError) else None

@@ -264,8 +264,8 @@ class CallbackDecoder:
     def _check(self, prompt: Tokens[int], max_tokens: int) -> None:
         if not prompt or max_tokens < 0:
             raise PresetError(
-                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: give at "
-                "least one token, and 0 or more to make"
+                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: give "
+                f"at least one token, and max_tokens of 0 or more"
             )
 
 

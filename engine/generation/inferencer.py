@@ -52,7 +52,7 @@ class Inferencer:
         eos = self._backend.vocabulary.eos
         if eos is None:
             raise ModelFileError(
-                "the model's file names no end token (tokenizer.ggml.eos_token_id): its texts "
+                "the model file defines no end token (tokenizer.ggml.eos_token_id): replies "
                 "end only at max_new_tokens or at a stop string"
             )
         return eos

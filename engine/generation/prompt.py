@@ -84,7 +84,7 @@ def asked_prompt(
     if n_prompt == 0:
         raise ContextFullError("the prompt is empty: write something to answer")
     if prompt.tokens[-1] < 0:
-        raise ImageError("the prompt ends with an image: write text after it")
+        raise ImageError("the prompt ends with an image: add text after it")
     if n_prompt > n_ctx:
         raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
     return prompt
@@ -365,7 +365,7 @@ def _join(pieces: Sequence[Piece], vocabulary: Vocabulary, mark: str) -> Prompt:
             tokens += kept
             pending = ""
         if piece.token_ids and rest:
-            note = "a reply no longer reads as it was generated: its end was tokenised again"
+            note = "a reply was changed after it was generated: its end was tokenised again"
         pending += rest
     tokens += _tokenize(pending, vocabulary, is_start=not tokens, mark=mark)
     return Prompt(tuple(tokens), note)

@@ -158,9 +158,9 @@ class Session:
         n_sequences = self._backend.n_sequences
         if self._scheduler.n_replies >= n_sequences:
             raise EngineError(
-                f"this session is generating in each of the {n_sequences} sequences of "
-                "its context: read their events to the end or close() their generators first; a "
-                "context with more slots generates more replies at once"
+                f"all {n_sequences} slots of this session are generating: read one reply to its "
+                "end, "
+                "close() its generator, or load the model with more slots"
             )
         generation = self.begin(request, cancellation)
         try:

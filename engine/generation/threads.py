@@ -17,7 +17,7 @@ MIN_WAIT_S, MAX_WAIT_S = 0.4, 30.0
 """How long cores are free before threads come back; doubles each time others take them again."""
 LONG_BATCH = 64
 """Tokens of a prompt from which a batch is computed with the threads for prompts."""
-OTHERS, FREE = "others take cores", "cores became free"
+OTHERS, FREE = "other programs use cores", "cores became free"
 
 
 class FreeCores:

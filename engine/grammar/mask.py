@@ -135,8 +135,8 @@ class GrammarMask:
             if self._matcher.is_error():
                 raise self._failed()
             raise GrammarError(
-                f"the reply so far does not fit {self._grammar.name} from its token "
-                f"{len(self._taken) + 1} on: answer again, or leave the grammar out"
+                f"the reply so far does not match the grammar {self._grammar.name} from token "
+                f"{len(self._taken) + 1} on: answer again, or leave out the grammar"
             )
 
     def _n_common(self, reply: list[int]) -> int:
@@ -265,7 +265,7 @@ class Grammars:
             self._tokens = TokenBytes(self._vocabulary)
         if not self._tokens.end_tokens:
             raise GrammarError(
-                "this model has no end-of-reply token, so a grammar cannot end: use a model "
-                "that has one"
+                "this model has no end-of-reply token, so a reply with a grammar cannot "
+                "end: use another model"
             )
         return self._tokens

@@ -33,7 +33,7 @@ KINDS = {
 }
 ROUNDING_BYTES = 16 * 1024
 """The log prints 0.01 MiB, once for each of a few caches."""
-ENDED = "llama.cpp's dry run was ended"
+ENDED = "llama.cpp's dry run was stopped"
 Request = dict[str, Any]
 Found = Mapping[tuple[str, TermKind], int]
 

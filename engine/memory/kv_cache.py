@@ -192,7 +192,7 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
     """
     if architecture.needs_one_type and shape.type_k != shape.type_v:
         raise PresetError(
-            f"{architecture.name} keeps keys and values in one tensor (MLA): type_k is "
+            f"{architecture.name} stores keys and values in one tensor (MLA): type_k is "
             f"{shape.type_k} and type_v {shape.type_v}, but both must be the same"
         )
     if is_quantized(shape.type_v) and not shape.flash_attention:

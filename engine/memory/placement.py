@@ -86,7 +86,7 @@ def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
         return cpu
     if int(digits) >= len(gpus):
         raise PresetError(
-            f"tensor overrides name {name}, but the last GPU is number {len(gpus) - 1}"
+            f"a tensor override uses {name}, but the last GPU is number {len(gpus) - 1}"
         )
     return gpus[int(digits)]
 
@@ -184,7 +184,7 @@ def _bounds(configuration: Configuration, gpus: tuple[Device, ...]) -> list[floa
     if configuration.tensor_split and len(gpus) > 1:
         if len(configuration.tensor_split) > len(gpus):
             raise PresetError(
-                f"tensor_split names {len(configuration.tensor_split)} shares for {len(gpus)} GPUs"
+                f"tensor_split has {len(configuration.tensor_split)} shares for {len(gpus)} GPUs"
             )
         missing = len(gpus) - len(configuration.tensor_split)
         given = [*configuration.tensor_split, *[0.0] * missing]

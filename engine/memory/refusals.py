@@ -34,8 +34,9 @@ def _reasons(model: Model, shape: CacheShape, where: Placement) -> Iterator[str]
     for layer in architecture.distinct_layers:
         if layer.n_kv_heads and layer.n_heads % layer.n_kv_heads:
             yield (
-                f"{layer.n_heads} query heads of a layer do not share {layer.n_kv_heads} key heads "
-                "evenly: the header is damaged"
+                f"{layer.n_heads} query heads of a layer cannot be divided evenly among "
+                f"{layer.n_kv_heads} "
+                "key heads: the header is damaged"
             )
     if architecture.has_position_bias and architecture.layers and shape.n_streams > 1:
         yield (
@@ -62,6 +63,6 @@ def _odd_rwkv_heads(architecture: Architecture, device: Device) -> Iterator[str]
     step = RWKV_STEPS[device.instructions]
     if device.kind == "cpu" and architecture.family.keeps_first_values and head % step:
         yield (
-            f"heads of {head} elements are not a multiple of the {step} that a CPU with "
-            f"{device.instructions} processes at once: it would write beyond them"
+            f"heads of {head} elements are not a multiple of {step}, the vector width of "
+            f"{device.instructions}: llama.cpp would write out of bounds"
         )

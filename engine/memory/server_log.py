@@ -53,7 +53,7 @@ def read_buffers(path: Path) -> tuple[BufferSize, ...]:
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
     if not found:
-        raise LogError(f"{path} has no memory figures: start llama-server with -lv 4")
+        raise LogError(f"{path} contains no memory figures: start llama-server with -lv 4")
     return found
 
 
@@ -103,5 +103,5 @@ def _lines(file: TextIOWrapper) -> Iterator[str]:
         if n_left < 0:
             raise LogError("the log has more than 1 GiB: cut it to one run")
         if "\0" in line:
-            raise LogError("the log is not text: give what llama-server printed")
+            raise LogError("the log is not text: use the output of llama-server")
         yield line

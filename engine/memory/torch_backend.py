@@ -43,7 +43,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     computed = computed_type(configuration, device)
     size = FLOAT_BYTES[computed]
     weights = sum(prod(each.shape) for each in model.file.tensors) * size
-    ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"every weight as {computed}")
+    ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"all weights as {computed}")
     layers, span = list(model.architecture.layers.values()), cache_span(configuration, computed)
     kind = cache_kind(configuration, computed)
     kv_bytes, state_bytes = kept_bytes(model, configuration, computed)

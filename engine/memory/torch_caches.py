@@ -196,8 +196,8 @@ def _fault(kind: KindName, layer: KeptLayer) -> str | None:
     ):
         if head_dim % each.n_divides:
             return (
-                f"{name} has blocks of {each.n_divides} elements and a head of this model has "
-                f"{head_dim}: choose one of {', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
+                f"{name} needs head sizes that are multiples of {each.n_divides}, and this "
+                f"model has {head_dim}: choose one of {', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
             )
     return None
 

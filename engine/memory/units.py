@@ -56,7 +56,7 @@ def parse_bytes(text: str) -> int:
     if not match["unit"] and number > MOST_GIB:
         raise HardwareError(f"{shown(text)} has no unit: write it as 8GiB, or as {text.strip()}B")
     if number * factor > MOST_BYTES:
-        raise HardwareError(f"{shown(text)} is more than any machine has: write it as 8GiB")
+        raise HardwareError(f"{shown(text)} is larger than any machine: write it as 8GiB")
     nbytes = round(number * factor)
     if nbytes <= 0:
         raise HardwareError(f"{shown(text)} is zero bytes: write a size above zero")

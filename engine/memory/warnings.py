@@ -90,7 +90,7 @@ def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | Non
         return None
     trained = model.architecture.n_ctx_train
     flags = " ".join(scaling.arguments)
-    beyond = f"the context of {n_ctx_slot:,} tokens exceeds the {trained:,} of training"
+    beyond = f"the context of {n_ctx_slot:,} tokens exceeds the training context of {trained:,}"
     if is_kvchat:
         return f"{beyond}: replies get worse after that; llama-server can scale RoPE with {flags}"
     return (
@@ -148,8 +148,8 @@ def _quantized_keys_alone(now: Situation) -> str:
     if now.shape.flash_attention or not is_quantized(now.configuration.type_k):
         return ""
     return (
-        f"without flash attention keys in {now.configuration.type_k} are unpacked at every step, "
-        "and values cannot be quantised"
+        f"without flash attention, {now.configuration.type_k} keys are dequantised for every "
+        "token, and values cannot be quantised"
     )
 
 
@@ -165,8 +165,8 @@ def _windows_of_slots(now: Situation) -> str:
     if not slides or not now.shape.kv_unified or now.shape.n_slots < 2 or now.shape.swa_full:
         return ""
     return (
-        f"sliding-window layers cache a window for each of the {now.shape.n_slots} slots: fewer "
-        "slots need less memory"
+        f"sliding-window layers need a window for each of the {now.shape.n_slots} slots: "
+        "fewer slots need less memory"
     )
 
 
@@ -188,15 +188,15 @@ def _mapped_experts(now: Situation) -> str:
         return ""
     how = "use_mmap = false in the preset" if now.is_kvchat else "--load-mode none"
     return (
-        f"with tensors in RAM llama.cpp is faster without mmap: {how}; it is left out because the "
-        "system cannot reclaim that memory then"
+        f"with tensors in RAM llama.cpp is faster without mmap: {how}; kvchat does not set "
+        "it because the system cannot reclaim that memory then"
     )
 
 
 def _no_experts(now: Situation) -> str:
     if not now.configuration.n_cpu_moe or now.architecture.n_experts:
         return ""
-    return "the model has no experts: the setting for CPU experts changes nothing"
+    return "the model has no experts: the setting for CPU experts has no effect"
 
 
 def _unused_main_gpu(now: Situation) -> str:
@@ -204,7 +204,7 @@ def _unused_main_gpu(now: Situation) -> str:
     if not now.configuration.main_gpu or now.configuration.split_mode == "none":
         return ""
     return (
-        f"main GPU {now.configuration.main_gpu} changes nothing while the GPUs share the layers: "
+        f"main GPU {now.configuration.main_gpu} has no effect while the layers are split: "
         "put all layers on it with --split-mode none"
     )
 

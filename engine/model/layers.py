@@ -10,9 +10,9 @@ from engine.model.architectures import WindowRule
 from engine.model.gguf import HeaderKeys
 
 GLM_5_2_CONTEXT = 1_048_576
-NO_WINDOW = "the file names no sliding window, and llama.cpp refuses it: all layers count as dense"
+NO_WINDOW = "no sliding-window size, so llama.cpp refuses the file: all layers count as dense"
 NO_PATTERN = "the file does not name its sliding layers: all count as dense"
-NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 stops on such a file"
+NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 aborts on such a file"
 FINE_RATIO, COARSE_RATIO = 4, 128
 """Tokens of one row in the two compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""
 

@@ -42,8 +42,8 @@ def open_types(rules: Preset) -> Wish | None:
     type_v = _given(rules.type_v, is_said="type_v" in said)
     if type_k is not None and type_v is not None:
         raise PresetError(
-            f"the cache has both a budget and fixed types, {type_k} and {type_v}: remove "
-            "the budget, or write auto for one type"
+            f"the cache has both a budget and fixed types, {type_k} and {type_v}: "
+            "remove the budget, or set one type to auto"
         )
     budget = rules.kv_budget_gib
     return Wish(PAD, None if budget is None else round(budget * GIB), type_k, type_v)
@@ -66,8 +66,8 @@ def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
         if not allowed:
             given = f"{wanted.type_k} keys" if wanted.type_k else f"{wanted.type_v} values"
             raise PresetError(
-                f"no measured cache type with {given} passes the quality limits: write auto "
-                "for both"
+                f"no measured cache type with {given} passes the quality limits: set "
+                "both types to auto"
             )
         return allowed
     fast = tuple(filter(wanted.allows, FAST_PAIRS))

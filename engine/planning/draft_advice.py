@@ -80,7 +80,7 @@ class Worth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Tokens in the time of a plain step at the length that gives most of them."""
+    """Tokens in the time of the time of a decoded one at the length that gives most of them."""
 
     factor: float
     n_draft: int
@@ -164,14 +164,17 @@ def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> s
     match worth:
         case Worth.NEVER:
             most = f"{ceiling.factor:.2f}x" if ceiling.n_draft else "nothing"
-            return f"{cost}: even with {CEILING_ACCEPTANCE:.0%} right drafts, gain {most}"
+            return f"{cost}: even with {CEILING_ACCEPTANCE:.0%} of drafts right, gain {most}"
         case Worth.HARDLY:
             return (
                 f"{cost}: {high.factor:.2f}x at best on usual text, "
                 f"{ceiling.factor:.2f}x with {CEILING_ACCEPTANCE:.0%} right drafts"
             )
         case Worth.DEPENDS:
-            return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x by how often drafts are right"
+            return (
+                f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x, depending on the share of right "
+                "drafts"
+            )
         case _:
             return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x"
 
@@ -179,8 +182,8 @@ def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> s
 def _cost(costs: CostRange) -> str:
     low, high = (each.draft + each.batch[1] - each.batch[0] for each in costs)
     if f"{low:.2f}" == f"{high:.2f}":
-        return f"a drafted token costs {low:.2f} of a plain step"
-    return f"a drafted token costs {low:.2f} to {high:.2f} of a plain step"
+        return f"a drafted token costs {low:.2f} of the time of a decoded one"
+    return f"a drafted token costs {low:.2f} to {high:.2f} of the time of a decoded one"
 
 
 def _size(target: TokenReads, draft: TokenReads | None) -> str:

@@ -65,7 +65,8 @@ def _of_torch(configuration: Configuration) -> list[str]:
     said = [f"{name} {value}" for name, value in own.items() if value not in (None, "auto", "off")]
     lost = f"{', '.join(said)} do not apply, and " if said else ""
     return [
-        "backend is torch, which only kvchat has: the other program uses its own engine; "
+        "the preset is for the torch engine, which only kvchat has: the other program uses its "
+        "own engine; "
         f"{lost}its cache has {configuration.type_k} keys and "
         f"{configuration.type_v} values"
     ]

@@ -71,7 +71,7 @@ def with_value(setup: Setup, name: str, value: object) -> Setup:
             return changed.with_values(n_ubatch=min(now.n_ubatch, value))
         case "n_ubatch", int() if value > now.n_batch:
             raise KnobError(
-                f"{value:,} is more than the batch of {now.n_batch:,}: raise that first"
+                f"{value:,} exceeds the batch size of {now.n_batch:,}: raise the batch size first"
             )
         case "type_v", str() if value in KV_TYPES and now.flash_attention == "off":
             is_packed = is_quantized(changed.configuration.type_v)

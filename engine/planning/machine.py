@@ -141,7 +141,7 @@ def with_gpus(
     if changed.unified_card is None:
         return changed
     if changed.n_named_gpus > 1:
-        raise KnobError(f"{cards[0]} is a machine whose GPU uses the RAM: name no other device")
+        raise KnobError(f"{cards[0]} has unified memory: it cannot be combined with other devices")
     return replace(changed, ram_bytes=None)
 
 

@@ -28,7 +28,7 @@ RECURRENT = (
     "the target is a recurrent model: its state cannot go back after a rejected token, so it runs "
     "without drafts"
 )
-ONLY_A_HEAD = "it drafts only as a part of its own model (EAGLE-3 or MTP head)"
+ONLY_A_HEAD = "this file is a draft head (EAGLE-3 or MTP) and works only with its own target"
 PUBLISHED_AS = re.compile(r"[\w.-]+/[\w.-]+$")
 EXPORT_N_CTX = 4096
 """Any: the options of drafting do not name it."""

@@ -260,7 +260,9 @@ class Planner:
     def _file(self, path: Path, kind: ModelKind) -> GgufFile:
         file = self._files.get(path) or read_gguf(path)
         if (found := kind_of(file)) is not kind:
-            raise ModelFileError(f"{path.name} cannot be used as {kind}: its header names {found}")
+            raise ModelFileError(
+                f"{path.name} cannot be used as {kind}: its header declares {found}"
+            )
         self._files[path] = file
         return file
 

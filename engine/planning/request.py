@@ -130,12 +130,12 @@ def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> s
     name = request.model or rules.model
     if request.model is None and rules.server is not None:
         raise PresetError(
-            f"the preset {rules.name!r} is for the server {rules.server}, whose model is already "
-            "loaded: name a model file to plan with the other settings"
+            f"the preset {rules.name!r} is for the server {rules.server}, whose model is loaded "
+            "there: name a model file to plan with the other settings of the preset"
         )
     if name is None:
-        names_none = "" if preset is None else f"the preset {preset.name!r} names no model: "
-        raise PresetError(f"{names_none}name one, a path or a name from `kvchat models`")
+        names_none = "" if preset is None else f"the preset {preset.name!r} has no model: "
+        raise PresetError(f"{names_none}give the path of a model, or a name from `kvchat models`")
     return name
 
 
@@ -216,6 +216,6 @@ def _of_catalog(name: str, unknown: UnknownNameError) -> Model:
     origin, path = f"kvchat's catalogue ({entry.source}; {entry.checked})", model.file.path
     asked = entry_name or name
     if asked.lower() != entry.name.lower():  # an alias, of a model with the same shape
-        origin = f"{origin}, where it is called {entry.name}"
+        origin = f"{origin}, under the name {entry.name}"
         path = Path(f"{re.sub(r'[/:]', '-', asked)}{path.name.removeprefix(entry.name)}")
     return replace(model, file=replace(model.file, origin=origin, path=path))

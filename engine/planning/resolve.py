@@ -273,7 +273,9 @@ def as_written(rules: Preset, path: Path) -> Configuration:
         "n_gpu_layers": rules.n_gpu_layers == "auto",
     }
     if found := [name for name, is_left in is_open.items() if is_left]:
-        raise PresetError(f"{', '.join(found)}: chosen by kvchat; write the value that was used")
+        raise PresetError(
+            f"{', '.join(found)} must be fixed in a manifest: write the value that was used"
+        )
     start = _starting_point(rules, path, None)
     layers = -1 if rules.n_gpu_layers == "all" else int(rules.n_gpu_layers)
     return with_n_ctx(replace(start, n_gpu_layers=layers), int(rules.n_ctx))
@@ -349,7 +351,7 @@ def _check(rules: Preset) -> None:
     ]
     if fixed:
         raise PresetError(
-            f"the goal {rules.goal} places the layers itself: leave out {' and '.join(fixed)}, "
+            f"the goal {rules.goal} chooses the offloaded layers: leave out {' and '.join(fixed)}, "
             "or the goal"
         )
 

@@ -99,7 +99,7 @@ class SearchLimits:
     def __post_init__(self) -> None:
         for name, value in (("smallest", self.min_n_ctx), ("largest", self.max_n_ctx)):
             if value is not None and value < 1:
-                raise LimitsError(f"the {name} context is {value} tokens: write 1 or more")
+                raise LimitsError(f"the {name} context is {value} tokens: set 1 or more")
         if self.min_n_ctx and self.max_n_ctx and self.min_n_ctx > self.max_n_ctx:
             raise LimitsError(
                 f"the smallest context of {self.min_n_ctx} tokens is above the largest of "
@@ -413,7 +413,7 @@ def search(
         HardwareError: no RAM among the devices, or a negative margin.
     """
     if not any(device.kind == "cpu" for device in devices):
-        raise HardwareError("no RAM among the devices: a model always needs some")
+        raise HardwareError("the devices include no RAM, which every model needs")
     if margin_bytes < 0:
         raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
     if draft is not None:

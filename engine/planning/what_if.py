@@ -116,7 +116,7 @@ def recommendation(plan: Plan, planner: Planner) -> str:
     if n_ctx > limit:
         return f"It fits, but the model was trained on {limit:,} tokens: scale RoPE, or lower n_ctx"
     if largest >= limit:
-        return f"It fits, and so does the full training context of {limit:,} tokens."
+        return f"It fits, even with the full training context of {limit:,} tokens."
     if largest > n_ctx:
         return f"It fits; the context can grow to {largest:,} tokens."
     return "It fits, but a larger context does not."

@@ -231,7 +231,7 @@ def _sized(candidate: Candidate, wish: Wish, size: Size) -> Candidate:
         return _refused(candidate, str(refusal))
     candidate = replace(candidate, nbytes=nbytes)
     if wish.budget_bytes is not None and nbytes > wish.budget_bytes:
-        over = f"{format_bytes(nbytes)} exceed the budget of {format_bytes(wish.budget_bytes)}"
+        over = f"{format_bytes(nbytes)} exceeds the budget of {format_bytes(wish.budget_bytes)}"
         return _refused(candidate, over)
     return candidate
 
@@ -251,7 +251,7 @@ def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
     smallest = min(sizes, default=None)
     if smallest is None or wish.budget_bytes is None:
         listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
-        return f"no cache type passes ({listed}): write auto for keys or values"
+        return f"no cache type passes ({listed}): set keys or values to auto"
     nbytes, pair = smallest
     tokens = int(wish.n_ctx * wish.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"

@@ -25,7 +25,7 @@ def sentence(report: Report, kind: KVTypes) -> str:
     if found is None:
         return f"{kind_name(kind)} was not measured"
     if found.role == "reference":
-        return f"{kind_name(kind)}: the reference of the comparison"
+        return f"{kind_name(kind)}: the reference"
     parts = [_size(found, report), f"same top token {_percent(found.scores.same_top.value)}"]
     parts += _losses(found, report)
     lost = _needles(found, report)

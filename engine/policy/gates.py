@@ -132,23 +132,23 @@ def readings(
         _worst(
             "max_nll_delta", min(gates.max_nll_delta, log(gates.max_perplexity_ratio)), parts,
             lambda s: s.nll_delta,
-            "text less likely by {loss:.4f} nats a token{where}, allowed {limit:.4f}",
+            "mean loss {loss:.4f} nats per token above the reference{where}, limit {limit:.4f}",
         ),
         _worst(
             "max_mean_kl", gates.max_mean_kl, parts, lambda s: s.kl_mean,
-            "mean KL {loss:.4f} nats{where}, allowed {limit:.4f}",
+            "mean KL {loss:.4f} nats{where}, limit {limit:.4f}",
         ),
         _worst(
             "max_p999_kl", gates.max_p999_kl, tails, lambda s: s.kl_p999,
-            "KL of the worst token in 1,000 {loss:.3f} nats{where}, allowed {limit:.3f}",
+            "KL of the worst token in 1,000 is {loss:.3f} nats{where}, limit {limit:.3f}",
         ),
         _worst(
             "min_same_top", 1 - gates.min_same_top, parts, lambda s: _other(s.same_top),
-            "a different top token in {loss:.1%}{where}, allowed {limit:.1%}",
+            "a different top token at {loss:.1%} of positions{where}, limit {limit:.1%}",
         ),
         _worst(
             "max_long_kl", gates.max_long_kl, far, lambda s: s.kl_mean,
-            "mean KL {loss:.4f} nats{where} tokens, allowed {limit:.4f}",
+            "mean KL {loss:.4f} nats{where} tokens, limit {limit:.4f}",
         ),
         _needles(found, reference, gates.max_needle_loss),
     ]  # fmt: skip
@@ -187,7 +187,7 @@ def _needles(found: Measurement, reference: Measurement | None, limit: float) ->
     if known < LEAST_QUESTIONS or asked != asked_before:
         return None
     lost = max(0.0, (known - right) / known)
-    text = f"{lost:.0%} of the needles lost, allowed {limit:.0%}"
+    text = f"{lost:.0%} of the needles lost, limit {limit:.0%}"
     return GateReading("max_needle_loss", lost, limit, text)
 
 

@@ -138,13 +138,13 @@ def read_plan(path: Path) -> Report:
         measured_at(plan)
     except (OSError, ValueError) as error:
         raise PlanError(
-            f"{path} is not used: it is not a readable measurement ({error}); move it away, "
-            "and measure again with `kvchat cache-quality`"
+            f"{path} is ignored because it is not a readable measurement ({error}): move "
+            "it away and measure again with `kvchat cache-quality`"
         ) from error
     if not path.stem.startswith(plan_name(plan.subject)):
         raise PlanError(
-            f"{path} is not used: its contents are of another model, text, build or machine "
-            f"({plan.subject.model}) than its name; move it away"
+            f"{path} is ignored: its name and its contents ({plan.subject.model}) belong "
+            f"to different measurements; move it away"
         )
     return plan
 

@@ -38,7 +38,7 @@ class EngineStoppedError(WorkerError):
 class EngineTimeoutError(WorkerError):
     """The engine did not do in time what was asked for."""
 
-    title = "The engine takes too long"
+    title = "The engine did not answer in time"
 
 
 def _ignore(event: object) -> None:

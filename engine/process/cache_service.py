@@ -25,7 +25,7 @@ sooner; a new model is read whole for its hash, and nothing of it is kept yet.""
 NEWS_S = 1.0
 """How often an event says what the tiers did in the background."""
 
-NOT_OPENED = "Nothing is cached: the cache could not be opened; the log has the reason"
+NOT_OPENED = "The cache could not be opened, so nothing is cached; the log has the reason"
 CACHE_OFF = (
     "The cache is off: set enabled = true, and warm or cold above 0, under [cache] in the settings"
 )

@@ -58,9 +58,9 @@ SAVE_LIMIT_S = 5.0
 POLL_S = 1.0
 LOAD_CRASH = "llama.cpp crashed while loading"
 LOADING_STOPPED = Failed(
-    "Loading was stopped", "load a model, or restart the engine, to go on", fatal=True
+    "Loading was stopped", "load a model or restart the engine to continue", fatal=True
 )
-NOT_RUNNING = Failed("The engine is not running", "load a model, or restart the engine first")
+NOT_RUNNING = Failed("The engine is not running", "load a model or restart the engine first")
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and now runs without extra buffer types (AMX, "
     "repacked weights), which is slower on batches: rebuild it with `make llama`, see `kvchat "
@@ -255,7 +255,7 @@ class WorkerClient:
     def _lose_process(self, fault: ThreadFault) -> None:
         """End the process that is no longer read, and say so."""
         go_on = "Restart the engine" if fault.will_restart else "Start kvchat again"
-        said = f"kvchat met {fault}. Your chat is saved. {go_on} to go on"
+        said = f"kvchat met {fault}. Your chat is saved. {go_on} to continue"
         with self._changed:
             process, self._process = self._process, None
             if self._asked is None:
@@ -373,7 +373,8 @@ class WorkerClient:
         self._stopped(
             attempt,
             "The engine stopped",
-            f"{why}. Your chat is saved. Restart the engine to go on; the log is {self._log_path}",
+            f"{why}. Your chat is saved. Restart the engine to continue; the log is "
+            f"{self._log_path}",
             exit_code,
         )
         return None

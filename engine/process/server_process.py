@@ -50,8 +50,8 @@ def find_llama_server(named: str | None) -> Path:
     if found is None:
         raise ServerError(
             f"{wanted} was not found: build llama.cpp's llama-server (cmake -B build && "
-            f"cmake --build build -t llama-server), and name it with --llama-server FILE or in "
-            f"{PATH_VARIABLE}"
+            f"cmake --build build -t llama-server), and pass it with --llama-server FILE "
+            f"or in {PATH_VARIABLE}"
         )
     return Path(found)
 
@@ -70,7 +70,7 @@ def free_port(host: str) -> int:
             return port
     except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or error
-        raise ServerError(f"nothing can listen at {host}: {said}") from error
+        raise ServerError(f"cannot listen at {host}: {said}") from error
 
 
 def address_of(host: str, port: int) -> str:
@@ -149,7 +149,7 @@ class ServerProcess:
         self._watching = start_thread(
             self._watch,
             name="server",
-            on_fault=lambda fault: self._tell(f"llama-server is no longer watched: {fault}"),
+            on_fault=lambda fault: self._tell(f"kvchat stopped watching llama-server: {fault}"),
         )
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ CAUSES = {
     signal.SIGILL: "it used an instruction that this processor lacks (SIGILL)",
     signal.SIGBUS: "it read past the end of a mapped file (SIGBUS)",
     signal.SIGABRT: "llama.cpp gave up on a failed assertion (SIGABRT)",
-    signal.SIGFPE: "it made an arithmetic error (SIGFPE)",
+    signal.SIGFPE: "it crashed in an arithmetic operation (SIGFPE)",
     signal.SIGKILL: "it was killed (SIGKILL), perhaps because memory ran out",
     signal.SIGTERM: "it was terminated (SIGTERM)",
 }
@@ -38,7 +38,7 @@ def writable_log(path: Path) -> tuple[Path, str]:
     try:
         handle, name = tempfile.mkstemp(prefix="kvchat-", suffix=".log")
     except OSError:
-        return Path(os.devnull), f"{why}: what the engine logs is lost"
+        return Path(os.devnull), f"{why}: the engine's log is lost"
     os.close(handle)
     return Path(name), f"{why}: the engine logs to {name}"
 

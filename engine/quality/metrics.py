@@ -73,7 +73,9 @@ def reference_rows(logits: Logits, next_tokens: Sequence[int]) -> ReferenceRows:
         picked = np.take_along_axis(found, rows.next_tokens[block][:, None], axis=1)
         rows.nll[block] = np.log(rows.sums[block]) + (most - picked)[:, 0]
     if not np.isfinite(rows.nll).all():
-        raise QualityError("the reference's logits are not finite: choose another reference type")
+        raise QualityError(
+            "the logits of the reference contain NaN or infinity: choose another reference type"
+        )
     return rows
 
 
@@ -104,7 +106,7 @@ def compared_rows(reference: ReferenceRows, logits: Logits, start: int = 0) -> R
         theirs = slice(block.start + start, block.stop + start)
         _compare(reference, theirs, logits[block], rows[block])
     if not (np.isfinite(rows["kl"]).all() and np.isfinite(rows["delta"]).all()):
-        raise QualityError("its logits are not finite")
+        raise QualityError("its logits contain NaN or infinity")
     return rows
 
 

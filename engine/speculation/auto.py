@@ -212,7 +212,7 @@ class AutoController:
         self._has_caught_up = False
         self._n_caught_up = 0
         self.length = 0
-        self.reason = "auto: measuring the plain step first"
+        self.reason = "auto: measuring decode without drafts first"
 
     # --- before and while drafting ---
 
@@ -347,7 +347,7 @@ class AutoController:
     def _plan(self) -> None:
         """What the next round is likely to be, and why."""
         if not self._may_draft:
-            self.length, self.reason = 0, "auto: one plain step, to measure what drafts save"
+            self.length, self.reason = 0, "auto: a token without drafts, to measure the gain"
             return
         shares = self._shares([])
         length = self._best(shares, n_sunk=0, credit=inf)
@@ -357,17 +357,17 @@ class AutoController:
             self.reason = f"auto: {self._said(shares, self.length)}"
             return
         if length:
-            self.reason = f"off: {self._said(shares, length)}, but too many were wrong lately"
+            self.reason = f"off: {self._said(shares, length)}, but too many were rejected lately"
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (
-            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} steps, assuming "
+            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} of a decoded one, assuming "
             f"{shares[0]:.0%} right ({n_right:,} of {n_tried:,} tokens)"
         )
 
     def _said(self, shares: Sequence[float], length: int) -> str:
         tokens, steps = self._outcome(shares, length)
-        return f"{length} drafted should give {tokens:.1f} tokens for {steps:.1f} steps"
+        return f"{length} drafted tokens should give {tokens:.1f} tokens in the time of {steps:.1f}"
 
     # --- what is known ---
 

@@ -207,10 +207,10 @@ class PredictorKind:
 PREDICTORS: Mapping[PredictorName, PredictorKind] = {
     PredictorName.OFF: PredictorKind("nothing", ReplyPredictors._nobody),
     PredictorName.LOOKUP: PredictorKind(
-        "what followed the longest earlier occurrence of the last tokens", ReplyPredictors._look_up
+        "the tokens after the longest earlier match of the last tokens", ReplyPredictors._look_up
     ),
     PredictorName.SUFFIX: PredictorKind(
-        "what most often followed the last tokens in this chat",
+        "the most frequent continuation of the last tokens in this chat",
         ReplyPredictors._suffixes,
     ),
     PredictorName.COMBINED: PredictorKind(

@@ -42,7 +42,7 @@ class OutOfTimeError(EngineError):
 class EngineDiedError(EngineError):
     """The process of the runs ended by itself."""
 
-    title = "A setting ended the engine"
+    title = "A setting crashed the engine"
 
     def __init__(self, reason: str, *, is_crash: bool) -> None:
         super().__init__(reason)

@@ -176,7 +176,7 @@ SETTINGS = (
     ),
     Setting(
         "ubatch", "prompt", lambda best, _, sizes: _ubatch(best, sizes),
-        "it changes the size of the compute buffer: see `kvchat plan`",
+        "it changes the size of the compute buffer (see `kvchat plan`)",
     ),
 )  # fmt: skip
 """The fastest to try come first: threads change while the model runs, flash attention and ubatch

@@ -336,7 +336,7 @@ class Tuner:
         if verdict == "taken":
             if each is not fastest:
                 assert fastest is not None
-                verdict, reason = "faster", f"{fastest.trial.label} is faster still"
+                verdict, reason = "faster", f"{fastest.trial.label} is even faster"
             elif reason := self._refusal(setting):
                 verdict = "faster"
         return TrialResult(

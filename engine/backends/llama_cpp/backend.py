@@ -338,7 +338,7 @@ class LlamaCppBackend(BaseBackend):
                 "context, or shorten the chat"
             )
         return DecodeError(
-            f"llama_decode gave {status} for {n_asked} tokens after {n_held}: the log has the "
+            f"llama_decode returned {status} for {n_asked} tokens after {n_held}: the log has the "
             "reason; reload the model"
         )
 

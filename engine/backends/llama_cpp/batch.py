@@ -81,7 +81,7 @@ class LogitsRows:
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.c_void_p.from_buffer(pointer).value
         if address is None:
-            raise DecodeError("llama.cpp gave no logits after a decode: reload the model")
+            raise DecodeError("llama.cpp returned no logits after a decode: reload the model")
         if address != self._address:
             self._address = address
             n_rows, n_vocab = self._shape

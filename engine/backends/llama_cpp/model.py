@@ -20,7 +20,7 @@ from engine.model.identity import not_a_file
 KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
 NO_PROJECTOR = (
     "the model is loaded without a projector: put its mmproj file beside the model's, "
-    "name it with --mmproj, or choose a model that has one"
+    "pass it with --mmproj, or choose a model that has one"
 )
 IMAGE_PIECE = b"[image]"
 SAMPLED_TOKENS = 1024
@@ -196,7 +196,7 @@ class Adapters:
         if not adapter:
             raise AdapterError(
                 f"{path.name} is not an adapter of this model: "
-                f"{self._log.errors() or 'no reason was given'}"
+                f"{self._log.errors() or 'llama.cpp gave no reason'}"
             )
         if not read_gguf(path).tensors:
             raise AdapterError(f"the adapter {path.name} has no tensors and would change nothing")

@@ -35,7 +35,7 @@ MOST_IMAGES = 1024
 """Images whose layout is known, those named last: what a line holds is named with each prompt."""
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
-UNKNOWN_IMAGE = "the prompt holds an image of which only its tokens are known"
+UNKNOWN_IMAGE = "the prompt contains an image whose file is unknown"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
     "({reason}); build it again with `make llama`"
@@ -98,7 +98,7 @@ class Projector:
         if not self._native:
             raise ImageError(
                 f"the projector {path.name} could not be loaded beside this model: "
-                f"{log.errors() or 'no reason was given'}"
+                f"{log.errors() or 'llama.cpp gave no reason'}"
             )
         self.buffers = log.projector_buffers()
         """What it has allocated."""
@@ -284,8 +284,8 @@ class Projector:
         if mtmd.mtmd_tokenize(self._native, chunks, ctypes.byref(text), bitmaps, 1):
             mtmd.mtmd_input_chunks_free(chunks)
             raise ImageError(
-                f"{self._path.name} refused {image.name} with its {image.width} x {image.height} "
-                "pixels: attach one of another size"
+                f"{self._path.name} refused {image.name} ({image.width} x {image.height} pixels): "
+                f"attach an image of another size"
             )
         return chunks
 

@@ -79,7 +79,9 @@ class LlamaCppSequence(BaseSequence):
 
     def save(self, start: int = 0) -> bytes | memoryview:
         if not 0 <= start < len(self._tokens):
-            raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
+            raise StateError(
+                f"the cache holds {len(self._tokens)} tokens, none after position {start}"
+            )
         self.learn_states()
         states = self._backend.states
         if not start:

@@ -164,7 +164,7 @@ def check_magic(state: State) -> int:
     cursor = Cursor(state)
     magic, _ = cursor.take(HEADER)
     if magic != MAGIC:
-        raise StateError("the saved state is not one of llama.cpp: it begins with other bytes")
+        raise StateError("the saved state was not written by llama.cpp: it begins with other bytes")
     return cursor.at
 
 

@@ -208,7 +208,8 @@ class States:
         )
         if not nbytes or n_written != nbytes:
             raise StateError(
-                f"llama.cpp gave {n_written} bytes of a state of {nbytes}: the log has the reason"
+                f"llama.cpp returned {n_written} of {nbytes} bytes of a state: the log has the "
+                "reason"
             )
         return buffer
 

@@ -106,7 +106,7 @@ def ask_facts(http: Http, wanted: str | None) -> ServerFacts:
                     raise
                 if waited_s >= n_reports * REPORT_EVERY_S:
                     n_reports += 1
-                    http.report_wait(f"{error}; waited {waited_s:.0f} s, of {limit_s:g} s at most")
+                    http.report_wait(f"{error}; waited {waited_s:.0f} of at most {limit_s:g} s")
             except (ServerUnreachableError, ServerSilentError) as error:
                 raise type(error)(f"{error}; is {http.url} its address?") from error
             time.sleep(LOOK_AGAIN_S)

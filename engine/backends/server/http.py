@@ -304,9 +304,9 @@ class Http:
                 "write http:// where it has none, or start it with a certificate"
             )
         return (
-            f"{self.name} cannot be trusted ({error.verify_message}): use the name or address that "
-            "its certificate is for, renew it, add it to the system's, or name its file in "
-            "SSL_CERT_FILE"
+            f"{self.name} cannot be trusted ({error.verify_message}): use the host name of its "
+            f"certificate, renew the certificate, add it to the system's certificates, or name "
+            "its file in SSL_CERT_FILE"
         )
 
     def _unreachable(self, reason: str) -> str:
@@ -349,7 +349,7 @@ class Http:
             case 400 | 413 if any(word in whole for word in CONTEXT_WORDS):
                 raise ContextFullError(f"{self.name}: {said}")
             case 401 | 403:
-                todo = "the one sent is refused" if self.has_key else "none was sent"
+                todo = "the key that was sent is refused" if self.has_key else "none was sent"
                 raise ServerError(
                     f"{self.name} asks for a key, and {todo} ({status}): set {KEY_VARIABLE} "
                     f"and name the server with --server or in a preset, or store the key in the "
@@ -367,11 +367,11 @@ class Http:
             found = parse_json(data)
         except ValueError as error:
             raise ServerError(
-                f"{self.name} sent at {path} what is no JSON ({error}): this is no language "
-                "model's server, or it is broken"
+                f"{self.name} returned invalid JSON for {path} ({error}): it is not a language "
+                "model server, or it is broken"
             ) from error
         if not isinstance(found, dict):
-            raise ServerError(f"{self.name} sent at {path} JSON that is no object")
+            raise ServerError(f"{self.name} returned JSON for {path} that is not an object")
         return found
 
     def _masked(self, found: Mapping[str, object]) -> Mapping[str, object]:

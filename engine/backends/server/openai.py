@@ -87,13 +87,13 @@ class OpenAI:
                 body["stop_token_ids"] = list(sampling.stop_tokens)
         elif sampling.stop_tokens:
             raise EngineError(
-                f"{self._http.name} cannot end a reply at a token: leave out stop tokens, or name "
-                "a text with stop"
+                f"{self._http.name} does not support stop tokens: leave them out, or use a "
+                f"stop text"
             )
         grammar = request.grammar or grammar_of(sampling)
         if grammar is not None and not grammar.is_schema:
             raise EngineError(
-                f"{self._http.name} takes JSON schemas, not grammars: write {grammar.name} "
+                f"{self._http.name} supports JSON schemas, not grammars: write {grammar.name} "
                 "as a schema"
             )
         if grammar is not None:

@@ -152,7 +152,7 @@ class ServerSession:
             EngineError: it asks for something that no server knows.
         """
         if request.adapters is not None:
-            raise AdapterError("adapters are the server's: start it with them (--lora)")
+            raise AdapterError("adapters are loaded by the server: start it with --lora")
         asked = (each.content for each in request.messages if each.role == "user")
         images = [image for content in asked for image in images_in(content)]
         if images and self._blindness:
@@ -246,7 +246,7 @@ class ServerSession:
             if time.monotonic() - idle_since < IDLE_S:
                 time.sleep(LOOK_S)
                 continue
-            when = f"as of {time.strftime('%H:%M:%S')}; asked again with the next reply"
+            when = f"as of {time.strftime('%H:%M:%S')}; updated with the next reply"
             last = ServerTold((*told.figures, ServerFigure("throughput", when)))
             self._tell(last)
             self._is_asked.wait()
@@ -305,7 +305,8 @@ class ServerSession:
                 reply.take(event)
             if reply.n_text > MOST_TEXT:
                 raise ServerError(
-                    f"{self._http.name} sent {reply.n_text:,} characters without an end"
+                    f"{self._http.name} sent {reply.n_text:,} characters and the reply had not "
+                    "ended: stopped"
                 )
             if reply.reason is FinishReason.STOP_TOKEN:
                 return
@@ -417,6 +418,7 @@ class ServerSession:
         names = [name for name, is_set in unused if is_set]
         if facts.program == "OpenAI" and names:
             notes.append(
-                f"this server's protocol has no {', '.join(names)}: they have no effect there"
+                f"this server's protocol does not support {', '.join(names)}: they have no effect "
+                "there"
             )
         return tuple(notes)

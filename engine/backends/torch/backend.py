@@ -374,7 +374,7 @@ def _own(step: Step) -> TorchSequence:
 def _reason(error: Exception) -> str:
     """What torch says itself: a full memory, or a token that the model does not have."""
     if isinstance(error, torch.OutOfMemoryError):
-        return "the device's memory is full; take a smaller context or batch"
+        return "the device's memory is full: use a smaller context or batch"
     return str(error).partition("\n")[0]
 
 

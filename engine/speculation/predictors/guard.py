@@ -60,7 +60,7 @@ class LatencyBudget:
             step_s = self._plain_step.seconds or 0.0
             raise PredictorError(
                 f"{ROUNDS_IN_A_ROW} drafts in a row were late: the last one took "
-                f"{elapsed_s * 1e3:.0f} ms and a plain step takes {step_s * 1e3:.0f} ms"
+                f"{elapsed_s * 1e3:.0f} ms, a token without drafts {step_s * 1e3:.0f} ms"
             )
 
     def _allowed_s(self) -> float | None:

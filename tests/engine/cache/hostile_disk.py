@@ -93,7 +93,7 @@ def read_only(path: Path) -> None:
         assert len(store.states()) == len(SMALL)
         for state in SMALL:
             assert store.read(state) == payload_of(state)
-        refused = "cannot be written: give yourself the right"
+        refused = "cannot be written: make its folder"
         with pytest.raises(CacheStoreError, match=refused):
             store.write(NAMESPACE, LARGE, payload_of(LARGE))
         with pytest.raises(CacheStoreError, match=refused):

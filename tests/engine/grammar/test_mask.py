@@ -93,7 +93,7 @@ def test_forced_text_is_drafted_and_a_choice_is_not() -> None:
 
 
 def test_a_reply_that_does_not_fit_is_an_error_that_says_where() -> None:
-    with pytest.raises(GrammarError, match="from its token 5 on"):
+    with pytest.raises(GrammarError, match="from token 5 on"):
         fresh()(after("the blue"))
     continued = GenerationRequest(grammar=COLOURS, continues=tuple(b"the blue"))
     with pytest.raises(GrammarError, match="does not fit"):

@@ -115,7 +115,7 @@ def test_a_process_that_starts_while_the_dry_run_is_closed_is_ended(
         return started[-1]
 
     monkeypatch.setattr("engine.memory.dry_run.subprocess.Popen", slow)
-    with pytest.raises(WorkerError, match="was ended"):
+    with pytest.raises(WorkerError, match="was stopped"):
         runner.measure(Configuration(Path("m.gguf"), n_ctx=256))
     assert started[0].poll() is not None
 
@@ -192,4 +192,4 @@ def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_pa
     wait_until(flag.exists)
     silent.close()
     asker.join(10)
-    assert said == ["llama.cpp's dry run was ended"]
+    assert said == ["llama.cpp's dry run was stopped"]

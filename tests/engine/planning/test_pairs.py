@@ -75,7 +75,7 @@ def test_a_head_of_another_model_is_named_for_what_it_is(folder: Path) -> None:
         path.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x06\0\0\0\0\0\0\0eagle3", 1)
     )
     (misfit,) = pairs(folder).unsuitable
-    assert "only as a part of its own model" in misfit.advice.reason
+    assert "only with its own target" in misfit.advice.reason
 
 
 def test_drafts_of_the_catalogue_that_are_not_here_are_named_with_their_place(

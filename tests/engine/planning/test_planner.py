@@ -68,7 +68,7 @@ def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> N
     assert read_ubatch is not None
     small = read_batch(small_setup(starter_path), "128")
     assert small.configuration.n_ubatch == 128
-    with pytest.raises(KnobError, match="more than the batch of 128"):
+    with pytest.raises(KnobError, match="batch size of 128"):
         read_ubatch(small, "256")
     top = KNOB["n_ubatch"].step(small, Planner().facts_of(small), 1)
     assert top.configuration.n_ubatch == 128

@@ -112,7 +112,7 @@ def test_a_model_of_the_catalogue_has_the_name_that_was_asked_for() -> None:
     planner = user_planner()
     setup = setup_of(PlanRequest("llama-3.3-70b:q8_0", machine=PlannedMachine((GIB,))), planner)
     assert setup.configuration.model_path == Path("llama-3.3-70b.Q8_0.gguf")
-    assert "where it is called llama-3.1-70b" in warnings_of(planner.plan(setup))[0]
+    assert "under the name llama-3.1-70b" in warnings_of(planner.plan(setup))[0]
     own = take_model("Qwen3-8B", planner)
     assert own == Path("qwen3-8b.Q4_K_M.gguf")
 

@@ -73,7 +73,7 @@ def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
     step = arrows(knob_named("type_k"), plan, planner, facts).more
     assert step is not None
     assert (step.setup.configuration.type_k, step.setup.configuration.type_v) == ("bf16", "bf16")
-    assert "one tensor" in knob_named("type_v").disabled_reason(plan.setup, facts)
+    assert "values together" in knob_named("type_v").disabled_reason(plan.setup, facts)
     dense, planner = planned(DENSE, 24)
     mixed = replace(dense.setup, configuration=replace(dense.setup.configuration, type_k="q8_0"))
     assert with_matched_types(mixed, planner.facts_of(mixed)) is mixed

@@ -118,7 +118,7 @@ def test_the_quickest_that_passes_is_chosen() -> None:
     choice = choose(found, Wish(N_CTX), Gates(), size)
     assert [each.pair for each in choice] == [Q8, WHOLE]
     failed = Known(found).candidates[Q4]
-    assert any("mean KL 0.2399 nats, allowed" in each for each in failed.objections)
+    assert any("mean KL 0.2399 nats, limit" in each for each in failed.objections)
 
 
 @given(st.floats(1, 500), st.floats(0.955, 1.045))

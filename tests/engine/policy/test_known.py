@@ -27,7 +27,7 @@ def test_with_a_report_its_pairs_are_measured_and_all_others_unknown() -> None:
 def test_a_pair_that_fails_says_by_which_figure() -> None:
     standing = Known(report({Q8: 0.4})).standing(Q8)
     assert standing.is_kept is False
-    assert "allowed" in standing.text
+    assert "limit" in standing.text
 
 
 def test_figures_of_too_little_text_are_shown_without_a_verdict_and_do_not_weigh() -> None:

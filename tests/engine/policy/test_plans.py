@@ -122,7 +122,7 @@ def test_a_plan_under_a_foreign_name_is_not_used(store: PlanStore) -> None:
     foreign = path.with_name(f"{MODEL}-{'0' * 16}.json")
     path.rename(foreign)
     [problem] = store.find(MODEL, BUILD).problems
-    assert "than its name" in problem
+    assert "different measurements" in problem
     assert foreign.exists()
 
 

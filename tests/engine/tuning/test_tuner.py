@@ -40,7 +40,7 @@ def test_the_known_best_is_found_setting_by_setting() -> None:
     outcome = tuned(FakeMachine(quick_with_two), minutes=3)
     assert outcome.changes == {"n_threads": 2, "flash_attention": "off"}
     three = result(outcome, "decode threads", "3 threads")
-    assert (three.verdict, three.reason) == ("faster", "2 threads is faster still")
+    assert (three.verdict, three.reason) == ("faster", "2 threads is even faster")
     gain = result(outcome, "flash attention", "off").gain
     assert gain is not None
     assert gain.median == pytest.approx(1.08, abs=0.01)

@@ -162,16 +162,16 @@ def test_counts_of_rounds_are_those_of_the_server() -> None:
 
 
 BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
-    ("OpenAI", "comments", "says nothing"),
+    ("OpenAI", "comments", "sent nothing"),
     *(
         (kind, misdeed, said)
         for kind in ("OpenAI", "llama-server")
         for misdeed, said in (
             ("cut", "complete"),
-            ("broken json", "no JSON"),
+            ("broken json", "invalid JSON"),
             ("ten megabytes", "one event"),
             ("endless line", "one event"),
-            ("endless text", "without an end"),
+            ("endless text", "not ended"),
             ("silence", "1 s"),
             ("gives up", "out of memory"),
         )
@@ -323,7 +323,7 @@ def test_nobody_at_the_address() -> None:
 
 def test_something_else_at_the_address(server: LanguageServer) -> None:
     server.misdeed = "no json"
-    with pytest.raises(ServerError, match="no language model"):
+    with pytest.raises(ServerError, match="not a language model"):
         opened(server)
     server.misdeed = "packed"
     with pytest.raises(ServerError, match="compresses"):
