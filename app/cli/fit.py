@@ -63,7 +63,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     if format_name is not None:
         _print_export(fit, format_name)
     elif as_json:
-        from engine.planning.as_json import fit_json
+        from engine.planning.report import fit_json
 
         print_json(fit_json(fit))
     else:

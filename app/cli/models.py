@@ -345,7 +345,7 @@ def _print_where_to_put_models() -> None:
 
 
 def _as_json(entry: ModelEntry, option: "ModelOption | None") -> dict[str, object]:
-    from engine.planning.as_json import option_json
+    from engine.planning.report import option_json
 
     of_pairs = ("vocabulary", "reads")
     shown = {name: value for name, value in asdict(entry).items() if name not in of_pairs}
@@ -361,7 +361,7 @@ def _as_json(entry: ModelEntry, option: "ModelOption | None") -> dict[str, objec
 def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
     """Print the models of a repository with size, verdict, largest context and speed."""
     from app.render.plan import speed_text
-    from engine.planning.as_json import option_json
+    from engine.planning.report import option_json
 
     if as_json:
         print_json([option_json(option) for option in offer.options])

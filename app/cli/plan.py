@@ -293,7 +293,7 @@ def _dry_run(plan: "Plan") -> "Plan":
 
 def _print(plan: "Plan", planner: "Planner", *, as_json: bool) -> None:
     if as_json:
-        from engine.planning.as_json import plan_json
+        from engine.planning.report import plan_json
 
         print_json(plan_json(plan, planner))
     else:

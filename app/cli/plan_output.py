@@ -16,13 +16,13 @@ from app.render.plan import (
     warning_lines,
     warning_section,
 )
-from app.render.plan_changes import effect_lines
+from app.render.plan_changes import change_lines
 from app.render.plan_lists import configuration_lines, goal_lines
-from engine.planning.comparison import cost_table
+from engine.planning.changes import best_changes, changes
 from engine.planning.fit import FitResult
 from engine.planning.measured import holders
 from engine.planning.planner import Plan, Planner
-from engine.planning.what_if import what_ifs
+from engine.planning.table import cost_table
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 
@@ -44,11 +44,11 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     """Print a plan, with colours where a terminal shows them."""
     width, symbols = _width(), symbols_for(sys.stdout.encoding)
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
-    effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
+    found = best_changes(changes(plan, planner, planner.facts_of(plan.setup)))
     _print_sections(
         [heading_line(plan, width), *plan_lines(plan, width, symbols)],
         table_section(table, width),
-        effect_lines(effects, width),
+        change_lines(found, width),
         warning_section(plan, width),
         command_lines(plan, width),
     )

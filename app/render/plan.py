@@ -12,10 +12,10 @@ from app.sanitize import one_line, visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed
-from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, warnings_of
 from engine.planning.speed import SpeedBound
+from engine.planning.table import Cell, CostTable
 from engine.planning.verdict import FitVerdict, fullest_device
 from engine.planning.workers import seconds_of, traffic
 from engine.policy.choice import Basis

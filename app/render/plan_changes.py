@@ -8,11 +8,11 @@ from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, width_of
 from app.render.plan import VERDICT_SIGNS
 from app.sanitize import one_line, visible
+from engine.planning.changes import Change, Steps
 from engine.planning.knob import Knob
 from engine.planning.knobs import NO_GPU
 from engine.planning.planner import Facts, Setup
 from engine.planning.verdict import FitVerdict
-from engine.planning.what_if import Arrows, Effect
 
 LABEL_WIDTH = 14
 CURSOR = "▏"
@@ -57,10 +57,10 @@ def knob_sheet(
     state: KnobState,
     width: int,
     height: int,
-    arrows: Arrows | None = None,
+    steps: Steps | None = None,
 ) -> KnobSheet:
     """The panel: rows that scroll, a problem under its row, and at the bottom the help."""
-    foot = _foot(knobs[state.selected], setup, facts, arrows, width)
+    foot = _foot(knobs[state.selected], setup, facts, steps, width)
     problem = _problem(state.problem, width) if state.problem else []
     room = max(height - len(foot) - len(problem), min(LEAST_ROWS, height))
     n_rows = min(len(knobs), room)
@@ -101,7 +101,7 @@ def _problem(text: str, width: int) -> list[Line]:
     return hanging((Run("  ✗ ", "bad"),), (Run(one_line(text), "bad"),), width)
 
 
-def _foot(knob: Knob, setup: Setup, facts: Facts, arrows: Arrows | None, width: int) -> list[Line]:
+def _foot(knob: Knob, setup: Setup, facts: Facts, steps: Steps | None, width: int) -> list[Line]:
     """What the chosen knob means, and what a step would change or why it changes nothing."""
     parts = wrap(knob.help, width)[:MAX_HELP]
     help_lines: list[Line] = [(Run(part, "muted"),) for part in parts]
@@ -113,7 +113,7 @@ def _foot(knob: Knob, setup: Setup, facts: Facts, arrows: Arrows | None, width: 
     elif knob.chooser is not None:
         below = [(Run("▸ opens the list", "muted"),)] if knob.chooser != "device" else []
     else:
-        below = arrow_lines(arrows, width)
+        below = step_lines(steps, width)
     return [*gap, *help_lines, *below, *[EMPTY] * (N_ARROWS - len(below))]
 
 
@@ -140,59 +140,59 @@ def gain_text(n_ctx: int) -> str:
     return f"{'+' if n_ctx > 0 else MINUS}{size}"
 
 
-def arrow_lines(arrows: Arrows | None, width: int) -> list[Line]:
+def step_lines(steps: Steps | None, width: int) -> list[Line]:
     """What a step back and a step on of the chosen knob change; always two lines."""
-    if arrows is None:
+    if steps is None:
         return [(), ()]
     return [
-        _arrow_line("◂", arrows.less, width),
-        _arrow_line("▸", arrows.more, width),
+        _step_line("◂", steps.less, width),
+        _step_line("▸", steps.more, width),
     ]
 
 
-def _arrow_line(sign: str, effect: Effect | None, width: int) -> Line:
-    if effect is None:
+def _step_line(sign: str, change: Change | None, width: int) -> Line:
+    if change is None:
         return (Run(f"{sign} ", "accent"), Run("no further step", "muted"))
-    label = clipped((Run(effect.label),), EFFECT_WIDTH)[0].text
-    gain = gain_text(effect.delta_n_ctx)
+    label = clipped((Run(change.label),), EFFECT_WIDTH)[0].text
+    gain = gain_text(change.delta_n_ctx)
     return clipped(
         (
             Run(f"{sign} ", "accent"),
             Run(f"{label:<{EFFECT_WIDTH}}"),
-            Run(f"{delta_text(effect.delta_bytes):>{DELTA_WIDTH + 1}}", _style(effect.delta_bytes)),
+            Run(f"{delta_text(change.delta_bytes):>{DELTA_WIDTH + 1}}", _style(change.delta_bytes)),
             Run(f"{gain:>{GAIN_WIDTH + 1}} ", "muted"),
-            VERDICT_SIGNS[effect.verdict],
+            VERDICT_SIGNS[change.verdict],
         ),
         width,
     )
 
 
-def effect_lines(effects: tuple[Effect, ...], width: int, hint: str = "") -> list[Line]:
+def change_lines(changes: tuple[Change, ...], width: int, hint: str = "") -> list[Line]:
     """The changes worth a thought, one a line under their heading, which says what a key does."""
-    if not effects:
+    if not changes:
         return []
     heading: Line = (
         Run("alternatives", "heading-minor"), Run(f"  memory, largest context{hint}", "muted")
     )  # fmt: skip
-    return [clipped(line, width) for line in (heading, *map(effect_line, effects))]
+    return [clipped(line, width) for line in (heading, *map(change_line, changes))]
 
 
-def advice_line(effects: tuple[Effect, ...], verdict: FitVerdict) -> Line:
+def advice_line(changes: tuple[Change, ...], verdict: FitVerdict) -> Line:
     """The first change that makes a plan fit; empty where it fits, or where none does."""
-    first = next(iter(effects), None)
+    first = next(iter(changes), None)
     if first is None or verdict is FitVerdict.FITS or first.verdict is not FitVerdict.FITS:
         return ()
     freed = f"  {delta_text(first.delta_bytes)} · a applies it"
     return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
 
 
-def effect_line(effect: Effect) -> Line:
+def change_line(change: Change) -> Line:
     """One change: whether it fits then, the memory, the largest context, and what is done."""
     return (
-        VERDICT_SIGNS[effect.verdict],
-        Run(f"{delta_text(effect.delta_bytes):>{DELTA_WIDTH + 1}}", _style(effect.delta_bytes)),
-        Run(f"{gain_text(effect.delta_n_ctx):>{GAIN_WIDTH + 1}}  "),
-        Run(effect.label, "strong"),
+        VERDICT_SIGNS[change.verdict],
+        Run(f"{delta_text(change.delta_bytes):>{DELTA_WIDTH + 1}}", _style(change.delta_bytes)),
+        Run(f"{gain_text(change.delta_n_ctx):>{GAIN_WIDTH + 1}}  "),
+        Run(change.label, "strong"),
     )
 
 

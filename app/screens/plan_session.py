@@ -10,7 +10,7 @@ from app.planning import user_planner, with_settings
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import command_lines, heading_line, plan_lines, warning_section
-from app.render.plan_changes import advice_line, effect_lines
+from app.render.plan_changes import advice_line, change_lines
 from app.render.plan_lists import goal_lines
 from engine.configuration import Configuration
 from engine.errors import PresetError
@@ -18,13 +18,13 @@ from engine.events import BufferSize
 from engine.memory.cards import find_card
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
+from engine.planning.changes import Change, best_changes, changes
 from engine.planning.fit import SearchResult
 from engine.planning.knobs import with_matched_types
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Facts, Plan, Planner, Setup
 from engine.planning.request import PLACED, PlanRequest, setup_of, suit_to_machine
 from engine.planning.resolve import AUTO_N_CTX
-from engine.planning.what_if import Effect, effects, rank_effects
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
 
@@ -53,9 +53,9 @@ class PlanSession:
     """What was planned when the planner was left before."""
     kept: frozenset[str] = frozenset()
     """Which of context and layers the user has set: the others follow the machine."""
-    effects: tuple[Effect, ...] = ()
+    changes: tuple[Change, ...] = ()
     """The changes worth a thought, the best first; none until they were worked out."""
-    has_what_ifs: bool = False
+    has_changes: bool = False
     """Whether those are known for the plan that is shown."""
     knob: int = 0
     """The chosen knob, kept when the planner is left."""
@@ -143,21 +143,20 @@ class PlanSession:
         self.plan = None
         if self.setup is not None:
             plan = self.planner.plan(self.setup)
-            self.effects, self.has_what_ifs = (), False
+            self.changes, self.has_changes = (), False
             self.plan = self.last_plan = plan
         return self.plan
 
-    def what_ifs(self) -> Iterator[None]:
-        """Work out the changes worth a thought, one with each step."""
+    def find_changes(self) -> Iterator[None]:
+        """Compute the useful changes, one with each step."""
         if self.setup is None:
             return
         plan = self.planner.plan(self.setup)
         found = []
-        for effect in effects(plan, self.planner, self.planner.facts_of(plan.setup)):
-            if effect is not None:
-                found.append(effect)
+        for each in changes(plan, self.planner, self.planner.facts_of(plan.setup)):
+            found.append(each)
             yield
-        self.effects, self.has_what_ifs = rank_effects(found, plan), True
+        self.changes, self.has_changes = best_changes(found), True
 
     # --- what is shown ---
 
@@ -167,7 +166,7 @@ class PlanSession:
 
     def memory_lines(self, plan: Plan, width: int, symbols: GraphSymbols) -> list[Line]:
         """What the plan costs."""
-        advice = advice_line(self.effects, plan.verdict)
+        advice = advice_line(self.changes, plan.verdict)
         lines = plan_lines(plan, width, symbols, loaded=self._loaded(plan), advice=advice)
         setup, found = self.searched or (None, None)
         if found is None or setup != plan.setup:
@@ -178,7 +177,7 @@ class PlanSession:
         """The changes worth a thought, the warnings, and the arguments."""
         note = (f"no dry run: {self.note}",) if self.note else ()
         parts = [
-            effect_lines(self.effects, width, " · a applies one"),
+            change_lines(self.changes, width, " · a applies one"),
             warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]

@@ -21,7 +21,7 @@ from app.screens.plan_session import PlanSession, file_of
 from app.screens.planner_lists import (
     FILES,
     CardsScreen,
-    effect_list,
+    change_list,
     file_list,
     goal_list,
     save_as_preset,
@@ -38,7 +38,7 @@ from engine.memory.dry_run import DryRun
 from engine.memory.estimate import with_n_ctx
 from engine.model.library import ModelEntry
 from engine.model.ollama import model_name
-from engine.planning.comparison import cost_table
+from engine.planning.changes import steps_of
 from engine.planning.fit import SearchResult, search_setup
 from engine.planning.knob import Chooser
 from engine.planning.knobs import with_machine
@@ -47,7 +47,7 @@ from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.search import Goal
-from engine.planning.what_if import arrows
+from engine.planning.table import cost_table
 
 MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
@@ -179,9 +179,9 @@ class PlannerScreen(Screen[Configuration | None]):
         return self.session.planner
 
     @property
-    def has_what_ifs(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether the changes worth a thought are known for the plan that is shown."""
-        return self.session.has_what_ifs
+        return self.session.has_changes
 
     def left(self) -> PlanSession | None:
         """What is planned, to come back to; None where nothing is."""
@@ -234,7 +234,7 @@ class PlannerScreen(Screen[Configuration | None]):
             return
         self.show_again()
         if plan is not None:
-            self._when_idle(plan, self._what_ifs)
+            self._when_idle(plan, self._find_changes)
             self._measure_later(plan)
 
     # --- knobs and table ---
@@ -265,7 +265,7 @@ class PlannerScreen(Screen[Configuration | None]):
     def on_plan_knobs_focused(self) -> None:
         if self.plan is not None:
             # The changes worth a thought may not have been reached yet.
-            self._when_idle(self.plan, self._arrows if self.has_what_ifs else self._what_ifs)
+            self._when_idle(self.plan, self._steps if self.has_changes else self._find_changes)
 
     def on_plan_table_chosen(self, message: PlanTable.Chosen) -> None:
         self.turn(message.setup)
@@ -285,17 +285,17 @@ class PlannerScreen(Screen[Configuration | None]):
 
         self._idle_timer = self.set_timer(IDLE_AFTER_S, step)
 
-    def _arrows(self) -> Iterator[None]:
+    def _steps(self) -> Iterator[None]:
         if self.setup is not None:
             # The numbers of the formula on both sides: a dry run measured the plan alone.
             plan = self.planner.plan(self.setup)
             facts = self.planner.facts_of(self.setup)
-            self._knobs.present_arrows(arrows(self._knobs.knob, plan, self.planner, facts))
+            self._knobs.present_steps(steps_of(self._knobs.knob, plan, self.planner, facts))
         yield
 
-    def _what_ifs(self) -> Iterator[None]:
-        yield from self._arrows()
-        yield from self.session.what_ifs()
+    def _find_changes(self) -> Iterator[None]:
+        yield from self._steps()
+        yield from self.session.find_changes()
         self.show_again()
 
     def _measure_later(self, plan: Plan) -> None:
@@ -386,8 +386,8 @@ class PlannerScreen(Screen[Configuration | None]):
         past.pop()
 
     def action_apply(self) -> None:
-        if self.session.effects:
-            ask(self, effect_list(self.session.effects), self.turn)
+        if self.session.changes:
+            ask(self, change_list(self.session.changes), self.turn)
         else:
             self.notify("No changes are computed yet: wait a moment.")
 

@@ -16,7 +16,7 @@ from app import format as fmt
 from app import paths
 from app.config import model_folders
 from app.render.lines import Line, Run, clipped, spread
-from app.render.plan_changes import effect_line
+from app.render.plan_changes import change_line
 from app.screens.dialogs import PickScreen, confirm, report
 from app.screens.plan_session import preset_of_setup
 from app.widgets.select_list import Row
@@ -29,12 +29,12 @@ from engine.model.architecture import Model
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
 from engine.model.vocabulary import facts_difference, vocabulary_facts
+from engine.planning.changes import Change
 from engine.planning.fit import GOAL_TEXTS
 from engine.planning.knob import Chooser
 from engine.planning.knobs import with_adapter, with_draft, with_projector
 from engine.planning.planner import Planner, Setup
 from engine.planning.search import Goal
-from engine.planning.what_if import Effect
 from engine.presets.library import named_preset, save_preset
 
 if TYPE_CHECKING:
@@ -148,13 +148,13 @@ def goal_list() -> PickScreen[Goal]:
     )
 
 
-def effect_list(effects: Sequence[Effect]) -> PickScreen[Setup]:
+def change_list(changes: Sequence[Change]) -> PickScreen[Setup]:
     """The changes to take one of, the best first."""
     return PickScreen(
         "changes",
         [
-            Row(each.setup, partial(clipped, effect_line(each)), words=each.label.lower())
-            for each in effects
+            Row(each.setup, partial(clipped, change_line(each)), words=each.label.lower())
+            for each in changes
         ],
         note="effect on the memory and on the largest context",
         classes="-short",

@@ -11,11 +11,11 @@ from app.render.plan import CELL_WIDTH, n_columns, table_lines
 from app.render.plan import LABEL_WIDTH as TABLE_LABEL_WIDTH
 from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import InkLines
-from engine.planning.comparison import CostTable
+from engine.planning.changes import Steps
 from engine.planning.knob import Knob
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Facts, Setup
-from engine.planning.what_if import Arrows
+from engine.planning.table import CostTable
 
 FIRST_KEYS = "0123456789"
 """Keys that begin to type a value at once; the others have meanings of their own."""
@@ -66,7 +66,7 @@ class PlanKnobs(InkLines, can_focus=True):
         self.frame_title = "settings"
         self._setup: Setup | None = None
         self._facts: Facts | None = None
-        self._arrows: Arrows | None = None
+        self._steps: Steps | None = None
         self._state = KnobState()
         self._shown: list[KnobLine] = []
 
@@ -87,12 +87,12 @@ class PlanKnobs(InkLines, can_focus=True):
 
     def present(self, setup: Setup, facts: Facts, problem: str = "") -> None:
         """Show the values of a setup, and what is wrong with what was typed."""
-        self._setup, self._facts, self._arrows = setup, facts, None
+        self._setup, self._facts, self._steps = setup, facts, None
         self._change(typed=self._state.typed if problem else None, problem=problem)
 
-    def present_arrows(self, arrows: Arrows) -> None:
+    def present_steps(self, steps: Steps) -> None:
         """Show what a step of the chosen knob would change."""
-        self._arrows = arrows
+        self._steps = steps
         self._paint()
 
     def on_resize(self) -> None:
@@ -215,7 +215,7 @@ class PlanKnobs(InkLines, can_focus=True):
 
     def _select(self, index: int) -> None:
         self._state = KnobState(index, first=self._state.first)
-        self._arrows = None
+        self._steps = None
         self._paint()
         self.post_message(self.Focused(self.knob))
 
@@ -228,7 +228,7 @@ class PlanKnobs(InkLines, can_focus=True):
             return
         size = self.size
         sheet = knob_sheet(
-            KNOBS, self._setup, self._facts, self._state, size.width, size.height, self._arrows
+            KNOBS, self._setup, self._facts, self._state, size.width, size.height, self._steps
         )
         self._shown = sheet.lines
         self._state = replace(self._state, first=sheet.first)

@@ -20,13 +20,13 @@ from engine.memory.units import format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
 from engine.model.vocabulary import check_headers
+from engine.planning.changes import recommendation
 from engine.planning.exporting import export_request
 from engine.planning.fit import SearchResult, configuration_rows, search_setup
 from engine.planning.knobs import KNOBS, with_draft
 from engine.planning.offload import Offload, fastest_fitting, filling, offload_levels
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.planning.search import Goal, SearchLimits
-from engine.planning.what_if import recommendation
 from engine.presets.preset import Preset, SamplingRules
 from engine.presets.programs import lm_studio
 from engine.presets.programs.llama_server import arguments

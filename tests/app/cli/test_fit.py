@@ -85,7 +85,7 @@ def test_an_export_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
         (["--offload", "none", "--device", "4GiB"], "does not fit"),
         (["--kv", "q9"], "is not a cache type"),
         (["--min-context", "9000", "--max-context", "8000"], "limits contradict"),
-        (["--no-gpu", "--card", "3090"], "without GPU"),
+        (["--no-gpu", "--card", "3090"], "--no-gpu cannot"),
         (["--format", "lm-studioo"], "did you mean lm-studio"),
         (["--margin", "100GiB"], "does not fit"),
     ],

@@ -22,10 +22,10 @@ from engine.configuration import Configuration
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB
-from engine.planning.comparison import cost_table
 from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.table import cost_table
 from tests.engine.planning.models import DENSE, planned
 
 

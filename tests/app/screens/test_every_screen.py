@@ -30,7 +30,7 @@ from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen
 from app.screens.export import ExportScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
-from app.screens.planner_lists import CardsScreen, effect_list, goal_list
+from app.screens.planner_lists import CardsScreen, change_list, goal_list
 from app.screens.presets import PresetsScreen
 from app.screens.settings import EditScreen, SettingsScreen, ThemeScreen
 from app.setting_definitions import SettingDefinition
@@ -43,10 +43,10 @@ from engine.events import Failed, TiersChanged
 from engine.memory.hardware import Device
 from engine.model.hub import HubModel, HubPart
 from engine.model.library import ModelEntry
+from engine.planning.changes import Change
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner, Setup
 from engine.planning.verdict import FitVerdict
-from engine.planning.what_if import Effect
 from tests.app.screens.plan_host import SilentDryRun
 from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
@@ -114,7 +114,7 @@ def planner(sources: Sources) -> AnyScreen:
 
 def effects(sources: Sources) -> AnyScreen:
     made = Setup(sources.configuration)
-    return effect_list((Effect(sources.text, made, 1, 1, FitVerdict.FITS),))
+    return change_list((Change(sources.text, made, 1, 1, FitVerdict.FITS),))
 
 
 def plan_models(sources: Sources) -> AnyScreen:

@@ -224,7 +224,7 @@ async def test_a_change_under_what_if_is_taken_with_a_key(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen)
-        await wait_until(pilot, lambda: screen.has_what_ifs)
+        await wait_until(pilot, lambda: screen.has_changes)
         await pilot.press("a")
         assert isinstance(app.screen, PickScreen)
         await pilot.press("q", "8")

@@ -96,7 +96,7 @@ def test_a_reply_that_does_not_fit_is_an_error_that_says_where() -> None:
     with pytest.raises(GrammarError, match="from token 5 on"):
         fresh()(after("the blue"))
     continued = GenerationRequest(grammar=COLOURS, continues=tuple(b"the blue"))
-    with pytest.raises(GrammarError, match="does not fit"):
+    with pytest.raises(GrammarError, match="does not match"):
         GRAMMARS.mask_of(continued, after("the blue"))
     going_on = GenerationRequest(grammar=COLOURS, continues=tuple(b"the gre"))
     mask = GRAMMARS.mask_of(going_on, after("the gre"))

@@ -11,9 +11,9 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.cache_types import open_types
+from engine.planning.changes import best_changes, changes
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import resolve
-from engine.planning.what_if import what_ifs
 from engine.policy.known import Known
 from engine.presets.preset import Preset
 from tests.engine.planning.shapes import dense_model
@@ -103,7 +103,9 @@ def test_a_change_that_was_measured_to_break_a_gate_is_not_proposed(small: Model
         planner.add(small)
         setup = Setup(Configuration(small.file.path, 8192))
         plan = planner.plan(setup)
-        return {each.label for each in what_ifs(plan, planner, planner.facts_of(setup))}
+        return {
+            each.label for each in best_changes(changes(plan, planner, planner.facts_of(setup)))
+        }
 
     assert {"q8_0 K and V", "q4_0 K and V"} <= labels(Known())
     assert labels(GOOD) & {"q8_0 K and V", "q4_0 K and V"} == {"q8_0 K and V"}

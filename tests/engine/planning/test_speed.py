@@ -15,10 +15,10 @@ from engine.memory.units import GIB
 from engine.model.catalog import entries, find_entry
 from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import token_reads
-from engine.planning.as_json import plan_json
 from engine.planning.machine import PlannedMachine
 from engine.planning.models import ModelOption, fit_context, rank_options, with_verdict
 from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.report import plan_json
 from engine.planning.resolve import resolve
 from engine.planning.speed import SpeedBound
 from engine.planning.verdict import FitVerdict

@@ -1,6 +1,6 @@
 """The table of KV types and contexts."""
 
-from engine.planning.comparison import cost_table
+from engine.planning.table import cost_table
 from tests.engine.planning.models import DENSE, planned
 
 

@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from engine.planning.changes import Change, best_changes, changes, steps_of
 from engine.planning.knobs import with_matched_types
 from engine.planning.planner import Plan, Planner
 from engine.planning.verdict import FitVerdict, verdict_of
-from engine.planning.what_if import Effect, arrows, what_ifs
 from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
 
 
-def effects_of(plan: Plan, planner: Planner) -> dict[str, Effect]:
-    return {e.label: e for e in what_ifs(plan, planner, planner.facts_of(plan.setup))}
+def changes_of(plan: Plan, planner: Planner) -> dict[str, Change]:
+    found = changes(plan, planner, planner.facts_of(plan.setup))
+    return {each.label: each for each in best_changes(found)}
 
 
 def gpu_bytes(plan: Plan) -> int:
@@ -20,21 +21,21 @@ def gpu_bytes(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("name", [DENSE, EXPERTS, HYBRID, WINDOWS])
-def test_an_effect_comes_true_when_its_setup_is_planned(name: str) -> None:
+def test_an_change_comes_true_when_its_setup_is_planned(name: str) -> None:
     plan, planner = planned(name, 12, n_ctx=32768)
-    found = effects_of(plan, planner)
+    found = changes_of(plan, planner)
     assert found
-    for effect in found.values():
-        after = planner.plan(effect.setup)
-        assert gpu_bytes(after) - gpu_bytes(plan) == effect.delta_bytes
-        assert (after.max_n_ctx or 0) - (plan.max_n_ctx or 0) == effect.delta_n_ctx
-        assert verdict_of(after.estimate, plan.setup.margin_bytes) is effect.verdict
+    for change in found.values():
+        after = planner.plan(change.setup)
+        assert gpu_bytes(after) - gpu_bytes(plan) == change.delta_bytes
+        assert (after.max_n_ctx or 0) - (plan.max_n_ctx or 0) == change.delta_n_ctx
+        assert verdict_of(after.estimate, plan.setup.margin_bytes) is change.verdict
 
 
 def test_what_makes_a_plan_fit_comes_first() -> None:
     plan, planner = planned(EXPERTS, 16)
     assert not plan.fits
-    first, *_ = effects_of(plan, planner).values()
+    first, *_ = changes_of(plan, planner).values()
     assert first.verdict is FitVerdict.FITS
     assert first.label.startswith("experts of ")
     n_moved = first.setup.configuration.n_cpu_moe
@@ -45,32 +46,32 @@ def test_what_makes_a_plan_fit_comes_first() -> None:
 
 def test_a_dense_model_is_told_nothing_of_experts_nor_a_machine_without_gpus_of_layers() -> None:
     plan, planner = planned(DENSE, 6)
-    assert not any("experts" in label for label in effects_of(plan, planner))
+    assert not any("experts" in label for label in changes_of(plan, planner))
     plan, planner = planned(EXPERTS)
-    assert not any("GPU" in label or "CPU" in label for label in effects_of(plan, planner))
+    assert not any("GPU" in label or "CPU" in label for label in changes_of(plan, planner))
 
 
 def test_there_are_no_arrows_at_an_end_and_for_idle_knobs() -> None:
     plan, planner = planned(DENSE, 12)
     facts = planner.facts_of(plan.setup)
-    assert arrows(knob_named("n_gpu_layers"), plan, planner, facts).more is None
-    idle = arrows(knob_named("n_cpu_moe"), plan, planner, facts)
+    assert steps_of(knob_named("n_gpu_layers"), plan, planner, facts).more is None
+    idle = steps_of(knob_named("n_cpu_moe"), plan, planner, facts)
     assert (idle.less, idle.more) == (None, None)
 
 
-def test_a_step_that_llama_cpp_refuses_is_no_effect() -> None:
+def test_a_step_that_llama_cpp_refuses_is_no_change() -> None:
     plan, planner = planned(DENSE, 12, type_v="q8_0")
     knob = knob_named("flash_attention")
     facts = planner.facts_of(plan.setup)
     refused = knob.step(plan.setup, facts, -1)
     assert refused.configuration.flash_attention == "off"
-    assert arrows(knob, plan, planner, facts).less is None
+    assert steps_of(knob, plan, planner, facts).less is None
 
 
 def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
     plan, planner = planned("deepseek-v2-lite", 24)
     facts = planner.facts_of(plan.setup)
-    step = arrows(knob_named("type_k"), plan, planner, facts).more
+    step = steps_of(knob_named("type_k"), plan, planner, facts).more
     assert step is not None
     assert (step.setup.configuration.type_k, step.setup.configuration.type_v) == ("bf16", "bf16")
     assert "values together" in knob_named("type_v").disabled_reason(plan.setup, facts)

@@ -1,0 +1,169 @@
+"""Single changes of a plan: memory freed, context added, whether it then fits."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from engine.configuration import Configuration, KVTypeName
+from engine.errors import PresetError
+from engine.memory.estimate import Estimate, with_n_ctx
+from engine.memory.kv_cache import is_quantized, kv_type
+from engine.planning.knob import Knob
+from engine.planning.knobs import with_matched_types
+from engine.planning.offload import Offload, fastest_fitting, filling, level_text, offload_levels
+from engine.planning.planner import Facts, Plan, Planner, Setup, n_ctx_limit
+from engine.planning.verdict import FitVerdict, verdict_of
+
+MAX_CHANGES = 6
+MIN_UBATCH = 128
+QUANTIZED: tuple[KVTypeName, ...] = ("q8_0", "q4_0")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change does. Sizes are those of the GPUs, or of RAM if no GPU is used."""
+
+    label: str
+    setup: Setup
+    delta_bytes: int
+    """Negative if the change frees memory."""
+    delta_n_ctx: int
+    """Tokens by which the largest context that fits grows."""
+    verdict: FitVerdict
+
+
+class Steps(NamedTuple):
+    """What a step back and a step on of a setting would do; None at an end or if refused."""
+
+    less: Change | None = None
+    more: Change | None = None
+
+
+def steps_of(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Steps:
+    """What a step of one setting would do."""
+    if knob.chooser is not None or knob.disabled_reason(plan.setup, facts):
+        return Steps()
+
+    def step(by: int) -> Change | None:
+        turned = with_matched_types(knob.step(plan.setup, facts, by), facts)
+        return None if turned == plan.setup else _change(knob.format(turned), turned, plan, planner)
+
+    return Steps(step(-1), step(1))
+
+
+def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | None]:
+    """Each useful change, one at a time for idle moments; None is one that does not help."""
+    for label, configuration in _candidates(plan, planner, facts):
+        types = configuration.kv_types
+        has_failed = types != plan.types and plan.known.standing(types).is_kept is False
+        if configuration == plan.setup.configuration or has_failed:
+            continue
+        found = _change(label, plan.setup.with_configuration(configuration), plan, planner)
+        yield found if found is not None and _helps(found, plan) else None
+
+
+def best_changes(found: Iterable[Change | None]) -> tuple[Change, ...]:
+    """The best changes: first those that fit, then those that free memory.
+
+    Equal ones keep their order: what costs the least quality or speed comes first.
+    """
+    order = list(FitVerdict).index
+    helpful = filter(None, found)
+    ranked = sorted(helpful, key=lambda each: (order(each.verdict), each.delta_bytes > 0))
+    return tuple(ranked[:MAX_CHANGES])
+
+
+def recommendation(plan: Plan, planner: Planner) -> str:
+    """Whether a plan fits, and what would make it fit or its context larger, in a sentence."""
+    if not plan.fits:
+        found = best_changes(changes(plan, planner, planner.facts_of(plan.setup)))
+        labels = [each.label for each in found if each.verdict is FitVerdict.FITS]
+        *others, last = labels or [""]
+        ways = f"{', '.join(others)} or {last}" if others else last
+        remedy = f"It fits with {ways}" if labels else "Choose a smaller quantisation or model"
+        return f"It does not fit: {' and '.join(plan.shortages)}. {remedy}."
+    limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
+    largest = plan.max_n_ctx or n_ctx
+    if n_ctx > limit:
+        return f"It fits, but the model was trained on {limit:,} tokens: scale RoPE, or lower n_ctx"
+    if largest >= limit:
+        return f"It fits, even with the full training context of {limit:,} tokens."
+    if largest > n_ctx:
+        return f"It fits; the context can grow to {largest:,} tokens."
+    return "It fits, but a larger context does not."
+
+
+def _change(label: str, setup: Setup, plan: Plan, planner: Planner) -> Change | None:
+    """What another setup of the same machine changes; None if llama.cpp refuses it."""
+    try:
+        found = planner.plan(setup)
+    except PresetError:
+        return None
+    delta = _delta(found.estimate, plan.estimate)
+    gained = (found.max_n_ctx or 0) - (plan.max_n_ctx or 0)
+    return Change(label, setup, delta, gained, verdict_of(found.estimate, setup.margin_bytes))
+
+
+def _candidates(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[str, Configuration]]:
+    """The changes to try, those that cost the least quality or speed first."""
+    now = plan.setup.configuration
+    if plan.max_n_ctx is not None:
+        n_ctx = min(plan.max_n_ctx, n_ctx_limit(plan.model, plan.setup))
+        yield f"context {n_ctx:,}", with_n_ctx(now, n_ctx)
+    yield from _other_types(now)
+    if now.n_ubatch > MIN_UBATCH:
+        yield f"ubatch {now.n_ubatch // 2}", replace(now, n_ubatch=now.n_ubatch // 2)
+    yield "sliding window", replace(now, swa_full=False)
+    if now.n_slots > 1:
+        yield "slots share one cache", replace(now, kv_unified=True)
+        yield "one slot", replace(now, n_slots=1)
+    yield "no draft model", replace(now, draft=None)
+    if facts.gpus:
+        placed = _offloaded(plan, planner)
+        yield level_text(placed.n_gpu_layers, placed.n_cpu_moe, plan.model), placed
+        yield "KV cache in RAM", replace(now, offload_kqv=False)
+
+
+def _other_types(now: Configuration) -> Iterator[tuple[str, Configuration]]:
+    bits = [kv_type(name).bits for name in (now.type_k, now.type_v)]
+    is_off = now.flash_attention == "off"
+    open_flash = replace(now, flash_attention="auto") if is_off else now
+    for name in QUANTIZED:
+        if max(bits) > kv_type(name).bits:
+            yield f"{name} K and V", replace(open_flash, type_k=name, type_v=name)
+    if not is_off and bits[1] > kv_type("q8_0").bits:
+        yield "q8_0 V", replace(now, type_v="q8_0")
+    if is_quantized(now.type_k) or is_quantized(now.type_v):
+        yield "f16 K and V", replace(now, type_k="f16", type_v="f16")
+    if is_off:
+        yield "flash attention on", replace(now, flash_attention="on")
+
+
+def _offloaded(plan: Plan, planner: Planner) -> Configuration:
+    """The configuration at the fastest offload level that fits, or that the GPUs hold."""
+    now, margin = plan.setup.configuration, plan.setup.margin_bytes
+    cost = planner.estimator(plan.setup)
+    levels = offload_levels(plan.model, planner.devices_of(plan.setup), Offload.PARTIAL)
+    try:
+        found = fastest_fitting(now, levels, cost, margin)
+        return found or filling(now, levels, cost, margin)
+    except PresetError:
+        return now
+
+
+def _delta(new: Estimate, old: Estimate) -> int:
+    """The difference on the GPUs, or on all devices if no GPU is used."""
+    devices = (*new.devices, *old.devices)
+    has_gpu = any(each.device.kind == "gpu" and each.total_bytes for each in devices)
+    after, before = (
+        sum(each.total_bytes for each in found.devices if not has_gpu or each.device.kind == "gpu")
+        for found in (new, old)
+    )
+    return after - before
+
+
+def _helps(change: Change, plan: Plan) -> bool:
+    """Whether a change frees memory, adds context, or is an upgrade that still fits."""
+    if change.delta_bytes < 0 or change.delta_n_ctx > 0:
+        return True
+    return change.verdict is FitVerdict.FITS and change.delta_bytes > 0 and plan.fits
