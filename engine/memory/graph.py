@@ -1,11 +1,11 @@
-"""The buffers of the graph, device by device.
+"""The compute buffers of a graph, device by device.
 
-llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph
-(`sched_reserve`, `src/llama-context.cpp`); the scheduler adds copies of what crosses devices
+llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph (`sched_reserve`,
+`src/llama-context.cpp`); the scheduler adds copies of what crosses devices
 (`ggml/src/ggml-backend.cpp`).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import (
@@ -13,25 +13,103 @@ from engine.memory.compute import (
     attention_bytes,
     compute_bounds,
     compute_bytes,
+    has_rotated_keys,
     inner_bytes,
+    input_bytes,
     layers_bytes,
     logits_bytes,
-    mask_bytes,
     output_bytes,
 )
-from engine.memory.cuda_kernels import COPYING, cast_bytes, cast_shape, cuda_copy_bytes
+from engine.memory.cuda_kernels import COPYING, cuda_copy_bytes
 from engine.memory.hardware import Device
-from engine.memory.host_buffers import add_host_buffers
-from engine.memory.kv_cache import CacheShape, layers_kv_bytes
-from engine.memory.pipeline import chosen_masks_bytes, crossing_bytes, returning_bytes
-from engine.memory.placed_graph import PIPELINE_COPIES, Graph, embedded_bytes, gpu_input_bytes
+from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
 from engine.memory.placement import Placement, offloaded_tensor_bytes
-from engine.memory.sparse_attention import transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
+from engine.memory.units import FLOAT_BYTES
 from engine.model.architecture import Architecture, Model
 
-MOST_COPIES = 30
+MIN_OFFLOAD_TOKENS = 32
+"""Tokens of a batch from which weights in RAM are copied to the first GPU (`op_offload`)."""
+PIPELINE_COPIES = 4
+"""Copies of each input when several GPUs work in a pipeline (`GGML_SCHED_MAX_COPIES`)."""
+MAX_COPIES = 30
 """Tensors that are copied to a device at once (`GGML_SCHED_MAX_SPLIT_INPUTS`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A model's graph on the devices of a placement."""
+
+    model: Model
+    configuration: Configuration
+    shape: CacheShape
+    where: Placement
+    architecture: Architecture = field(init=False)
+    is_pipelined: bool = field(init=False)
+    """Whether several GPUs work on different ubatches at once, which multiplies inputs."""
+    is_offloaded: bool = field(init=False)
+    """Whether layers in RAM are computed on the first GPU for large batches."""
+
+    def __post_init__(self) -> None:
+        is_large = self.shape.n_graph_tokens >= MIN_OFFLOAD_TOKENS
+        object.__setattr__(self, "architecture", self.model.architecture)
+        object.__setattr__(self, "is_pipelined", _is_pipelined(self.configuration, self.where))
+        object.__setattr__(self, "is_offloaded", self.first_gpu is not None and is_large)
+
+    @property
+    def first_gpu(self) -> Device | None:
+        """The GPU that weights in RAM are copied to: the first of this machine, no RPC worker."""
+        return next((gpu for gpu in self.where.gpus if not gpu.worker), None)
+
+    @property
+    def n_copies(self) -> int:
+        """Copies of each input."""
+        return PIPELINE_COPIES if self.is_pipelined else 1
+
+    @property
+    def has_cpu_layers(self) -> bool:
+        """Whether layers are in RAM."""
+        return any(device.kind == "cpu" for device in self.where.distinct_devices)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether parts of model or cache are in RAM."""
+        is_moved = self.configuration.tensor_overrides or self.configuration.n_cpu_moe
+        return bool(is_moved) or not self.configuration.offload_kqv or self.has_cpu_layers
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The hidden states of all tokens."""
+        return self.shape.n_graph_tokens * self.architecture.d_hidden * FLOAT_BYTES
+
+    @property
+    def embedded_bytes(self) -> int:
+        """The embeddings of all tokens, and the image features beside them (DeepStack)."""
+        return (1 + self.architecture.n_image_rows) * self.hidden_bytes
+
+    def layers_on(self, device: Device) -> list[int]:
+        """The layers of a device, without those of an MTP head."""
+        return [
+            index
+            for first, end, other in self.where.spans
+            if other == device
+            for index in range(first, min(end, self.architecture.n_layers))
+        ]
+
+    def part(self, indices: list[int]) -> Architecture:
+        """The model with these layers only."""
+        architecture, chosen = self.architecture, set(indices)
+        if len(chosen) >= architecture.n_layers:
+            return architecture
+        owners = {i: architecture.sharing.get(i, i) for i in sorted(chosen)}
+        layers = {i: architecture.layers[o] for i, o in owners.items() if o in architecture.layers}
+        return replace(
+            architecture,
+            layers=layers,
+            states={i: row for i, row in architecture.states.items() if i in chosen},
+            layer_embedding_width=architecture.layer_embedding_width * (0 in chosen),
+            n_image_rows=architecture.n_image_rows * (min(chosen) < architecture.n_image_rows),
+        )
 
 
 def add_graph(
@@ -44,137 +122,128 @@ def add_graph(
 ) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
     graph = Graph(model, configuration, shape, where)
-    visited = (graph.visited_gpu,) if graph.visited_gpu and graph.is_offloaded else ()
-    for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
-        layers, crossing = _layers_on_device_bytes(graph, device)
-        logits = 0
+    architecture = graph.architecture
+    offloading = (graph.first_gpu,) if graph.first_gpu and graph.is_offloaded else ()
+    for device in dict.fromkeys((*where.distinct_devices, where.output_device, *offloading)):
+        nbytes, crossing = _device_bytes(graph, device)
         if device == where.output_device:
-            logits = logits_bytes(graph.architecture, shape, n_outputs) + crossing
-        nbytes = max(layers, logits)
+            nbytes = max(nbytes, logits_bytes(architecture, shape, n_outputs) + crossing)
         if not where.gpus:
-            nbytes = compute_bytes(graph.architecture, shape, n_outputs)
+            nbytes = compute_bytes(architecture, shape, n_outputs)
         if nbytes:
-            _add_buffer(ledger, graph, device, nbytes)
-    add_host_buffers(ledger, graph)
-    _add_output_rows(ledger, graph, n_outputs)
-
-
-def _add_buffer(ledger: Ledger, graph: Graph, device: Device, nbytes: int) -> None:
-    note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
-    place: Place = "cpu"
-    if device.kind == "gpu":
-        place = "gpu" if graph.is_whole else "visited gpu"
-    elif graph.where.gpus:
-        place = "visited host"
-    bounds = compute_bounds(graph.architecture, graph.shape, nbytes, place)
-    ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
-
-
-def _add_output_rows(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
-    rows = output_bytes(graph.architecture, n_outputs)
+            place: Place = "mixed host" if where.gpus else "cpu"
+            if device.kind == "gpu":
+                place = "mixed gpu" if graph.is_mixed else "gpu"
+            note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
+            bounds = compute_bounds(architecture, shape, nbytes, place)
+            ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
+    if where.gpus and (graph.is_offloaded or not graph.has_cpu_layers):
+        inputs = _host_input_bytes(graph)
+        place = "mixed host" if graph.is_mixed else "host"
+        bounds = compute_bounds(architecture, shape, inputs, place)
+        note = "inputs of the graph"
+        ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, bounds)
+    rows = output_bytes(architecture, n_outputs)
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
 
-def _layers_on_device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
-    """The buffer of a device's layers, and the copies of what crosses to it that are in it."""
+def _is_pipelined(configuration: Configuration, where: Placement) -> bool:
+    return (
+        len(where.gpus) > 1
+        and configuration.split_mode == "layer"
+        and configuration.offload_kqv
+        and not configuration.tensor_overrides
+        and not configuration.n_cpu_moe
+        and all(device.kind == "gpu" for device in (*where.distinct_devices, where.output_device))
+    )
+
+
+def _device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
+    """The buffer of a device's layers, and the copies of crossing tensors that are in it."""
     if device.kind == "cpu":
         is_idle = graph.is_offloaded or device not in graph.where.distinct_devices
         return (0 if is_idle else layers_bytes(graph.architecture, graph.shape)), 0
-    layers = _gpu_layers_bytes(graph, device)
-    own = graph.layers_on(device)
-    if not own:
-        return max(0, layers - embedded_bytes(graph)), 0
+    layers, own = _gpu_layers_bytes(graph, device), graph.layers_on(device)
+    if not own or not graph.is_pipelined:
+        return max(0, layers - graph.embedded_bytes), 0
     part = graph.part(own)
-    layers += graph.n_copies * _masks_apart_bytes(graph, part)
-    if not graph.is_pipelined:
-        return max(0, layers - embedded_bytes(graph)), 0
-    crossing = PIPELINE_COPIES * crossing_bytes(graph, part, device)
-    layers += crossing - gpu_input_bytes(graph, part)
-    layers += PIPELINE_COPIES * returning_bytes(graph, part, device)
-    layers += PIPELINE_COPIES * chosen_masks_bytes(graph, part, device)
-    return layers, crossing
+    crossing = PIPELINE_COPIES * _crossing_bytes(graph, part, device)
+    inputs = graph.hidden_bytes + input_bytes(part, graph.shape)
+    return layers + crossing - inputs, crossing
 
 
 def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
-    """The buffer of the layers that a GPU runs, with the copies that CUDA and the scheduler make.
+    """The buffer of a GPU's layers, with the copies that CUDA and the scheduler make.
 
-    The first GPU also runs the layers of main memory, whose weights visit it.
+    The first GPU also computes layers in RAM, whose weights are copied to it.
     """
-    shape, visits = graph.shape, device == graph.visited_gpu and graph.is_offloaded
+    shape, offloads = graph.shape, device == graph.first_gpu and graph.is_offloaded
     own = graph.layers_on(device)
-    visiting = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and visits
-                for i in graph.layers_on(cpu)]  # fmt: skip
-    if not own and not visits:
+    moved = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and offloads
+             for i in graph.layers_on(cpu)]  # fmt: skip
+    if not own and not offloads:
         return 0
-    part = graph.part([*own, *visiting]) if own or visiting else graph.architecture
-    seen = _without_attention(shape) if graph.attends_on_cpu else shape
-    attention = attention_bytes(part, seen) + _late_values_bytes(graph, part)
-    is_alone = _is_last_layer(graph, [*own, *visiting])
-    whole = attention if is_alone else layers_bytes(part, seen)
-    if graph.attends_on_cpu:
-        attention, whole = (n - mask_bytes(part, seen) for n in (attention, whole))
-    is_copied = bool(visiting) or not graph.configuration.offload_kqv
+    part = graph.part([*own, *moved]) if own or moved else graph.architecture
+    attention, whole = attention_bytes(part, shape), layers_bytes(part, shape)
     copied = cuda_copy_bytes(part, shape) if device.vendor in COPYING else 0
     beside = whole if part.widths.is_parallel else attention  # a block runs before its result
     layers = max(whole, beside + copied) if own else 0
-    if graph.attends_on_cpu and (cast := cast_bytes(part, shape)):
-        layers = max(layers, attention + cast + is_copied * _copied_cache_bytes(graph, part))
     tensor = offloaded_tensor_bytes(graph.model, graph.configuration, graph.where)
-    if visits and tensor:
-        beside = whole if is_alone else _beside_tensor_bytes(graph, part)
-        layers = max(layers, whole, beside + tensor)
-    if is_copied and not graph.attends_on_cpu:
+    if offloads and tensor:
+        dense = replace(shape, flash_attention=True)  # no scores beside the copied tensor
+        rest = layers_bytes(part, dense) - inner_bytes(part, dense)
+        layers = max(layers, whole, max(attention_bytes(part, dense), rest) + tensor)
+    if moved or not graph.configuration.offload_kqv:
         copies = _copied_cache_bytes(graph, part) + copied
         layers = max(layers, (attention + whole) // 2 + copies)
     return layers
 
 
-def _beside_tensor_bytes(graph: Graph, part: Architecture) -> int:
-    """What is there with a tensor that visits a GPU: no scores, nor all activations of a block."""
-    shape = _without_attention(graph.shape)
-    layers = layers_bytes(part, shape)
-    return max(attention_bytes(part, shape), layers - inner_bytes(part, shape))
-
-
-def _without_attention(shape: CacheShape) -> CacheShape:
-    """The cache of layers for which the CPU attends: a GPU has no scores and no casts."""
-    return replace(cast_shape(shape), flash_attention=True)
-
-
-def _late_values_bytes(graph: Graph, architecture: Architecture) -> int:
-    if not graph.transposes_late:
-        return 0
-    return transposed_values_bytes(architecture, graph.shape)
-
-
-def _is_last_layer(graph: Graph, indices: list[int]) -> bool:
-    """Whether a GPU runs the last layer and no other: behind attention few tokens are left.
-
-    Not so for a state, for mixed streams, and where a next-token head wants all hidden states.
-    """
-    architecture, last = graph.architecture, graph.architecture.n_layers - 1
-    is_cut = architecture.n_blocks == architecture.n_layers and not architecture.n_streams
-    return is_cut and last not in architecture.states and indices == [last]
-
-
 def _copied_cache_bytes(graph: Graph, part: Architecture) -> int:
-    """A layer's cache that lies in main memory, copied to a GPU.
+    """A layer's cache in RAM that is copied to a GPU.
 
-    What else is alive then lies between attention alone and the whole layer: the mean came close
-    on 192 models. Layers that use the caches of others follow each other without a break, and
-    theirs are all copied before the first of them, as many as llama.cpp takes at once.
+    Layers that use the caches of others follow each other, and all those caches are copied before
+    the first of them.
     """
     architecture, shape = graph.architecture, graph.shape
     layers = dict(enumerate(part.distinct_layers))
     largest = max(layers_kv_bytes(part, layers, shape).values(), default=0)
-    owners = list(architecture.sharing.values())[: MOST_COPIES // 2]
+    owners = list(architecture.sharing.values())[: MAX_COPIES // 2]
     shared = {index: architecture.layers[owner] for index, owner in enumerate(owners)}
     return max(largest, sum(layers_kv_bytes(architecture, shared, shape).values()))
 
 
-def _masks_apart_bytes(graph: Graph, part: Architecture) -> int:
-    """The masks of sparse layers that are views of their own, beside the first."""
-    if part.family.indexer != "latent pools":
+def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
+    """What crosses to a GPU of a pipeline before its first layer: inputs and hidden states.
+
+    After the first GPU hidden states cross plain and normed.
+    """
+    is_first = device == graph.where.gpus[0]
+    n_states = 1 if is_first or part.widths.is_normed_behind else 2
+    is_shifted = part.widths.mixtures and not part.widths.feed_forward
+    n_states *= 2 if is_shifted or part.family.keeps_first_values else 1
+    n_states += is_first and part.embeds_positions
+    n_states += part.n_image_rows * (not is_first)
+    width = n_states * part.d_hidden + part.streams_width
+    if min(graph.layers_on(device)) in part.states and not graph.architecture.layers:
+        width += part.widths.state_input // (2 if is_first else 1)
+    return graph.shape.n_graph_tokens * width * FLOAT_BYTES + input_bytes(part, graph.shape)
+
+
+def _host_input_bytes(graph: Graph) -> int:
+    """The inputs of the graph that RAM holds for the GPUs."""
+    architecture, shape, hidden = graph.architecture, graph.shape, graph.hidden_bytes
+    inputs = graph.n_copies * (graph.embedded_bytes + input_bytes(architecture, shape))
+    return inputs + max(hidden, _cached_rows_bytes(graph)) + architecture.embeds_positions * hidden
+
+
+def _cached_rows_bytes(graph: Graph) -> int:
+    """Keys and values that come from a GPU to a cache in RAM."""
+    architecture, shape = graph.architecture, graph.shape
+    if graph.configuration.offload_kqv and not graph.has_cpu_layers:
         return 0
-    n_layers = sum(layer.indexer_k_width > 0 for layer in part.layers.values())
-    return max(0, n_layers - 1) * mask_bytes(part, graph.shape)
+    row = architecture.widths.query if architecture.widths.is_fused else 0
+    v_row = 0 if is_quantized(shape.type_v) and has_rotated_keys(architecture, shape) else row
+    layers = architecture.distinct_layers
+    width = max((layer.k_width + max(layer.v_width, v_row) for layer in layers), default=0)
+    return shape.n_graph_tokens * width * FLOAT_BYTES

@@ -29,7 +29,7 @@ def test_what_torch_alone_has_stays_behind_and_is_told(
     asked = ["export", str(starter_path), "--backend", "torch", "--set", "kv_cache=kivi4"]
     assert run([*asked, "--type-k", "q8_0"]) == 0
     shown = capsys.readouterr()
-    assert "backend is torch" in shown.err
+    assert "torch engine" in shown.err
     assert "kv_cache kivi4 do not apply" in shown.err
     assert "q8_0 keys and f16 values" in shown.err
     assert "kivi4" not in shown.out
@@ -39,7 +39,7 @@ def test_what_torch_alone_has_stays_behind_and_is_told(
 
 def test_a_preset_without_a_model_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "--preset", "balanced"]) == 1
-    assert "names no model" in capsys.readouterr().err
+    assert "has no model" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_exported_and_said(

@@ -143,7 +143,9 @@ def test_a_file_of_another_kind_is_no_projector_and_no_adapter(
 ) -> None:
     other = write(tmp_path / "other.gguf", header({"general.architecture": "llama"}))
     assert main.run([command, MODEL, option, str(other)]) == 1
-    assert f"other.gguf cannot be used as {kind}: its header declares model" in capsys.readouterr().err
+    assert (
+        f"other.gguf cannot be used as {kind}: its header declares model" in capsys.readouterr().err
+    )
 
 
 def test_main_memory_and_cards_are_planned_for_together(

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.cuda_kernels import (
-    falls_off_flash_attention,
-    has_cuda_kernel,
-    scan_width,
-)
+from engine.memory.cuda_kernels import has_cuda_kernel
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -52,7 +48,7 @@ def planned(name: str, *devices: Device, **changes: object) -> Estimate:
         (100, 100, 8, 8, False),
     ],
 )
-def test_kernels_of_cuda_want_groups_of_query_heads(
+def test_cuda_kernels_need_groups_of_query_heads(
     k: int, v: int, n_heads: int, n_kv_heads: int, is_there: bool
 ) -> None:
     llama = shape_named("llama-3.1-8b").model().architecture
@@ -60,53 +56,11 @@ def test_kernels_of_cuda_want_groups_of_query_heads(
     assert has_cuda_kernel(replace(llama, layers={0: layer})) == is_there
 
 
-def test_a_scan_without_a_kernel_ends_flash_attention_where_layers_lie_apart() -> None:
-    def scores(n_gpu_layers: int) -> bool:
-        found = planned(
-            "plamo-2-8b", GPU, n_ctx=32768, n_gpu_layers=n_gpu_layers, flash_attention="auto"
-        )
-        return compute(found, GPU) > GIB
-
-    assert [scores(n) for n in (-1, 33, 7, 0)] == [False, False, True, False]
-
-
-def test_layers_of_a_next_token_head_compute_nothing() -> None:
+def test_layers_of_an_mtp_head_compute_nothing() -> None:
     model = shape_named("glm-4.5-air").model()
     assert model.architecture.n_blocks == model.architecture.n_layers + 1
     found = planned("glm-4.5-air", GPU, SECOND, n_gpu_layers=48, tensor_split=(46.0, 2.0))
     assert compute(found, SECOND) < 20 * MIB < compute(found, GPU)
-
-
-@pytest.mark.parametrize(
-    ("name", "state", "inner", "heads", "has_kernel"),
-    [
-        ("mamba2", 128, 4096, 64, True),
-        ("mamba2", 64, 4096, 64, False),
-        ("mamba2", 128, 4096, 512, False),
-        ("mamba", 16, 5120, 0, True),
-        ("mamba", 16, 5000, 0, False),
-        ("mamba", 32, 5120, 0, False),
-    ],
-)
-def test_cuda_scans_states_and_heads_of_some_sizes_alone(
-    name: str, state: int, inner: int, heads: int, has_kernel: bool
-) -> None:
-    model = shape_named("codestral-mamba-7b" if name == "mamba2" else "mamba-2.8b").model()
-    values = {"state_size": state, "inner_size": inner, "time_step_rank": heads}
-    file = replace(
-        model.file,
-        values={**model.file.values, **{f"{name}.ssm.{key}": n for key, n in values.items()}},
-    )
-    assert scan_width(replace(model, file=file)) == (0 if has_kernel else inner)
-
-
-@pytest.mark.parametrize(("n_gpu_layers", "falls_off"), [(3, False), (4, True), (5, False)])
-def test_attention_before_the_first_states_on_a_gpu_ends_automatic_flash_attention(
-    n_gpu_layers: int, *, falls_off: bool
-) -> None:
-    model = shape_named("lfm2-1.2b").model()  # layer 12 attends, layer 13 keeps a state
-    now = replace(BASE, n_gpu_layers=n_gpu_layers, flash_attention="auto")
-    assert falls_off_flash_attention(model.architecture, now, (GPU, CPU)) is falls_off
 
 
 @pytest.mark.parametrize(("name", "changes", "expected"), BUFFERS)

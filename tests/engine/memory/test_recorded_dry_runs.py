@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.compute import compute_bytes
+from engine.memory.compute import compute_bounds, compute_bytes
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.units import MIB
 from engine.memory.weights import weights_of
@@ -15,8 +15,8 @@ from tests.support.made_models import shape_named
 
 RECORDS = json.loads(Path(__file__).with_name("dry_runs.json").read_text(encoding="utf-8"))
 MODELS = sorted({record[0] for record in RECORDS})
-LOOSE = {"deepseek-moe-16b": 0.14, "deepseek-v4-flash": 0.16}
-"""Models whose graphs the formulas give less closely than those of all others."""
+LOOSE = {"deepseek-moe-16b": 0.14}
+"""Models whose graphs the formulas match less closely than those of all others."""
 
 
 @cache
@@ -51,9 +51,12 @@ def test_formulas_give_what_llama_cpp_lays_out(name: str) -> None:
         if not architecture.doubts:
             assert mine == kept, context
         assert abs(weights_of(model.file).total_bytes / weights - 1) <= 0.031, context
-        error = compute_bytes(architecture, shape, n_outputs) - graph
+        found = compute_bytes(architecture, shape, n_outputs)
+        low, high = compute_bounds(architecture, shape, found, "cpu")
         if not architecture.doubts:
-            assert abs(error) <= max(tolerance * graph, 42 * MIB), context
+            assert low <= graph <= high, context
+        if not (architecture.doubts or architecture.indexer or architecture.n_streams):
+            assert abs(found - graph) <= max(tolerance * graph, 42 * MIB), context
 
 
 def test_buffers_of_most_models_are_within_some_hundredths() -> None:
