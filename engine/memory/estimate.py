@@ -16,11 +16,10 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.mapping import mapped_weights
 from engine.memory.placement import Placement, cached_bytes, place
-from engine.memory.refusals import check_not_aborted
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
 from engine.memory.torch_backend import add_library, add_torch, torch_note
 from engine.memory.units import format_bytes
-from engine.memory.warnings import rope_warning, warnings_for
+from engine.memory.warnings import check_not_aborted, rope_warning, warnings_for
 from engine.memory.weights import weights_of
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
@@ -221,7 +220,7 @@ def _add_model(
         model.file, configuration, where, ledger.gpus, ledger.cpu, with_head=with_head
     )
     ledger.add_mapped(lies)
-    check_not_aborted(model, shape, where)
+    check_not_aborted(model, shape)
     spread = model.file.weights_spread
     source = Source.ESTIMATED if spread else Source.EXACT
     for device, nbytes in where.weight_bytes.items():

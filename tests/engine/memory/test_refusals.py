@@ -1,6 +1,5 @@
 """What llama.cpp stops on is refused with the reason, and nothing else is."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,12 @@ from engine.configuration import Configuration
 from engine.errors import PresetError, WorkerError
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
-from engine.memory.hardware import Device, Instructions
+from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from tests.support.filled_models import SHAPES
 from tests.support.made_models import made_headers, made_model, shape_named, written_model
 
-GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 
 
@@ -69,29 +67,3 @@ def test_heads_that_share_no_key_head_evenly_are_refused(tmp_path: Path, dry_run
     now = Configuration(model.file.path, 4096)
     assert is_refused(model, now)
     assert stops(dry_run, now)
-
-
-@pytest.mark.parametrize(
-    ("n_head", "instructions", "on_gpu", "is_right"),
-    [
-        (64, "avx512", False, True),
-        (32, "avx512", False, False),
-        (32, "avx2", False, True),
-        (16, "avx2", False, False),
-        (16, "arm", False, True),
-        (64, "avx2", True, True),
-        (32, "avx2", True, False),
-    ],
-)
-def test_heads_of_rwkv_are_whole_steps_of_the_kernel(
-    n_head: int, instructions: Instructions, *, on_gpu: bool, is_right: bool, tmp_path: Path
-) -> None:
-    values = {**SHAPES["rwkv7"], "wkv.head_size": n_head}
-    model = made_model(tmp_path / "m.gguf", "rwkv7", values)
-    cpu = replace(CPU, instructions=instructions)
-    devices = (GPU, cpu) if on_gpu else (cpu,)
-    if is_right:
-        estimate(model, Configuration(model.file.path, 4096), devices)
-        return
-    with pytest.raises(PresetError, match=f"heads of {n_head} elements"):
-        estimate(model, Configuration(model.file.path, 4096), devices)
