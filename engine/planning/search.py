@@ -339,8 +339,12 @@ def _splits(space: Space, model: Model, point: Candidate) -> Iterable[tuple[floa
     """
     yield _split_at(space, model, point)
     choice, steps = point
-    faster = (choice._replace(level=level) for level in range(choice.level))
-    for placed in (each for each in faster if space.free(each, steps).together >= 0):
+
+    def fits(level: int) -> bool:
+        return space.free(choice._replace(level=level), steps).together >= 0
+
+    for level in range(bisect(0, choice.level, fits), choice.level):
+        placed = choice._replace(level=level)
         split = _split_at(space, model, Candidate(placed, steps))
         if split is not None:
             now = replace(space.configuration(placed, steps), tensor_split=split)
