@@ -33,9 +33,9 @@ from engine.configuration import (
 from engine.memory.hardware import devices
 from engine.model.architecture import Model, read_model
 from engine.planning.resolve import resolve
+from engine.presets.export import ExportRequest
+from engine.presets.formats import FORMATS
 from engine.presets.library import find_preset, list_presets
-from engine.presets.programs.base import ExportRequest
-from engine.presets.programs.formats import FORMATS
 
 START_LIMIT_S = 120.0
 HEALTH = "/health"

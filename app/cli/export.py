@@ -1,5 +1,6 @@
 """`kvchat export`: a plan as another program's settings."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,7 @@ from app.cli.options import FILE, joined, json_option
 from app.cli.plan import knob_options, machine_options, setup_of_options, types_notes
 
 if TYPE_CHECKING:
-    from engine.planning.planner import Plan
-    from engine.presets.programs.base import Exported, ExportRequest, Format
+    from engine.presets.export import Exported, ExportRequest, Format
 
 LIST = "list"
 DEFAULT_FORMAT = "llama-server"
@@ -82,13 +82,13 @@ def command(
     about_types = types_notes(plan, options)
     request = replace(request, warnings=(*about_types, *request.warnings))
     exported = format_.render(request)
-    notes = (*exported.remarks, *request.warnings)
+    notes = (*exported.differences, *request.warnings)
     if installs:
         _install(exported, format_, force=force)
     elif output is not None:
         _write(exported, output, force=force)
     elif as_json:
-        _show_json(plan, format_, request, exported)
+        _show_json(format_, request, exported)
         return
     else:
         print_text([exported.text], nl=False)
@@ -98,7 +98,7 @@ def command(
 
 
 def _show_formats(*, as_json: bool) -> None:
-    from engine.presets.programs.formats import FORMATS
+    from engine.presets.formats import FORMATS
 
     if as_json:
         print_json([{"name": each.name, "title": each.title} for each in FORMATS.values()])
@@ -109,7 +109,7 @@ def _show_formats(*, as_json: bool) -> None:
 
 
 def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
-    from engine.presets.programs.formats import install
+    from engine.presets.export import install
 
     path, backup = install(exported, format_, replace_existing=force)
     say(str(path))
@@ -118,31 +118,29 @@ def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
 
 
 def _write(exported: "Exported", output: Path, *, force: bool) -> None:
-    from engine.presets.programs.formats import write
+    from engine.presets.export import write
 
     for path in write(exported, output, replace_existing=force):
         say(str(path))
 
 
-def _show_json(
-    plan: "Plan", format_: "Format", request: "ExportRequest", exported: "Exported"
-) -> None:
-    from engine.presets.programs.llama_server import arguments, command_line
+def _show_json(format_: "Format", request: "ExportRequest", exported: "Exported") -> None:
+    from engine.presets.llama_server import PROGRAM, arguments
 
-    configuration = plan.setup.configuration
+    configuration = request.configuration
     server = {
         "program": request.program,
         "args": arguments(configuration),
-        "command": command_line(configuration),
+        "command": shlex.join([PROGRAM, *arguments(configuration)]),
     }
     found = {
         "format": format_.name,
         **(server if format_.starts_server else {}),
         "file_name": format_.file_name(request),
         "text": exported.text,
-        "companions": {each.file_name: each.text for each in exported.companions},
+        "companions": exported.companions,
         "install_path": None if exported.install_path is None else str(exported.install_path),
-        "remarks": exported.remarks,
+        "differences": exported.differences,
         "warnings": request.warnings,
     }
     print_json(found)

@@ -113,5 +113,5 @@ def _print_export(fit: "FitResult", format_name: str) -> None:
     exported = format_.render(request)
     print_text([exported.text], nl=False)
     if not format_.has_comments:
-        for note in (*exported.remarks, *request.warnings):
+        for note in (*exported.differences, *request.warnings):
             tell(f"# {note}")

@@ -10,7 +10,7 @@ from app.cli.console import print_json, print_text, tell
 from app.cli.options import json_option
 
 if TYPE_CHECKING:
-    from engine.presets.programs.base import Imported
+    from engine.presets.export import Imported
 
 STANDARD_INPUT = "-"
 LARGEST_FILE = 2**20
@@ -73,12 +73,12 @@ def _imported(
     words: tuple[str, ...], name: str | None, entry: str | None, model: str | None
 ) -> "Imported":
     from engine.files import is_file
-    from engine.presets.programs.formats import read_text
-    from engine.presets.programs.llama_server import is_server, read_words
+    from engine.presets.formats import read_text
+    from engine.presets.llama_server import read_words, server_index
 
     is_flag = words[0].startswith("-") and words[0] != STANDARD_INPUT
-    if len(words) > 1 or is_flag or (is_server(words[0]) and not is_file(Path(words[0]))):
-        return read_words(words, name)
+    if len(words) > 1 or is_flag or (server_index(words) == 0 and not is_file(Path(words[0]))):
+        return read_words(words, name=name)
     path, n_layers = _model(model)
     return read_text(
         _text_of(words[0]), name=name, entry=entry, model=path, n_layers=n_layers
@@ -87,7 +87,7 @@ def _imported(
 
 def _text_of(source: str) -> str:
     from engine.files import expanded, read_file_or_pipe
-    from engine.presets.programs.base import ImportedFileError
+    from engine.presets.export import ImportedFileError
 
     try:
         if source == STANDARD_INPUT:

@@ -14,8 +14,8 @@ from engine.planning.fit import SearchResult, configuration_rows
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan
 from engine.planning.verdict import FitVerdict
+from engine.presets.export import Exported, ExportRequest, Format
 from engine.presets.library import PresetEntry
-from engine.presets.programs.base import Exported, ExportRequest, Format
 
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
 LEGEND = "✓ fits · ! tight · ◐ partly in RAM · ✗ no · ≤ at most · ~ about"
@@ -182,10 +182,10 @@ def export_lines(
 ) -> list[Line]:
     """The text, wrapped, then its companions and the notes that have no comment to stand in."""
     lines = list(_text_lines(exported.text, width, has_comments=format_.has_comments))
-    for companion in exported.companions:
-        lines += [EMPTY, (Run(companion.file_name, "heading-minor"),)]
-        lines += _text_lines(companion.text, width, has_comments=False)
-    notes = () if format_.has_comments else (*exported.remarks, *request.warnings)
+    for name, text in exported.companions.items():
+        lines += [EMPTY, (Run(name, "heading-minor"),)]
+        lines += _text_lines(text, width, has_comments=False)
+    notes = () if format_.has_comments else (*exported.differences, *request.warnings)
     if notes:
         lines.append(EMPTY)
     for note in notes:

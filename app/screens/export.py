@@ -24,8 +24,8 @@ from engine.errors import EngineError
 from engine.files import is_file
 from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
-from engine.presets.programs.base import Exported, ExportError, ExportRequest, Format
-from engine.presets.programs.formats import FORMATS, install, write
+from engine.presets.export import Exported, ExportError, ExportRequest, Format, install, write
+from engine.presets.formats import FORMATS
 
 HEIGHTS = [(0, "-low"), (36, "-tall")]
 

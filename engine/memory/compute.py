@@ -280,8 +280,9 @@ def compute_bounds(
 
 def _kind(architecture: Architecture) -> Kind:
     rarity = architecture.family.graph
-    if rarity == "rough" or architecture.indexer or architecture.n_streams:
+    if rarity == "rough" or architecture.indexer:
         return "rough"
-    if architecture.is_recurrent or architecture.has_position_bias or rarity == "unusual":
+    is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
+    if is_rare or rarity == "unusual":
         return "unusual"
     return "experts" if architecture.is_moe else "dense"

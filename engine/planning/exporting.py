@@ -1,10 +1,9 @@
-"""From a plan to what an export is asked for: for the command and the screen alike."""
+"""The export of a plan, for the command and the screen."""
 
-from engine.configuration import Configuration
 from engine.planning.planner import Plan, warnings_of
 from engine.planning.verdict import FitVerdict
-from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
-from engine.presets.programs.formats import FORMATS
+from engine.presets.export import DEFAULT_PORT, ExportError, ExportRequest, Format
+from engine.presets.formats import FORMATS
 from engine.validation import nearest
 
 
@@ -33,7 +32,7 @@ def export_request(
     """The export of a plan, named by the model's file and the preset."""
     stem = plan.model.file.path.stem
     return ExportRequest(
-        configuration=plan.setup.configuration,
+        configuration=plan.exported,
         model=plan.model,
         name=name or (f"{stem} {preset}" if preset else stem),
         program=server,
@@ -46,27 +45,10 @@ def export_request(
 
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
-    """What the plan warns of, and first of all that it does not fit."""
+    """The warnings of a plan; first that it does not fit."""
     verdict = "✗ does not fit" if plan.verdict is FitVerdict.NO else "! tight"
     short = plan.shortages
     return (
         *([f"{verdict}: {', '.join(short)}"] if short else []),
-        *_of_torch(plan.setup.configuration),
         *warnings_of(plan),
     )
-
-
-def _of_torch(configuration: Configuration) -> list[str]:
-    """That kvchat's torch backend stays behind, and what its settings become."""
-    if configuration.backend != "torch":
-        return []
-    own = {"dtype": configuration.dtype, "kv_cache": configuration.kv_cache}
-    own |= {"compile": configuration.compile, "decode_plan": configuration.decode_plan}
-    said = [f"{name} {value}" for name, value in own.items() if value not in (None, "auto", "off")]
-    lost = f"{', '.join(said)} do not apply, and " if said else ""
-    return [
-        "the preset is for the torch engine, which only kvchat has: the other program uses its "
-        "own engine; "
-        f"{lost}its cache has {configuration.type_k} keys and "
-        f"{configuration.type_v} values"
-    ]

@@ -27,9 +27,9 @@ from engine.planning.knobs import KNOBS, with_draft
 from engine.planning.offload import Offload, fastest_fitting, filling, offload_levels
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.planning.search import Goal, SearchLimits
+from engine.presets import lm_studio
+from engine.presets.llama_server import arguments
 from engine.presets.preset import Preset, SamplingRules
-from engine.presets.programs import lm_studio
-from engine.presets.programs.llama_server import arguments
 from engine.validation import did_you_mean, explain
 
 DEFAULT_N_CTX = 4096

@@ -22,7 +22,7 @@ from engine.model.ollama import model_name
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
 from engine.planning.draft_advice import Advice, MachineKind, Worth, should_use_speculation
-from engine.presets.programs.llama_server_drafts import draft_words
+from engine.presets.llama_server import arguments
 
 RECURRENT = (
     "the target is a recurrent model: its state cannot go back after a rejected token, so it runs "
@@ -200,7 +200,8 @@ def server_options(draft: DraftOption) -> list[str]:
             n_draft=max(1, draft.advice.n_draft),
         ),
     )
-    return draft_words(configuration)
+    words = arguments(configuration)
+    return words[words.index("--spec-type") :]  # speculation is last
 
 
 def _plain(name: str) -> str:

@@ -1,5 +1,6 @@
 """A plan: a configuration with its cost, the largest context that fits, and its arguments."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -23,7 +24,7 @@ from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
 from engine.planning.verdict import FitVerdict, device_verdict, shortages, verdict_of
 from engine.policy.known import Known, Standing
-from engine.presets.programs.llama_server import arguments, command_line
+from engine.presets.llama_server import PROGRAM, arguments
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
 MAX_ESTIMATES = 4096
@@ -110,14 +111,23 @@ class Plan:
         return self.max_n_ctx is not None and self.max_n_ctx >= limit
 
     @property
+    def exported(self) -> Configuration:
+        """The configuration for other programs: no layers on a GPU if no device is one."""
+        now = self.setup.configuration
+        if now.rpc_workers or any(each.device.kind == "gpu" for each in self.estimate.devices):
+            return now
+        draft = None if now.draft is None else replace(now.draft, n_gpu_layers=0)
+        return replace(now, n_gpu_layers=0, draft=draft)
+
+    @property
     def arguments(self) -> list[str]:
         """Arguments of llama-server."""
-        return arguments(self.setup.configuration)
+        return arguments(self.exported)
 
     @property
     def command_line(self) -> str:
         """The command of llama-server, quoted for a shell."""
-        return command_line(self.setup.configuration)
+        return shlex.join([PROGRAM, *self.arguments])
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +393,8 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     """What the user should know about a plan before loading it."""
     setup, own = plan.setup, [*_absences(plan), *plan.known.notes]
     is_llama_cpp = setup.configuration.backend == "llama.cpp"
+    if setup.target == "kvchat" and not is_llama_cpp:
+        own.append(_torch_text(setup.configuration))
     if setup.target == "kvchat" and is_llama_cpp and setup.configuration.n_slots > 1:
         found = tuple(each.device for each in plan.estimate.devices)
         own.append(slots_text(plan.model.architecture, setup.configuration, found))
@@ -391,6 +403,19 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         doubt = objection(plan.model.file, plan.draft.file, "gpu" if on_gpu else "cpu")
         own += [] if doubt is None else [doubt]
     return (*own, *plan.estimate.warnings)
+
+
+def _torch_text(now: Configuration) -> str:
+    """What the command of llama-server lacks of a plan for the torch engine."""
+    lost = {name: getattr(now, name) for name in ("dtype", "kv_cache", "compile", "decode_plan")}
+    texts = [
+        f"{name} {value}" for name, value in lost.items() if value not in (None, "auto", "off")
+    ]
+    without = f" without {', '.join(texts)}" if texts else ""
+    return (
+        f"backend is torch: llama-server computes with llama.cpp{without}; its cache has "
+        f"{now.type_k} keys and {now.type_v} values"
+    )
 
 
 def _absences(plan: Plan) -> Iterator[str]:

@@ -264,21 +264,29 @@ def best_of(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
     if goal is Goal.QUALITY:
         groups = [[c for c in groups[0] if c.pair == pair] for pair in range(len(space.pairs))]
     for choices in groups:
-        levels: tuple[int, int] | None = space.all_levels
-        if offload is not Offload.ANY and goal is not Goal.BALANCED:
-            levels = _near_fastest(space, choices)
-        if levels and (best := _best_within(space, goal, choices, levels)):
+        if goal is Goal.BALANCED or offload is Offload.ANY:
+            best = _best_within(space, goal, choices, space.all_levels)
+        else:
+            best = _best_near_fastest(space, goal, choices, space.least)
+        if best and goal is Goal.CONTEXT and offload is not Offload.ANY:
+            # More cache bits may fit a little further down.
+            best = _best_near_fastest(space, goal, choices, best.steps)
+        if best is not None:
             return best
     return None
 
 
-def _near_fastest(space: Space, choices: Sequence[Choice]) -> tuple[int, int] | None:
-    """The offload levels near the fastest that fits the smallest context."""
+def _best_near_fastest(
+    space: Space, goal: Goal, choices: Sequence[Choice], steps: int
+) -> Candidate | None:
+    """The best candidate on the offload levels near the fastest that fits a context."""
     first = space.all_levels[1] + 1
     for choice in reversed(choices):  # the smallest come last
-        found = space.first_fitting(choice, space.least, (0, first - 1)) if first else None
+        found = space.first_fitting(choice, steps, (0, first - 1)) if first else None
         first = first if found is None else found
-    return None if first > space.all_levels[1] else space.near(first)
+    if first > space.all_levels[1]:
+        return None
+    return _best_within(space, goal, choices, space.near(first))
 
 
 def _best_within(

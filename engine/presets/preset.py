@@ -1,4 +1,4 @@
-"""Presets: rules that a person writes in TOML, strictly read."""
+"""Presets: rules in TOML, strictly read."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -6,16 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from engine.configuration import (
-    MOST_COUNT,
-    Count,
-    EngineSettings,
-    KVTypeName,
-    MinP,
-    SamplingSettings,
-    Temperature,
-    TopP,
-)
+from engine import configuration as limits
+from engine.configuration import Count, EngineSettings, KVTypeName, SamplingSettings
 from engine.errors import PresetFileError, ServerError, shown
 from engine.files import SETTINGS_BYTES, expanded, read_text
 from engine.memory.units import GIB, MOST_BYTES
@@ -23,20 +15,20 @@ from engine.parsing import parse_toml
 from engine.servers import parse_server
 from engine.validation import explain, explain_faults, faults_of
 
-MOST_GIB = MOST_BYTES / GIB
+MAX_GIB = MOST_BYTES / GIB
 TRACE = "kv_trace"
-"""Key of the file that gets the torch backend's cache operations; no preset file may name it."""
+"""File of the torch backend's cache operations: an option of the command, no key of a file."""
 NOT_RULES = frozenset(
     {"name", "description", "model", "server", "goal", "system_prompt", "draft", "sampling",
      "speculation"}
 )  # fmt: skip
-"""Keys of a preset that `parse_rule` refuses: tables, and values with an option of their own."""
+"""Keys that `parse_rule` refuses: tables, and values with an option of their own."""
 
-Gib = Annotated[float, Field(ge=0, le=MOST_GIB)]
+Gib = Annotated[float, Field(ge=0, le=MAX_GIB)]
 
 
 class Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What a person writes: no key that is none, no number that is none."""
+    """A table without unknown keys and without NaN."""
 
 
 class DraftRules(Strict, frozen=True):
@@ -52,56 +44,56 @@ class DraftRules(Strict, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SamplingRules(SamplingSettings):
-    """How replies are drawn where a preset says nothing else."""
+    """Sampling of a preset, with its defaults."""
 
-    temperature: Temperature = 0.7
+    temperature: limits.Temperature = 0.7
     """0 is greedy."""
     top_k: Count = 40
-    top_p: TopP = 0.95
-    min_p: MinP = 0.05
+    top_p: limits.TopP = 0.95
+    min_p: limits.MinP = 0.05
 
     def settings(self) -> SamplingSettings:
-        """These rules as a sampler takes them, with paths that hold wherever it is started."""
+        """The sampler's settings, with absolute paths."""
         return SamplingSettings(**asdict(self)).with_absolute_paths()
 
 
 class Preset(Strict, EngineSettings, frozen=True):
-    """Rules for a configuration; they become numbers with a model and a machine (`resolve`)."""
+    """Rules for a configuration; a model and a machine make numbers of them (`resolve`)."""
 
     name: str = Field(min_length=1, max_length=60, pattern=r"^[\w][\w .+-]*$")
     """Shown in lists; letters, digits, spaces and `.+-_`."""
     description: str = ""
     model: str | None = None
-    """Path or name of the model; left out, the preset suits any."""
+    """Path or name of the model; without it the preset suits any."""
     server: str | None = None
-    """Address of a server that makes the replies, as `http://host:8080`; `model` is its name there
-    then. Its key is never written here (docs/servers.md)."""
+    """Address of a server that replies, as `http://host:8080`; `model` is its name there. The key
+    is never written here (docs/servers.md)."""
     goal: Literal["context", "quality", "speed", "balanced"] | None = None
-    """What shall be best; a search then settles context, cache types and layers not given here."""
-    n_ctx: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto", "max"] = "auto"
+    """What to optimise; a search chooses the context, K/V types and layers that are not set."""
+    n_ctx: Annotated[int, Field(ge=1, le=limits.MOST_COUNT)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName | Literal["auto"] = "f16"
-    """Type of the cached keys; `auto` is the quickest of those that keep the gates on the texts
-    that `kvchat cache-quality` measured, and takes `type_v` along where that is not given."""
+    """Type of the cached keys; `auto` is the fastest type that passes the gates of
+    `kvchat cache-quality`, also for `type_v` if that is not set."""
     type_v: KVTypeName | Literal["auto"] = "f16"
     """Type of the cached values; as `type_k`."""
     kv_budget_gib: Annotated[Gib, Field(gt=0)] | None = None
-    """Most memory that the cache may take; types that are not given are `auto` with it."""
+    """Most memory for the cache; types that are not set are `auto` with it."""
     n_gpu_layers: Count | Literal["auto", "all"] = "auto"
     """Layers on the GPU, the output counting as one; `auto` is as many as fit."""
     n_cpu_moe: Count | Literal["all"] = 0
-    """First layers whose experts stay in main memory."""
+    """First layers whose experts stay in RAM."""
     mmproj: str | None = None
-    """Path of a projector for images (mmproj), or `off`; left out, the one that lies beside the
-    model, where exactly one there fits it."""
+    """Path of a projector for images (mmproj), or `off`; by default the only one beside the model
+    that fits it."""
     lora: tuple[str, ...] = ()
-    """Adapters beside the model, each as `FILE` or `FILE:SCALE`."""
+    """LoRA adapters, each as `FILE` or `FILE:SCALE`."""
     vram_gib: Annotated[Gib, Field(gt=0)] | None = None
-    """Memory of the GPU to plan for, instead of the one that is there."""
+    """Memory of the GPU to plan for, instead of this machine's."""
     ram_gib: Annotated[Gib, Field(gt=0)] | None = None
-    """Main memory that a goal plans for, instead of what is free."""
+    """RAM to plan for, instead of what is free."""
     margin_gib: Gib = 0.5
-    """Memory that is kept free on every device."""
+    """Memory that stays free on every device."""
     system_prompt: str = ""
     draft: DraftRules | None = None
     sampling: SamplingRules = SamplingRules()
@@ -109,7 +101,6 @@ class Preset(Strict, EngineSettings, frozen=True):
     @field_validator("server")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        """The address as it is used; one with a password in it is refused."""
         try:
             return None if value is None else parse_server(value)
         except ServerError as error:
@@ -118,7 +109,6 @@ class Preset(Strict, EngineSettings, frozen=True):
     @field_validator("n_threads", "n_threads_batch", mode="before")
     @classmethod
     def _left_open(cls, value: object) -> object:
-        """`auto` is what is left out, and comes before a number in the settings."""
         return None if value == "auto" else value
 
 

@@ -19,8 +19,8 @@ from engine.configuration import (
 from engine.events import PanelName
 from engine.memory.kv_cache import KV_TYPES, is_quantized
 from engine.policy.pairs import COARSENESS
-from engine.presets.programs.base import Exported, ExportRequest
-from engine.presets.programs.formats import FORMATS
+from engine.presets.export import Exported, ExportRequest
+from engine.presets.formats import FORMATS
 
 NAMES = get_args(KVTypeName)
 CONFIGURATION = Configuration(Path("/m/a.gguf"), n_ctx=4096, flash_attention="on")
@@ -42,10 +42,10 @@ def test_every_kv_type_is_in_every_table(table: str, known: Collection[str]) -> 
 def exported(format_name: str, configuration: Configuration) -> tuple[str, tuple[str, ...]]:
     """What the program gets, without comments, and what is said of the rest."""
     found: Exported = FORMATS[format_name].render(ExportRequest(configuration))
-    texts = (found.text, *(each.text for each in found.companions))
+    texts = (found.text, *found.companions.values())
     lines = (line for text in texts for line in text.splitlines())
     said = "\n".join(line for line in lines if not line.lstrip().startswith(("#", ";", "//")))
-    return said, found.remarks
+    return said, found.differences
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -21,10 +21,10 @@ from engine.files import (
     replace_file,
     take_lock,
 )
+from engine.presets.export import ExportRequest, write
+from engine.presets.formats import FORMATS
 from engine.presets.library import save_preset
 from engine.presets.preset import Preset
-from engine.presets.programs.base import ExportRequest
-from engine.presets.programs.formats import FORMATS, write
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))
 WRITERS: dict[str, Callable[[Path], object]] = {

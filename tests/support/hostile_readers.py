@@ -64,11 +64,11 @@ from engine.planning.measured import loaded_bytes
 from engine.planning.resolve import resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares
 from engine.policy.plans import PlanStore, plan_name, read_plan
+from engine.presets.formats import read_text as read_import
 from engine.presets.library import preset_toml
+from engine.presets.llama_server import read_words
+from engine.presets.lm_studio import merge
 from engine.presets.preset import read_preset
-from engine.presets.programs.formats import read_text as read_import
-from engine.presets.programs.llama_server import read_words
-from engine.presets.programs.lm_studio import merge
 from engine.quality.records import read_report, report_json
 from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
@@ -76,8 +76,8 @@ from engine.speculation.cost_profile import KeptCosts
 from engine.speculation.costs import CostProfile
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
-from tests.engine.presets.programs import test_imported_files as imports
 from tests.engine.quality.made_reports import made_report
+from tests.support import foreign_settings as imports
 from tests.support.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
 from tests.support.gguf_files import header, llama_values, write
 from tests.support.hostile_seeds import (
@@ -186,7 +186,7 @@ def _words(data: bytes) -> Iterator[str]:
         words = shlex.split(data[:MOST_OF_A_LINE].decode("utf-8", "surrogateescape"))
     except ValueError:
         return
-    found = read_words(words, None)
+    found = read_words(words)
     yield preset_toml(found.preset)
     yield from (*found.left_out, *found.notes)
 

@@ -164,7 +164,7 @@ def test_a_broken_plan_is_told_not_used_and_left_alone(
     assert isinstance(quality, dict)
     assert isinstance(warnings, list)
     assert quality["basis"] == "guessed"
-    assert any(str(path) in each and "is not used" in each for each in warnings)
+    assert any(str(path) in each and "is ignored" in each for each in warnings)
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), Settings())
     guessed, told = (opened.types_note or "").splitlines()
     assert guessed.startswith("cache guessed: f16")

@@ -1,11 +1,13 @@
 """`kvchat export`: the command line of llama-server."""
 
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from app.cli.main import run
+from engine.memory import hardware
 
 
 def test_the_command_is_one_quoted_line_and_remarks_are_comments(
@@ -29,9 +31,7 @@ def test_what_torch_alone_has_stays_behind_and_is_told(
     asked = ["export", str(starter_path), "--backend", "torch", "--set", "kv_cache=kivi4"]
     assert run([*asked, "--type-k", "q8_0"]) == 0
     shown = capsys.readouterr()
-    assert "torch engine" in shown.err
-    assert "kv_cache kivi4 do not apply" in shown.err
-    assert "q8_0 keys and f16 values" in shown.err
+    assert shown.err.count("backend is torch") == shown.err.count("kv_cache is kivi4") == 1
     assert "kivi4" not in shown.out
     assert run(["export", str(starter_path)]) == 0
     assert "torch" not in capsys.readouterr().err
@@ -59,3 +59,22 @@ def test_all_faults_of_a_preset_are_named_at_once(
     assert run(["export", str(starter_path), "--preset", str(preset)]) == 1
     shown = capsys.readouterr().err
     assert all(part in shown for part in ("n_ctxx", "did you mean n_ctx", "type_k", "n_slots"))
+
+
+def test_a_plan_for_torch_names_what_its_llama_server_command_lacks(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(starter_path), "--backend", "torch", "--set", "kv_cache=q4_0"]) == 0
+    found = " ".join(capsys.readouterr().out.split())
+    assert "kv_cache q4_0" in found
+    assert "f16 keys" in found
+
+
+def test_without_a_gpu_no_layers_are_on_one(
+    starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "find_gpus", tuple)
+    for command, machine in (("export", []), ("plan", []), ("export", ["--vram", "8GiB"])):
+        assert run([command, str(starter_path), *machine, "--json"]) == 0
+        args = json.loads(capsys.readouterr().out)["args"]
+        assert args[args.index("--n-gpu-layers") + 1] == ("all" if machine else "0")

@@ -11,7 +11,7 @@ import pytest
 
 from app import paths
 from app.cli.main import run
-from engine.presets.programs.formats import FORMATS
+from engine.presets.formats import FORMATS
 
 
 def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
@@ -174,6 +174,10 @@ SCRIPTS = {
     'exec "$BIN/llama-server" "${args[@]}"\n',
     "array in two parts": f"a=(-m /m/a.gguf)\nif true; then a+=({FLAGS[0]}\n {FLAGS[1]}); fi\n"
     "llama-server ${a[@]}\n",
+    "powershell with variables": '$model = "/m/a.gguf"\n$more = @("-c", "32768",\n  "-np", "1")\n'
+    f"& llama-server.exe -m $model @more {FLAGS[1]}\n",
+    "function": f'serve() {{\n  exec llama-server {FLAGS[0]} "$@"\n}}\n'
+    f"serve -m /m/a.gguf {FLAGS[1]}\n",
     "words of a variable": f'ARGS="{FLAGS[0]} {FLAGS[1]}"\nllama-server -m /m/a.gguf $ARGS\n',
     "defaults": 'llama-server -m "${MODEL:-/m/a.gguf}" -c ${CTX:=32768} -np ${N-1} '
     '-ctk "${KV:-q8_0}" -ctv ${KV_V:-${KV:-q8_0}}\n',
@@ -237,6 +241,7 @@ def test_the_default_of_a_switch_counts(
     [
         'llama-server -c 512 -m "$UNKNOWN" -fa $UNKNOWN --n-gpu-layers ${UNKNOWN}',
         'X="$UNKNOWN"\nllama-server -c 512 -m "$X" -fa $X --n-gpu-layers "$X"',
+        'llama-server -c 512 -m "$1" -fa $2 --n-gpu-layers ${UNKNOWN}',
         "llama-server -c 512 --model=$UNKNOWN -fa ${UNKNOWN%.x} --n-gpu-layers $(nproc)",
         "[Service]\nExecStart=llama-server -c 512 -m ${UNKNOWN} -fa $UNKNOWN -ngl ${UNKNOWN}",
     ],

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from engine.planning.models import library_options
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import find_preset, made_preset, save_preset
-from engine.presets.programs.llama_server import arguments
+from engine.presets.llama_server import arguments
 from tests.support.gguf_files import header, write
 from tests.support.made_models import made_model
 
@@ -104,7 +105,8 @@ def test_what_is_planned_is_what_opens(
     parts.close()
     opened = parts.services.configure(Path(model))
     plan = printed(capsys, "plan", model, "--preset", name)
-    assert plan["args"] == arguments(opened)
+    layers = opened.n_gpu_layers if has_gpu else 0
+    assert plan["args"] == arguments(replace(opened, n_gpu_layers=layers))
     sizes = {device["kind"]: device["total_bytes"] for device in plan["devices"]}  # type: ignore[attr-defined]
     assert ("gpu" in sizes) is has_gpu
     panel = parts.services.planned_bytes(opened)

@@ -27,10 +27,10 @@ from engine.configuration import (
 )
 from engine.memory import hardware
 from engine.memory.kv_cache import KV_TYPES
+from engine.presets.export import ExportRequest
+from engine.presets.formats import FORMATS, read_text
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
-from engine.presets.programs.base import ExportRequest
-from engine.presets.programs.formats import FORMATS, read_text
 
 PLANS = Path(__file__).parents[2] / "recordings" / "plans.json"
 EXPORTS = PLANS.with_name("exports.json")
@@ -196,7 +196,7 @@ def changed_fields(configuration: Configuration, format_name: str) -> dict[str, 
     found = read_text(exported.text, name="back", model=str(configuration.model_path)).preset
     before, after = flat(preset_of(configuration, "back")), flat(found)
     changed = {name: after.get(name) for name in before if before[name] != after.get(name)}
-    named = " ".join(exported.remarks)
+    named = " ".join(exported.differences)
     for name in changed:
         assert name.startswith(("draft", "speculation.")) or name.rpartition(".")[2] in named, name
     return changed

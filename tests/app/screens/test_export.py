@@ -9,7 +9,7 @@ from app.screens.export import ExportScreen
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
-from engine.presets.programs.formats import FORMATS
+from engine.presets.formats import FORMATS
 from tests.app.screens.plan_host import Host, report_of
 from tests.support.fakes_app import NARROW, WIDE, wait_until
 

@@ -61,9 +61,17 @@ def best_of_all(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
         finest = min(each.choice.pair for each in fitting)
         fitting = [each for each in fitting if each.choice.pair == finest]
     if fitting and goal is not Goal.BALANCED and offload is not Offload.ANY:
-        first, last = space.near(min(each.choice.level for each in fitting))
-        fitting = [each for each in fitting if first <= each.choice.level <= last]
+        found = near(space, fitting, space.least)
+        if goal is Goal.CONTEXT:
+            found = near(space, fitting, max(each.steps for each in found))
+        fitting = found
     return max(fitting, key=lambda each: space.key(goal, each), default=None)
+
+
+def near(space: Space, fitting: list[Candidate], steps: int) -> list[Candidate]:
+    """The candidates near the fastest level that fits a context."""
+    first, last = space.near(min(each.choice.level for each in fitting if each.steps >= steps))
+    return [each for each in fitting if first <= each.choice.level <= last]
 
 
 def check(space: Space) -> None:

@@ -1,5 +1,4 @@
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,13 +6,11 @@ import pytest
 from engine.configuration import (
     Adapter,
     Configuration,
-    DraftConfiguration,
-    PredictorName,
     TensorOverride,
 )
 from engine.errors import PresetError
 from engine.memory.hardware import Device
-from engine.memory.units import GIB, MIB
+from engine.memory.units import GIB
 from engine.model.architecture import Model, read_model
 from engine.planning.resolve import resolve
 from engine.presets import library
@@ -28,7 +25,6 @@ from engine.presets.library import (
     save_preset,
 )
 from engine.presets.preset import Preset, parse_preset, read_preset
-from engine.presets.programs.llama_server import arguments, remarks
 from tests.support.gguf_files import header, llama_values, write
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -59,19 +55,6 @@ def test_what_is_no_toml_and_a_missing_name_are_said() -> None:
         parse_preset("name = ", "x.toml")
     with pytest.raises(PresetError, match="name is missing"):
         parse_preset("n_ctx = 512", "x.toml")
-
-
-def test_the_default_context_is_the_least_of_training_8192_and_what_fits(
-    model: Model, tmp_path: Path
-) -> None:
-    assert resolve(None, model, MACHINE).n_ctx == 4096
-    long = read_model(
-        write(tmp_path / "long.gguf", header(llama_values(**{"llama.context_length": 131072})))
-    )
-    assert resolve(None, long, MACHINE).n_ctx == 8192
-    assert resolve(Preset(name="x", n_ctx="max"), long, MACHINE).n_ctx == 131072
-    small = (Device("CPU", "cpu", GIB, 600 * MIB),)
-    assert 0 < resolve(None, long, small).n_ctx < 8192
 
 
 def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
@@ -138,21 +121,6 @@ def test_a_built_in_name_is_not_taken(tmp_path: Path) -> None:
         save_preset(Preset(name="Balanced"), tmp_path, replace_existing=True)
     with pytest.raises(PresetError, match="is built in"):
         rename_preset(save_preset(Preset(name="mine"), tmp_path), "balanced", tmp_path)
-
-
-def test_a_draft_model_always_comes_with_its_type() -> None:
-    base = Configuration(
-        model_path=Path("m.gguf"), n_ctx=512, draft=DraftConfiguration(Path("d.gguf"), 512)
-    )
-    drafting = replace(base, speculation=replace(base.speculation, predictor=PredictorName.DRAFT))
-    given = arguments(drafting)
-    assert given[given.index("--spec-type") + 1] == "draft-simple"
-    assert given[given.index("--model-draft") + 1] == "d.gguf"
-    assert not any("the context of its target" in note for note in remarks(drafting))
-    shorter = replace(drafting, draft=DraftConfiguration(Path("d.gguf"), 256))
-    assert any("the context of its target" in note for note in remarks(shorter))
-    silent = replace(base, speculation=replace(base.speculation, predictor=PredictorName.OFF))
-    assert "--spec-type" not in arguments(silent)
 
 
 def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) -> None:

@@ -25,7 +25,7 @@ from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.workers import PROGRAM, workers_of
-from engine.presets.programs.llama_server import serving
+from engine.presets.llama_server import serving
 from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
 from engine.process.server_process import ServerProcess, find_llama_server, free_port

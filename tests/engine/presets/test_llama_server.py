@@ -2,13 +2,13 @@
 
 import pytest
 
-from engine.presets.programs.base import Imported, ImportedFileError
-from engine.presets.programs.formats import read_text
-from engine.presets.programs.llama_server import read_words
+from engine.presets.export import Imported, ImportedFileError
+from engine.presets.formats import read_text
+from engine.presets.llama_server import read_words
 
 
 def given(command: str) -> Imported:
-    return read_words(command.split(), None)
+    return read_words(command.split())
 
 
 def test_what_is_not_given_is_what_llama_server_takes() -> None:
@@ -104,7 +104,7 @@ def test_an_environment_file_alone_is_read() -> None:
 
 def test_a_script_with_other_commands_is_read() -> None:
     preset = read_text(
-        "#!/bin/bash\nset -e\nDIR=/models\ncd /opt/llama.cpp\n"
+        "[ -d /models ] || exit 1\nset -e\nDIR=/models\ncd /opt/llama.cpp\n"
         './build/bin/llama-server \\\n  -m "$DIR/a b.gguf" \\\n  -c 8192 > log 2>&1 &\n'
     ).preset
     assert (preset.model, preset.n_ctx, preset.name) == ("/models/a b.gguf", 8192, "a b")
@@ -135,11 +135,33 @@ def test_what_is_no_command_is_refused(text: str) -> None:
         read_text(text)
 
 
-def test_impossible_values_are_refused_all_at_once() -> None:
-    with pytest.raises(ImportedFileError, match=r"top_p.*min_p"):
-        given("-m a.gguf --top-p 7 --min-p 3")
+def test_impossible_values_are_listed_with_what_is_allowed() -> None:
+    found = given("-m a.gguf --top-p 7 --min-p 3")
+    assert [each.split(" (")[0] for each in found.left_out] == ["--top-p 7", "--min-p 3"]
+    assert "less than" in found.left_out[0]
 
 
-def test_a_quote_without_its_end_does_not_hide_the_settings_before_it() -> None:
-    found = read_text('LLAMA_ARG_MODEL=/m.gguf\nLLAMA_ARG_CTX_SIZE="4096')
-    assert (found.preset.model, found.preset.n_ctx) == ("/m.gguf", 4096)
+@pytest.mark.parametrize(
+    ("types", "predictor", "pattern", "length"),
+    [
+        ("ngram-simple", "lookup", 12, 16), ("ngram-map-k", "lookup", 12, 16),
+        ("ngram-map-k4v,draft-mtp", "lookup", 12, 16), ("ngram_mod", "lookup", 24, 16),
+        ("ngram-cache", "lookup", 4, 8), ("none", "off", 5, 8), ("draft-dflash", "off", 5, 8),
+    ],
+)  # fmt: skip
+def test_every_type_of_speculation_is_read_or_named(
+    types: str, predictor: str, pattern: int, length: int
+) -> None:
+    found = given(f"-m a.gguf -c 512 -np 1 --spec-type {types}")
+    rules = found.preset.speculation
+    assert (rules.predictor, rules.lookup_pattern_min, rules.n_draft_max) == (
+        predictor, pattern, length
+    )  # fmt: skip
+    assert found.preset.n_mtp_draft == (3 if "mtp" in types else 0)
+    assert found.left_out == (("--spec-type draft-dflash",) if "dflash" in types else ())
+
+
+def test_the_default_speculation_is_a_lookup_with_the_given_lengths() -> None:
+    found = given("-m a.gguf --spec-default --spec-ngram-mod-n-match 9 --spec-ngram-mod-n-max 12")
+    rules = found.preset.speculation
+    assert (rules.predictor, rules.lookup_pattern_min, rules.n_draft_max) == ("lookup", 9, 12)

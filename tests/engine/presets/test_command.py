@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.presets.programs.base import ImportedFileError
-from engine.presets.programs.shell import commands
+from engine.presets.command import UNSET, commands
+from engine.presets.export import ImportedFileError
 
 WORDS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8),
@@ -44,7 +44,7 @@ def test_quotes_comments_and_continued_lines(text: str, expected: tuple[str, ...
 
 def test_variables_of_the_text_are_put_in_and_others_left() -> None:
     text = 'MODEL="/models/a b.gguf"\nserver -m "$MODEL" -c ${N} \'$MODEL\''
-    assert words(text) == [("server", "-m", "/models/a b.gguf", "-c", "${N}", "$MODEL")]
+    assert words(text) == [("server", "-m", "/models/a b.gguf", "-c", f"{UNSET}${{N}}", "$MODEL")]
 
 
 def test_assignments_before_a_command_are_its_environment() -> None:

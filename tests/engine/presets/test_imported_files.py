@@ -3,79 +3,27 @@
 import contextlib
 import json
 import re
-from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import PresetError
-from engine.presets.programs.base import ImportedFileError
-from engine.presets.programs.formats import read_text
-from engine.presets.programs.yaml_tree import parse_yaml
+from engine.presets.export import ImportedFileError
+from engine.presets.formats import read_text
+from engine.presets.wrappers import parse_yaml
+from tests.support.foreign_settings import (
+    ANCHORS,
+    BOMB,
+    COMPOSE,
+    INI,
+    MODELFILE,
+    SWAP,
+    UNIT,
+)
 
-INI = """version = 1
-; all of them
-[*]
-n-gpu-layers = all
-flash-attn = on ; always
-c = 1024
-
-[small]
-model = /models/small one.gguf
-LLAMA_ARG_CACHE_TYPE_K = q8_0
-no-kv-offload = true
-load-on-startup = true
-sleep-idle-seconds = 60
-
-[large:Q4]
-model = /models/large.gguf
-ctx-size = 8192
-parallel = 2
-"""
-
-SWAP = """
-macros:
-  "server": >
-    /opt/llama-server --port ${PORT}
-    --flash-attn on
-  ctx: 4096
-models:
-  "qwen":
-    # the one for code
-    cmd: |
-      # a comment
-      ${server}
-      --model '/models/q w.gguf' \\
-      -c ${ctx} -ctk q8_0
-    env:
-      - "LLAMA_ARG_CACHE_TYPE_V=q8_0"
-    ttl: 300
-  plain:
-    cmd: llama-server -m /models/p.gguf -c 512
-      -ngl 4
-"""
-
-COMPOSE = """
-services:
-  chat:
-    image: "ghcr.io/ggml-org/llama.cpp:server-cuda"
-    command: ["-m", "/models/a$$b.gguf", "-c", "2048"]
-    environment:
-      LLAMA_ARG_N_GPU_LAYERS: 7
-  other:
-    command: -m /models/c.gguf --ctx-size 512
-    environment:
-    - LLAMA_ARG_FLASH_ATTN=on
-"""
-
-UNIT = """[Unit]
-Description=mine
-[Service]
-Environment="LLAMA_ARG_FLASH_ATTN=on" LLAMA_ARG_N_PARALLEL=2
-ExecStart=/usr/bin/llama-server \\
-    -m "/models/100%% a.gguf" -c 512
-"""
+GOLDEN = Path(__file__).with_name("golden")
 
 
 def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
@@ -172,34 +120,23 @@ def test_any_text_is_read_or_refused(start: str, text: str) -> None:
         assert read_text(start + text).preset.name
 
 
-ANCHORS = """
-x-common: &common
-  LLAMA_ARG_CTX_SIZE: 8192
-  LLAMA_ARG_N_PARALLEL: 2
-x-size: &size 4096
-services:
-  flow: {command: -m a.gguf, environment: {LLAMA_ARG_CTX_SIZE: 8192, LLAMA_ARG_N_PARALLEL: 2}}
-  alias: {command: -m a.gguf, environment: *common}
-  merged:
-    command: -m a.gguf
-    environment:
-      <<: *common
-      LLAMA_ARG_CTX_SIZE: *size
-  lines:
-    command: [
-      "-m", a.gguf,
-      "-c", "8192",  # of both
-      "-np", 2,
-    ]
-  entry:
-    entrypoint: ["/app/llama-server", "-m", "a.gguf"]
-    command:
-      - -c
-      - "8192"
-      - -np
-      - "2"
-  several: {command: -m a.gguf, environment: {<<: [*common, {LLAMA_ARG_CTX_SIZE: 1}]}}
-"""
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("value"), inner),
+    max_leaves=4,
+)
+
+
+@pytest.mark.parametrize("format_name", ["lm-studio", "koboldcpp", "llama-cpp-python"])
+@given(data=st.data())
+def test_any_value_of_any_key_is_read_or_refused(format_name: str, data: st.DataObject) -> None:
+    text = (GOLDEN / f"{format_name}.txt").read_text(encoding="utf-8").partition("---")[0]
+    found = json.loads(text)
+    holders = [found, *found.get("models", []), *found.get("load", {}).get("fields", [])]
+    holder = data.draw(st.sampled_from(holders))
+    holder[data.draw(st.sampled_from(sorted(holder)))] = data.draw(ANY_JSON)
+    with contextlib.suppress(PresetError):
+        assert read_text(json.dumps(found), n_layers=30).preset.name
 
 
 @pytest.mark.parametrize(
@@ -230,22 +167,16 @@ def test_settings_that_stand_in_other_files_are_listed() -> None:
     )
 
 
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
-)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (BOMB, "more than 20,000 values"),
-        ("a: " + "[" * 100, "nested deeper than 40 levels"),
-        ("a: &a [*a]", "an alias is inside what it names"),
-        ("a: 1\nb: 2\na: 3", "line 3 has"),
-        ("a: !reset 3", "line 1 has the tag !reset"),
+        (f"{BOMB}z: [{'*a, ' * 30}]", "100 aliases"),
+        ("a: " + "[" * 1000, "nested too deeply"),
+        ("a: &a [*a]", "recursive"),
+        ("a: !reset 3", "a tag of its own"),
         ("a: 1\n---\nb: 2", "not valid YAML"),
         ("a: [1\n", "not valid YAML"),
-        ("? [a]\n: 1", "line 1 of this YAML has a key that is not text"),
+        ("? [a]\n: 1", "unhashable key"),
         ("x" * 300_000, "more than 262,144 characters"),
         ('a: "\\UFFFFFFFF"', "not valid YAML"),
     ],
@@ -255,18 +186,13 @@ def test_yaml_beyond_its_bounds_is_refused(text: str, reason: str) -> None:
         parse_yaml(text)
 
 
-MODELFILE = """# made by hand
-from ./model.gguf
-FROM ./projector.gguf
-ADAPTER ./style.gguf
-PARAMETER num_ctx 16384
-PARAMETER num_gpu 20
-PARAMETER top_k 7
-PARAMETER stop "<|end|>"
-SYSTEM \"\"\"Be kind.
-Be brief.\"\"\"
-TEMPLATE "{{ .Prompt }}"
-"""
+@pytest.mark.parametrize(
+    "merges", ["<<: [" + "*a, " * 9 + "]", "<<: {<<: {<<: {<<: {<<: {A: 1}}}}}"]
+)
+def test_merges_in_yaml_are_bounded(merges: str) -> None:
+    text = f"x: &a {{A: 1}}\nservices: {{s: {{command: -m a, environment: {{{merges}}}}}}}\n"
+    with pytest.raises(ImportedFileError, match="merges too many"):
+        read_text(text)
 
 
 def test_a_modelfile_of_ollama_is_read() -> None:
@@ -286,9 +212,9 @@ def test_a_modelfile_of_ollama_is_read() -> None:
 
 def test_settings_of_koboldcpp_are_read_and_what_is_on_beside_them_is_listed() -> None:
     data = {
-        "model_param": "", "model": ["/m/a b.gguf"], "contextsize": 4096, "blasbatchsize": 256,
-        "flashattention": True, "quantkv": 1, "lowvram": True, "gpulayers": -1, "moecpu": 999,
-        "usecublas": ["normal", "1", "mmq"], "tensor_split": [3.0, 1.0], "threads": 4,
+        "model_param": "/m/a b.gguf", "contextsize": 4096, "batchsize": 256,
+        "noflashattention": False, "quantkv": 1, "lowvram": True, "gpulayers": -1, "moecpu": 999,
+        "usecuda": ["normal", "1", "mmq"], "tensor_split": [3.0, 1.0], "threads": 4,
         "overridetensors": "exps=CPU", "lora": None, "multiuser": 5, "quiet": False,
         "gendefaults": '{"temperature": 0.5, "typical": 0.9}',
     }  # fmt: skip

@@ -15,10 +15,10 @@ import yaml
 from hypothesis import given, settings
 
 from engine.configuration import Adapter, Configuration
-from engine.presets.programs.base import UNWRITABLE, ExportError, ExportRequest
-from engine.presets.programs.formats import FORMATS
-from engine.presets.programs.llama_server import arguments
-from tests.engine.presets.strategies import CONFIGURATIONS
+from engine.presets.export import UNWRITABLE, ExportError, ExportRequest
+from engine.presets.formats import FORMATS
+from engine.presets.llama_server import arguments
+from tests.support.drawn_configurations import CONFIGURATIONS
 
 NAMES = (
     "plain", "two words", " lead", "trail ", "-x", "--help", "--model", "-", "a'b", "'", "''",
@@ -148,20 +148,14 @@ def judge_ini(text: str, asked: ExportRequest) -> None:
     assert values["model"] == values["mmproj"] == str(asked.configuration.model_path)
 
 
-def judge_modelfile(text: str, asked: ExportRequest) -> None:
-    assert modelfile(text) == [str(asked.configuration.model_path)] * 3
-
-
 def judge_kcpps(text: str, asked: ExportRequest) -> None:
     found, path = json.loads(text), str(asked.configuration.model_path)
     assert (found["model_param"], found["lora"], found["host"]) == (path, [path], asked.host)
 
 
 def judge_python_server(text: str, asked: ExportRequest) -> None:
-    found = json.loads(text)
-    assert (found["models"][0]["model"], found["host"]) == (
-        str(asked.configuration.model_path), asked.host,
-    )  # fmt: skip
+    found, path = json.loads(text), str(asked.configuration.model_path)
+    assert (found["models"][0]["model"], found["host"]) == (path, asked.host)
 
 
 JUDGES: Mapping[str, Callable[[str, ExportRequest], None]] = {
@@ -169,11 +163,16 @@ JUDGES: Mapping[str, Callable[[str, ExportRequest], None]] = {
     "compose": lambda text, asked: judge_words(compose_words(text), asked, host="0.0.0.0"),
     "llama-swap": lambda text, asked: judge_words(swap_words(text), asked),
     "models-preset": judge_ini,
-    "ollama": judge_modelfile,
-    "lm-studio": lambda text, _: json.loads(text),
     "koboldcpp": judge_kcpps,
     "llama-cpp-python": judge_python_server,
 }
+"""What each program reads, by its own grammar."""
+
+
+def test_a_modelfile_has_hostile_names_whole() -> None:
+    for name in NAMES:
+        path = str(request_of(name).configuration.model_path)
+        assert modelfile(FORMATS["ollama"].render(request_of(name)).text) == [path] * 3
 
 
 @pytest.mark.parametrize("format_name", JUDGES)
@@ -242,18 +241,8 @@ def test_a_shell_starts_the_server_with_hostile_names_and_runs_nothing_else(
 
 
 PROGRAMS = (
-    "-x",
-    "",
-    "A=b",
-    "+/bin/sh",
-    "@/bin/sh",
-    ":/bin/sh",
-    "!/bin/sh",
-    "|/bin/sh",
-    "./x",
-    "a/x",
-    "..",
-)
+    "-x", "", "A=b", "+/bin/sh", "@/bin/sh", ":/bin/sh", "!/bin/sh", "|/bin/sh", "./x", "a/x", "..",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

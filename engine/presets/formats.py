@@ -1,0 +1,63 @@
+"""Every format that a configuration is exported to, and the reader of their texts."""
+
+from dataclasses import replace
+
+from engine.parsing import parse_json
+from engine.presets import koboldcpp, llama_cpp_python, lm_studio, ollama, wrappers
+from engine.presets.export import Format, Imported, ImportedFileError, ImportRequest
+from engine.presets.fields import preset_name
+
+PROGRAMS = (lm_studio, ollama, koboldcpp, llama_cpp_python)
+FORMATS: dict[str, Format] = {
+    each.name: each for each in (*wrappers.FORMATS, *(program.FORMAT for program in PROGRAMS))
+}
+"""By name, in the order that lists show."""
+
+
+def read_text(
+    text: str,
+    *,
+    name: str | None = None,
+    entry: str | None = None,
+    model: str | None = None,
+    n_layers: int | None = None,
+) -> Imported:
+    """The preset of a text: a command, a script, or another program's configuration.
+
+    Args:
+        text: The text.
+        name: Name of the preset; None takes the text's.
+        entry: Section, model or service of a text that has several.
+        model: Model of the preset, if the text names none.
+        n_layers: Layers of that model.
+
+    Raises:
+        ImportedFileError: it is none of these, or names nothing that a preset has.
+    """
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise ImportedFileError("there is nothing to import: the text is empty")
+    data = _json(text) if text.lstrip().startswith("{") else None
+    request = ImportRequest(text, data, entry, n_layers)
+    # From the end on: a Modelfile may hold any text, a unit or a compose file too.
+    formats = [each for each in reversed(FORMATS.values()) if each.has_comments is (data is None)]
+    found_format = next((each for each in formats if each.recognises(request)), None)
+    if found_format is None and data is not None:
+        raise ImportedFileError(
+            "this JSON is not from LM Studio (`load.fields`), koboldcpp (`model_param`) "
+            "or llama-cpp-python's server (`models`)"
+        )
+    found = (found_format or FORMATS["shell"]).read(request)
+    changes: dict[str, str] = {} if name is None else {"name": preset_name(name)}
+    if model is not None and found.preset.model is None:
+        changes["model"] = model
+    return replace(found, preset=found.preset.model_copy(update=changes)) if changes else found
+
+
+def _json(text: str) -> dict[str, object]:
+    try:
+        data = parse_json(text)
+    except ValueError as error:
+        raise ImportedFileError(f"this is not valid JSON: {error}") from error
+    assert isinstance(data, dict)  # it starts with a brace
+    return data
