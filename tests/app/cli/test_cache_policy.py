@@ -168,7 +168,7 @@ def test_a_broken_plan_is_told_not_used_and_left_alone(
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), Settings())
     guessed, told = (opened.types_note or "").splitlines()
     assert guessed.startswith("cache guessed: f16")
-    assert told.startswith(f"{path} is not used")
+    assert told.startswith(f"{path} is ignored")
     assert len(path.read_bytes()) == 100
 
 
