@@ -262,10 +262,7 @@ class KvchatApp(App[None]):
 
     def action_help_quit(self) -> None:
         """Show which key leaves: ctrl+c does not, since it is pressed by habit."""
-        self.notify(
-            "{app-quit} leaves kvchat; {composer-empty} empties the composer, or copies what is "
-            "selected."
-        )
+        self.notify("{app-quit} quits; {composer-empty} clears the composer or copies a selection.")
 
     def on_unmount(self) -> None:
         self.controller.close()
@@ -413,7 +410,7 @@ class KvchatApp(App[None]):
 
         configuration = self.controller.configuration
         if configuration is None or configuration.server is not None:
-            self.notify("A draft model needs a local target model: load one first.")
+            self.notify("A draft model needs a local target model: load the target model first.")
             return
 
         def take(path: Path) -> None:
@@ -559,7 +556,7 @@ class KvchatApp(App[None]):
         try:
             path = self.save_screenshot()
         except OSError as error:
-            self.notify(f"The picture cannot be written: {error}", severity="error")
+            self.notify(f"The SVG file cannot be written: {error}", severity="error")
         else:
             self.notify(f"Saved {path}")
 
@@ -572,7 +569,7 @@ class KvchatApp(App[None]):
             use = partial(self.use_theme, name)
             yield Command(f"theme {name}", f"theme: {name}", "Use this theme", use)
         picture = "Write the screen to an SVG file"
-        yield Command("picture", "screen: Save picture", picture, self.save_picture)
+        yield Command("picture", "screen: Save SVG", picture, self.save_picture)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         for command in self.commands(screen):

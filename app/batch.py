@@ -93,7 +93,7 @@ class _Line(BaseModel):
         if not (self.messages or (self.prompt or "").strip()):
             return "the prompt is empty"
         if self.raw and (self.messages is not None or self.system):
-            return "raw allows a prompt only, no messages and no system prompt"
+            return "raw allows only a prompt, no messages and no system prompt"
         if self.json_schema is not None and self.grammar is not None:
             return "has both a JSON schema and a grammar: leave one out"
         return None
@@ -244,7 +244,7 @@ def read_requests(
         try:
             found = _read_line(number, line, base, system, answered_by)
             if found.id in seen:
-                raise ValueError(f"the id {found.id!r} is already that of line {seen[found.id]}")
+                raise ValueError(f"the id {found.id!r} is already used in line {seen[found.id]}")
         except ValueError as error:
             broken.append(BrokenLine(number, str(error)))
         else:
@@ -327,7 +327,9 @@ class ResultsFile:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._descriptor)
-            raise BatchError(f"another run writes {path}: wait for it, or name another") from error
+            raise BatchError(
+                f"another run is writing {path}: wait for it, or use another"
+            ) from error
         self._path = path
 
     def __enter__(self) -> Self:

@@ -25,13 +25,13 @@ def _key(
 CHAT_KEYS: list[BindingType] = [
     _key("f1", "app.help", "Help", "app-help", "All keys, and a glossary", show=True),
     _key("f2", "app.planner", "Planner", "model-plan",
-         "Memory and speed of a configuration, and what fits",
+         "Memory use and speed of a configuration; which settings fit",
          show=True),
     _key("f3", "app.presets", "Presets", "preset-list",
          "List, load and export saved configurations",
          show=True),
     _key("f4", "app.compare", "Compare", "compare-open",
-         "Answer one prompt plain and with drafts, side by side", show=True),
+         "Answer one prompt with and without drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
          "Switch the predictor: off, lookup, suffix, combined, draft model", show=True),
     _key("f6", "app.cache", "Cache", "cache-open",
@@ -56,17 +56,17 @@ CHAT_KEYS: list[BindingType] = [
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",
          "Draft one token more per round"),
     _key("ctrl+t", "next_tint", "Token colours", "transcript-colours",
-         "Colour the tokens of replies by predictor, by accepted or rejected, or not"),
+         "Switch token colours: by predictor, by accepted/rejected, off"),
     _key("f9", "next_tab", "Next tab", "screen-tab",
-         "Narrow screens: show chat, speculation or memory"),
+         "Narrow screens: switch between chat, speculation and memory"),
     _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
          "Generate another reply; the old one stays as a variant"),
     _key("alt+p", "variant(-1)", "Previous variant", "reply-variant-before",
-         "Previous variant of the selected message, or of the last one with variants"),
+         "Previous variant of the selected message, or of the last message that has variants"),
     _key("alt+n", "variant(1)", "Next variant", "reply-variant-next",
-         "Next variant of the selected message, or of the last one with variants"),
+         "Next variant of the selected message, or of the last message that has variants"),
     _key("ctrl+b", "sidebar", "Sidebar", "chat-sidebar",
-         "Show or hide the list of chats; on a narrow screen, open it"),
+         "Show or hide the chat list; on a narrow screen, open the list"),
     _key("alt+s", "find", "Find", "chat-find", "Find text in this chat; step through matches"),
     _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Restart the engine"),
 ]  # fmt: skip
@@ -75,7 +75,7 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("r", "screen.regenerate", "Regenerate", "message-regenerate",
          "Generate another reply; the old one stays as a variant", show=True),
     _key("c", "screen.continue_reply", "Continue", "message-continue",
-         "Continue the last reply from where it was cut"),
+         "Continue the last reply from where it was cut off"),
     _key("t", "thinking", "Thinking", "message-thinking",
          "Show or fold the thinking of a reasoning model"),
     _key("f", "screen.fork", "Fork", "message-fork",
@@ -83,17 +83,17 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("x", "screen.export", "Export", "chat-export",
          "Write this chat to a file: Markdown, or JSON lines with every branch"),
     _key("u", "screen.see_all", "See all", "message-see-all",
-         "Give the model the whole chat again, after turns were dropped or summarised"),
+         "Send the model the whole chat again after turns were dropped or summarised"),
     _key("e", "screen.edit", "Edit", "message-edit",
-         "Edit a question; the old one stays as a variant", show=True),
+         "Edit a question; the old text stays as a variant", show=True),
     _key("E", "screen.edit_reply", "Change reply", "message-edit-reply",
-         "Edit a reply; the model continues from your text, the old reply stays as a variant"),
+         "Edit a reply: the model continues your text; the old reply stays as a variant"),
     _key("y", "screen.copy_message", "Copy", "message-copy",
          "Copy the selected message, or the last reply", show=True),
     _key("Y", "screen.copy_code", "Copy code", "message-copy-code",
-         "Copy the last code block; press again for the one before", show=True),
+         "Copy the last code block; press again for the previous block", show=True),
     _key("i", "screen.statistics", "Statistics", "message-statistics",
-         "Show or hide tokens, times and drafts of the selected reply, or of the last"),
+         "Show or hide token counts, times and drafts of the selected or last reply"),
     _key("left_square_bracket", "screen.variant(-1)", "Previous variant", "message-variant-before",
          "Show the previous variant"),
     _key("right_square_bracket", "screen.variant(1)", "Next variant", "message-variant-next",
@@ -108,21 +108,21 @@ MESSAGE_KEYS: list[BindingType] = [
 
 COMPOSER_KEYS: list[BindingType] = [
     _key("enter", "screen.send", "Send", "composer-send",
-         "Send the message; if it is empty, continue a reply that was cut"),
+         "Send the message; if the composer is empty, continue a reply that was cut off"),
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
          "Insert a new line"),
-    _key("ctrl+c", "copy_or_clear", "Empty", "composer-empty",
+    _key("ctrl+c", "copy_or_clear", "Clear", "composer-empty",
          "Clear the composer, or copy the selection; ctrl+z restores the text"),
     _key("ctrl+a", "line_start_or_all", "Select all", "composer-all",
-         "Go to the start of the line; at the start, select all"),
+         "Go to the start of the line; if already there, select all"),
     _key("ctrl+z", "undo", "Undo", "composer-undo",
          "Undo the last change: typed, pasted or cleared text"),
     _key("up", "older", "Earlier question", "composer-older",
-         "Go up a line; on the first, edit a queued message or show the previous question"),
+         "Go up a line; on the first line, edit a queued message or show the previous question"),
     _key("down", "newer", "Later question", "composer-newer",
-         "Go down a line; on the last, show the next question, then your unsent text"),
+         "Go down a line; on the last line, show the next question, then your unsent text"),
     _key("tab", "complete", "Complete", "composer-complete",
-         "Insert the marked completion; without one, go to the messages"),
+         "Insert the marked completion; if there is none, go to the messages"),
     _key("alt+o", "open_paste", "Open a paste", "composer-open-paste",
          "Show the full text of a paste in the composer; ctrl+z folds it to one line"),
 ]  # fmt: skip
@@ -286,15 +286,15 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
             )
         elif taken := _taken(known[binding_id], parts, keys, known):
             problems.append(
-                f"[keys] {binding_id} cannot use {taken[0]}: {taken[1]} uses it already"
+                f"[keys] {binding_id} cannot use {taken[0]}: {taken[1]} already uses this key"
             )
         else:
             keys[binding_id] = parts
     for binding_id, parts in keys.items():
         for key, other in conflicts(known[binding_id], parts, keys, actions):
             problems.append(
-                f"[keys] {binding_id} uses {key} of {other.id}, which has no key now: "
-                f"set another key for it, or none"
+                f"[keys] {binding_id} uses {key}, the default key of {other.id}: "
+                f"set another key for {other.id}, or none"
             )
     return Keymap({name: ",".join(parts) for name, parts in keys.items()}, tuple(problems))
 

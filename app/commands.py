@@ -45,7 +45,7 @@ WIDGET_TITLES = {
     "BeginningList": "in the list of an empty chat",
     "ChatSidebar": "in the chats beside the transcript",
     "FindBox": "in the search of this chat",
-    "LinesView": "in a text",
+    "LinesView": "in a text view",
     "PlanKnobs": "in the settings of the plan",
     "PlanTable": "in the table of contexts",
     "SearchBox": "in a search",

@@ -93,7 +93,7 @@ class UISettings(_Section):
     graph_symbols: Literal["braille", "block", "ascii"] = "block"
     """Characters that draw graphs; `ascii` suits screen readers and fonts with few symbols."""
     tint: Literal["off", "source", "verdict"] = "off"
-    """Colours the tokens of replies by predictor (`source`) or by accepted and rejected
+    """Colour the tokens of replies by predictor (`source`) or by whether they were accepted
     (`verdict`)."""
     sidebar: bool = True
     """Show the list of chats beside the transcript on wide screens."""
@@ -105,7 +105,7 @@ class ChatDefaults(_Section):
     """Sampling in a new chat."""
 
     temperature: Temperature = 0.7
-    """Randomness of the choice; 0 always chooses the most likely token."""
+    """Sampling temperature; 0 always chooses the most likely token."""
     top_k: Count = 40
     """Sample from the k most likely tokens; 0 uses all."""
     top_p: TopP = 0.95
@@ -115,17 +115,17 @@ class ChatDefaults(_Section):
     repetition_penalty: RepetitionPenalty = 1.0
     """Above 1, makes recent tokens less likely; 1 is off."""
     thinking: Thinking = "auto"
-    """Thinking of reasoning models before the answer: `auto` follows the chat template."""
+    """Whether reasoning models think before they answer: `auto` follows the chat template."""
     thinking_budget: Count = 0
-    """Maximum tokens of thinking in a reply; kvchat then ends the thinking. 0 is no limit."""
+    """Maximum thinking tokens of a reply, after which kvchat ends the thinking; 0: no limit."""
     system_prompt: str = ""
-    """System prompt of new chats; empty is none."""
+    """System prompt of new chats; empty: no system prompt."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """Maximum tokens of a reply; without it, replies end at the latest when the context is full."""
+    """Maximum tokens of a reply; if unset, only the size of the context limits a reply."""
     stop: tuple[StopText, ...] = Field(default=(), strict=False)
-    """Stop strings: a reply ends before the first of them."""
+    """Stop strings: a reply ends before the first stop string that the model writes."""
     seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
-    """Seed of every reply, for reproducible text; without it, each reply has a new seed."""
+    """Seed of every reply, for reproducible text; if unset, each reply uses a new seed."""
     reopen: Literal["cut", "last", "never"] = "cut"
     """Open the last chat at the start: only if its reply was cut (`cut`), always (`last`), or
     `never`."""
@@ -140,17 +140,17 @@ class SpeculationDefaults(_Section):
     """Speculation of models that are opened without a preset."""
 
     predictor: PredictorName = Field(default=PredictorName.SUFFIX, strict=False)
-    """`off`, `lookup`, `suffix`, `combined`, or `draft` (with a draft model)."""
+    """Predictor that proposes draft tokens; `draft` needs a draft model."""
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
-    """`fixed` drafts `n_draft` tokens per round; `auto` picks the length from measured costs and
+    """`fixed` drafts `n_draft` tokens per round; `auto` chooses the length from measured costs and
     acceptance."""
     n_draft: DraftLength = 3
     """Tokens drafted per round by the `fixed` controller."""
     verification: Verification = "coupled"
-    """How drafts are verified above temperature 0: with `coupled`, a seed gives the same text as
-    without drafts; `rejection` accepts more, and only the distribution stays the same."""
+    """How drafts are verified above temperature 0: `coupled` produces the same text for a seed as
+    without drafts; `rejection` accepts more drafts but preserves only the distribution."""
     bonus_token: bool = True
-    """Add one token of the model after a fully accepted draft."""
+    """Add one token sampled from the model after a fully accepted draft."""
 
     def speculation(self) -> SpeculationSettings:
         """These settings as a session takes them."""
@@ -170,9 +170,9 @@ class EngineDefaults(_Section):
     """How llama.cpp runs."""
 
     n_ctx: ContextLength | Literal["auto"] = "auto"
-    """Context size in tokens, without a preset; `auto` is what fits, as the planner computes."""
+    """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to 8,192."""
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Threads for decoding, 1 to 1024; `auto` is the number that is fastest at the moment."""
+    """Threads for decoding, 1 to 1024; `auto` adapts the number to the load of the machine."""
     projector: Literal["auto", "off"] = "auto"
     """Load the projector for images (mmproj) that is in the model's folder."""
     use_extra_buffers: bool = True
@@ -184,20 +184,20 @@ class CacheDefaults(_Section):
     """Which computed states of chats are saved, where, and how many bytes."""
 
     enabled: bool = True
-    """Save states of chats outside the context."""
+    """Save states of chats in RAM and on disk, so that chats resume without a full prefill."""
     warm: Size = 1024 * MIB
-    """RAM for states, such as `1GiB`; 0 saves none in RAM."""
+    """RAM for saved states, such as `1GiB`; 0 saves no states in RAM."""
     cold: Size = 8192 * MIB
-    """Disk space for the states of all models together; 0 writes none."""
+    """Disk space for the saved states of all models together; 0 saves no states on disk."""
     min_tokens: int = Field(default=32, ge=1)
-    """Minimum number of new tokens to save."""
+    """Save a state only if it adds at least this many tokens."""
     checkpoint_tokens: int = Field(default=512, ge=0)
-    """Save interval in a running reply, in tokens; 0 saves only at its end."""
+    """During a reply, save its state every this many tokens; 0 saves only at the end."""
     reserve: Size = 512 * MIB
     """RAM that stays free for other programs; when less is free, fewer states stay in RAM."""
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
-    """Chats and branches in the context at once, each with its own KV cache; a preset's
-    `n_slots` comes first."""
+    """Slots: chats or branches in the context at once, each with its own KV cache; `n_slots` of
+    a preset overrides this."""
 
     def cache(self, folder: Path) -> CacheSettings:
         """These settings as the engine takes them.
@@ -259,10 +259,12 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
         return LoadedSettings(Settings())
     except OSError as error:
         return LoadedSettings(
-            Settings(), f"{path} cannot be read ({error.strerror}): defaults are used"
+            Settings(), f"{path} cannot be read ({error.strerror}): kvchat uses the defaults"
         )
     except ValueError as error:
-        return LoadedSettings(Settings(), f"{path} is not valid TOML ({error}): defaults are used")
+        return LoadedSettings(
+            Settings(), f"{path} is not valid TOML ({error}): kvchat uses the defaults"
+        )
     return _validated(content, text, path)
 
 
@@ -307,7 +309,7 @@ def require_settings() -> Settings:
     loaded = load_settings()
     if loaded.problem is not None:
         raise UnusedSettingsError(
-            f"nothing is deleted or changed while {settings_path()} has errors: correct them first"
+            f"nothing was deleted or changed: {settings_path()} has errors, correct them first"
         )
     return loaded.settings
 
@@ -332,7 +334,9 @@ def save_setting(section: str, key: str, value: Value | None, path: Path | None 
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SettingsError(f"{path} is not valid TOML ({error}): repair it first") from error
+        raise SettingsError(
+            f"{path} is not valid TOML ({error}): correct the file first"
+        ) from error
     write_atomically(path, changed)
 
 
@@ -367,7 +371,7 @@ def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSetti
     if len(faults) > MOST_FAULTS:
         told += f"; and {len(faults) - MOST_FAULTS:,} more"
     remaining = Settings.model_validate(content)
-    return LoadedSettings(remaining, f"not used from {path}: {told}", faults, lines)
+    return LoadedSettings(remaining, f"ignored in {path}: {told}", faults, lines)
 
 
 def _faults(error: ValidationError) -> dict[Location, str]:

@@ -184,7 +184,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
     return Check(
         "colours",
         "note",
-        f"TERM={term or 'not set'} means few colours",
+        f"TERM={term or 'not set'} supports few colours",
         "set TERM=xterm-256color, or tmux-256color in tmux, if your terminal has them",
     )
 
@@ -212,7 +212,7 @@ def _size(*, is_terminal: bool) -> Check:
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"make it at least {COLUMNS}x{LINES}, better {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = f"enlarge it to at least {COLUMNS}x{LINES}, better {GOOD_COLUMNS}x{GOOD_LINES}"
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
@@ -275,7 +275,7 @@ def check_trial(
         TRIAL,
         "fail",
         f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); it decodes without extra "
-        "buffer types, which is slower on batches and is what kvchat falls back to",
+        "buffer types, which kvchat falls back to and which is slower on batches",
         rebuild_advice(crashes[-1].exit_code),
     )
 

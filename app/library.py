@@ -67,7 +67,7 @@ class HubOffer:
             return found[0]
         names = ", ".join(each.name for each in found or self.models)
         why = "has no file" if not found else "has several files"
-        raise ModelFileError(f"{self.repo} {why} called {words!r}: name one of {names}")
+        raise ModelFileError(f"{self.repo} {why} called {words!r}: specify one of {names}")
 
 
 def read_offer(
@@ -131,7 +131,7 @@ def repository_of(name: str) -> RepositoryName:
     found = find_repositories(entry.name, maker_of(entry.source))
     if not found:
         raise ModelFileError(
-            f"the hub has no GGUF repository for {entry.name}: name one, as hf:owner/repository"
+            f"the hub has no GGUF repository for {entry.name}: specify one as hf:owner/repository"
         )
     return RepositoryName(found[0].name, quantization=quantization or None)
 
@@ -151,15 +151,15 @@ def verdict_text(option: ModelOption) -> str:
         case FitVerdict.FITS:
             said = f"fits with {context}"
         case FitVerdict.TIGHT:
-            said = f"is tight with {context}"
+            said = f"barely fits with {context}"
         case FitVerdict.NO if option.spills:
-            said = f"fits partly in RAM with {context}"
+            said = f"needs RAM beside the GPU with {context}"
         case FitVerdict.NO:
             said = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
-        said += f", {option.max_n_ctx:,} at most"
+        said += f"; at most {option.max_n_ctx:,} tokens fit"
     if option.bound is not None and option.bound.tps is not None:
-        said += f"; at most {fmt.rate(option.bound.tps)} tok/s (limit of memory bandwidth)"
+        said += f"; at most {fmt.rate(option.bound.tps)} tok/s (limited by memory bandwidth)"
     return said
 
 

@@ -160,8 +160,9 @@ def _check_server(request: ModelRequest) -> None:
     asked = [option for option, value in named.items() if value is not None]
     if asked:
         raise PresetError(
-            f"{', '.join(asked)} is for local models: a server has fixed settings; leave it out, "
-            "or start the server with it"
+            f"{', '.join(asked)} applies only to local models: leave it out, or start the server "
+            "with "
+            "this setting"
         )
 
 
@@ -208,7 +209,7 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
     if chosen.server is not None:
         raise PresetError(
             f"{what} needs a local model: {shown_origin(chosen.server)} samples its tokens "
-            "itself, with its own drafts and cache: name a model file"
+            "itself, with its own drafts and cache: specify a model file"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
     return open_model(blind, settings, servers=False)

@@ -65,9 +65,14 @@ def _context(facts: ServerFacts) -> Check:
 def _counters(facts: ServerFacts) -> Iterator[Check]:
     """What it tells of tokens, drafts, slots and metrics."""
     if facts.tells_ids:
-        yield Check("tokens", "ok", "ids, template and tokenizer: prompts match token for token")
+        text = "the server reports ids, template and tokenizer: prompts match token for token"
+        yield Check("tokens", "ok", text)
     else:
-        yield Check("tokens", "note", "no ids: kvchat sends messages, and a cut reply starts again")
+        text = (
+            "the server does not report token ids: kvchat sends messages, and a stopped reply is "
+            "generated again from its start"
+        )
+        yield Check("tokens", "note", text)
     if facts.program == "llama-server":
         yield Check("counts", "ok", "prompt, reused, drafted and accepted tokens, and times")
     if facts.has_metrics:
@@ -78,10 +83,11 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
             "SGLang": "with --enable-metrics",
             "vLLM": "without --disable-log-stats",
         }.get(facts.program)
-        advice = None if todo is None else f"start it {todo} to see all users together"
+        advice = None if todo is None else f"start it {todo} to see the figures of all users"
         yield Check("metrics", "note", "no counters at /metrics", advice)
     if facts.program == "llama-server" and not facts.has_slots:
-        yield Check("slots", "note", "the server hides its slots", "start it without --no-slots")
+        text = "the server does not report its slots"
+        yield Check("slots", "note", text, "start it without --no-slots")
 
 
 def _trial(session: ServerSession) -> Check:
@@ -95,12 +101,12 @@ def _trial(session: ServerSession) -> Check:
         raise
     told += generation.take()
     if generation.fault is not None:
-        advice = f"is the key in {KEY_VARIABLE}?" if "key" in str(generation.fault) else None
+        advice = f"check the API key in {KEY_VARIABLE}" if "key" in str(generation.fault) else None
         return Check("trial reply", "fail", str(generation.fault), advice)
     finished = next((event for event in reversed(told) if isinstance(event, Finished)), None)
     stats = None if finished is None else finished.stats
     if stats is None or stats.n_emitted == 0:
-        return Check("trial reply", "note", "the reply has no tokens")
+        return Check("trial reply", "note", "the reply contains no tokens")
     speed = "" if stats.decode_tps is None else f", {fmt.rate(stats.decode_tps)} tok/s"
     first = "" if stats.first_token_s is None else f", first {fmt.seconds(stats.first_token_s)}"
     return Check("trial reply", "ok", f"{fmt.counted(stats.n_emitted, 'token')}{speed}{first}")

@@ -156,7 +156,7 @@ def _types_note(
     """Why the cache has its types, and which draft model was left out."""
     left_out = (
         f"{chosen.draft.name} has a different vocabulary and cannot draft for this model: "
-        "opened without it"
+        "opened without a draft model"
         if chosen.draft is not None and configuration.draft is None
         else None
     )

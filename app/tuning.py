@@ -25,7 +25,7 @@ MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""
 NOT_TORCH = (
     "kvchat tune measures settings of llama.cpp, not of the torch backend: leave out --backend "
-    "torch and presets with it; docs/torch.md has the fast settings there"
+    "torch and presets with it; docs/torch.md lists fast settings for torch"
 )
 
 
@@ -199,7 +199,7 @@ def _check_name(name: str, model: Path) -> None:
         return
     if not entry.description.startswith(MARK):
         raise PresetFileError(
-            f"the preset {name!r} exists and does not come from this command: choose another "
+            f"the preset {name!r} exists and was not written by kvchat tune: choose another "
             "name with --write"
         )
     tuned = find_preset(name, paths.presets_dir()).model

@@ -112,7 +112,7 @@ def run_benchmark(
     benchmark = Benchmark(options, prompts, configuration, files.json or files.resume)
     exit_code = benchmark.run(old)
     if benchmark.results is None or not benchmark.results.prompts:
-        _note("no prompt was measured to its end")
+        _note("no prompt was measured completely")
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
     if is_usual(request) and noise_warning(_summaries(benchmark.results)) is None:
@@ -176,7 +176,7 @@ class Benchmark:
             with loaded_engine(self._configuration, _note) as engine:
                 self._measure(engine, old)
         except KeyboardInterrupt:
-            _note("stopped; this is what was measured")
+            _note("stopped; the results so far follow")
             return EXIT_INTERRUPTED
         except EngineError as error:
             if self.results is None or not self.results.prompts:
@@ -215,7 +215,7 @@ def _check_is_free(files: BenchmarkFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise BenchError(
-        f"{files.json} exists already: continue it with --resume {files.json}, or name another "
+        f"{files.json} exists already: continue it with --resume {files.json}, or use another "
         "file for --json"
     )
 
@@ -370,7 +370,7 @@ def write_recommendation(
     """
     advice = recommend(_summaries(results), results.subject.policies)
     if advice.is_open:
-        _note(f"{target} is left as it is: {advice.reason}")
+        _note(f"{target} was not changed: {advice.reason}")
         return
     draft = configuration.draft
     write_policy(

@@ -87,7 +87,7 @@ class PolicyChoice:
             raise BenchError(
                 f"{', '.join(missing)} cannot be used with this model: it can use "
                 f"{', '.join(name for name in available if name != PredictorName.OFF) or 'none'}"
-                f"{'; --draft names a draft model' if PredictorName.DRAFT in missing else ''}"
+                f"{'; --draft specifies a draft model' if PredictorName.DRAFT in missing else ''}"
             )
         return policies
 
@@ -107,14 +107,14 @@ def parse_policy(text: str) -> Policy:
     controller, *lengths = rule.split(":")
     if controller not in list(ControllerName):
         raise BenchError(
-            f"{text!r} is not a policy: its rule {controller!r} is not one of "
+            f"{text!r} is not a policy: its controller {controller!r} is not one of "
             f"{', '.join(ControllerName)}: write PREDICTOR:auto or, with a "
             "length, PREDICTOR:fixed:4"
         )
     policy = drafting(predictor, ControllerName(controller))
     if len(lengths) != policy.is_fixed:
         raise BenchError(
-            f"{text!r}: the fixed rule needs a length and the others take none: write "
+            f"{text!r}: the fixed controller needs a length, auto has none: write "
             f"{predictor}:fixed:4 or {predictor}:auto"
         )
     return replace(policy, n_draft=_length(lengths[0])) if lengths else policy
@@ -166,7 +166,8 @@ def unique(policies: Iterable[Policy]) -> tuple[Policy, ...]:
     kept = tuple(dict.fromkeys(policies))
     if not kept:
         raise BenchError(
-            "there is nothing to compare with plain decoding: name a predictor and a controller, "
+            "there is nothing to compare with plain decoding: specify a predictor and a "
+            "controller, "
             "and a length for the fixed one"
         )
     return kept

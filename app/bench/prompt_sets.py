@@ -49,7 +49,7 @@ def read_prompts(choice: PromptChoice) -> tuple[list[BenchPrompt], ...]:
     sets = [read_set(name) for name in dict.fromkeys(choice.sets)]
     names = [prompts[0].set_name for prompts in sets]
     if len(set(names)) < len(names):
-        raise BenchError(f"two of the sets have one name ({', '.join(names)}): rename a file")
+        raise BenchError(f"two prompt sets have the same name ({', '.join(names)}): rename a file")
     if choice.only:
         return _named(sets, choice.only)
     return tuple(choose(prompts, choice.n_prompts, seed=choice.seed) for prompts in sets)
@@ -59,7 +59,7 @@ def _named(sets: Sequence[list[BenchPrompt]], only: Sequence[str]) -> tuple[list
     kept = tuple([prompt for prompt in prompts if prompt.name in only] for prompts in sets)
     missing = set(only) - {prompt.name for prompts in kept for prompt in prompts}
     if missing:
-        raise BenchError(f"no set has a prompt {', '.join(sorted(missing))}: look at their names")
+        raise BenchError(f"no set contains the prompt {', '.join(sorted(missing))}: check the name")
     return kept
 
 
@@ -118,8 +118,8 @@ def _packaged(name: str) -> dict[str, Any]:
 def _file(path: Path) -> list[BenchPrompt]:
     if not path.is_file():
         raise BenchError(
-            f"no prompt set or file is called {str(path)!r}: the sets are "
-            f"{', '.join(DEFAULT_SETS)}; other names are paths of JSONL files"
+            f"no prompt set or file is called {str(path)!r}: use "
+            f"{', '.join(DEFAULT_SETS)} or the path of a JSONL file"
         )
     named = read_jsonl(path)
     is_unique = len({name for name, _ in named}) == len(named)
@@ -147,7 +147,7 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
         for data in [_object(line, f"{path.name}, line {number}")]
     ]
     if not prompts:
-        raise BenchError(f"{path} has no prompts: write one JSON object on each line")
+        raise BenchError(f"{path} contains no prompts: write one JSON object on each line")
     return prompts
 
 
@@ -167,6 +167,6 @@ def _text(data: Mapping[str, object], where: str) -> str:
         if isinstance(text, str) and text.strip():
             return text.strip()
     raise BenchError(
-        f"{where} has no text: it has {', '.join(data) or 'no key at all'}; write the text under "
-        "`prompt`, or a list under `turns`, whose first text is taken"
+        f"{where} contains no text, only {', '.join(data) or 'an empty object'}: write the text "
+        "under `prompt`, or a list under `turns`, of which the first text is used"
     )

@@ -176,8 +176,7 @@ def read_results(path: Path) -> Results:
         return read_versioned(text, Results, SCHEMA, key="schema")
     except (OSError, ValueError) as error:
         raise BenchError(
-            f"{path} cannot be read as results of a benchmark ({error}): measure again into "
-            "another file"
+            f"{path} cannot be read as benchmark results ({error}): measure again with another file"
         ) from error
 
 
@@ -217,6 +216,6 @@ def check_same_subject(old: BenchSubject, new: BenchSubject) -> None:
     ]
     if differences:
         raise BenchError(
-            f"the results to resume are of another measurement ({'; '.join(differences)}): "
-            "take the same options, or start a new file"
+            f"the results to resume belong to another measurement ({'; '.join(differences)}): "
+            "use the same options, or a new file"
         )

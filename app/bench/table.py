@@ -89,7 +89,7 @@ def set_facts(summary: SetSummary) -> str:
     if summary.plain_spread is not None:
         facts.append(f"two plain runs differ by {100 * summary.plain_spread:.1f} %")
     if summary.n_loops:
-        facts.append(f"{summary.n_loops} end in a loop and do not count")
+        facts.append(f"{summary.n_loops} end in a loop (excluded)")
     if summary.n_short:
         facts.append(f"{summary.n_short} too short to time")
     return " · ".join(facts)
@@ -98,8 +98,8 @@ def set_facts(summary: SetSummary) -> str:
 def against_line(comparison: AutoAgainstBest) -> str:
     """How fast `auto` is beside the best fixed length of its set."""
     return (
-        f"best fixed, chosen afterwards: {comparison.best_fixed}; {comparison.auto} is at "
-        f"{ratio(comparison.ratio)} of it{interval(comparison.interval, ' ({})')}"
+        f"best fixed draft length in hindsight: {comparison.best_fixed}; {comparison.auto} reaches "
+        f"{ratio(comparison.ratio)} of its speed{interval(comparison.interval, ' ({})')}"
     )
 
 
@@ -168,13 +168,13 @@ def _style(policy: PolicySummary) -> str:
 
 
 def _overall(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Iterator[RenderableType]:
-    yield Text("All sets, their geometric mean", style="bold")
+    yield Text("Geometric mean over all sets", style="bold")
     table = _table(overall_titles(summaries))
     for row in overall_rows(summaries, policies):
         table.add_row(*row)
     yield table
     for auto, value in against_overall(summaries):
-        yield Text(f"{auto} is at {ratio(value)} of the best fixed length of every set")
+        yield Text(f"{auto} reaches {ratio(value)} of the speed of each set's best fixed length")
 
 
 def overall_titles(summaries: Sequence[SetSummary]) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _slow(summaries: Sequence[SetSummary]) -> Iterator[RenderableType]:
     if not slow:
         return
     yield Text()
-    yield Text("Prompts on which auto is below 0.95 of plain", style="bold")
+    yield Text("Prompts on which auto is below 0.95 of plain decoding", style="bold")
     for each in slow:
         pairs = ", ".join(f"{value:.2f}" for value in each.prompt.pairs)
         excluded = f" ({each.prompt.excluded})" if each.prompt.excluded else ""
@@ -224,10 +224,10 @@ def _curve(points: Sequence[CurvePoint]) -> Iterator[RenderableType]:
     if len(points) < 2:
         return
     yield Text()
-    yield Text("Rounds by the tokens in their batch", style="bold")
+    yield Text("Time of a round by the tokens in its batch", style="bold")
     table = _table(("tokens", *(str(point.n_rows) for point in points)))
     table.add_row("ms", *(f"{1e3 * point.seconds:.1f}" for point in points))
-    table.add_row("plain steps", *(f"{point.steps:.2f}" for point in points))
+    table.add_row("decode steps", *(f"{point.steps:.2f}" for point in points))
     yield table
 
 

@@ -128,15 +128,15 @@ def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
     known = [spread for spread in spreads if spread is not None]
     if len(known) < len(spreads):
         return (
-            "No prompt of a set has two plain runs beside each other, so the noise of this machine "
-            "is not known: measure with more pairs."
+            "A set has no prompt with two adjacent runs of plain decoding, so the noise of this "
+            "machine is unknown: measure with more pairs."
         )
     worst = max(known, default=0.0)
     if worst < NOISY:
         return None
     return (
-        f"Two plain runs beside each other differ by {worst:.0%}, so something else used this "
-        "machine: measure again when it is quiet, or with more pairs."
+        f"Adjacent runs of plain decoding differ by {worst:.0%}, so other programs used this "
+        "machine: measure again when it is idle, or with more pairs."
     )
 
 
@@ -160,7 +160,9 @@ def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Re
     scores = {name: score for name in policies if (score := _score_of(summaries, name)) is not None}
     if not scores:
         return Recommendation(
-            None, "no prompt counts: each failed, ended in a loop or was too short", is_open=True
+            None,
+            "no prompt can be used: each failed, ended in a loop or was too short",
+            is_open=True,
         )
     if not any(each.has_drafts for summary in summaries for each in summary.policies):
         return Recommendation(
@@ -178,13 +180,14 @@ def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Re
         return Recommendation(
             parse_policy(best),
             f"{best} decodes {scores[best]:.2f} times as fast as plain decoding over all sets, "
-            f"and on no set below {MAY_COST_A_SET:.2f}",
+            f"and at least {MAY_COST_A_SET:.2f} times as fast on every set",
         )
     top = max(scores, key=lambda name: scores[name])
     return Recommendation(
         None,
-        f"nothing gains {WORTH - 1:.0%} over all sets without costing on one: the best mean, that "
-        f"of {top}, is {scores[top]:.2f} of plain decoding",
+        f"no setting gains {WORTH - 1:.0%} over all sets without a loss on one set: the best, "
+        f"{top}, "
+        f"reaches {scores[top]:.2f} of the speed of plain decoding",
     )
 
 
@@ -201,7 +204,7 @@ def _auto_reason(auto: str, best: str, scores: dict[str, float]) -> str:
     said = f"{auto} decodes {scores[auto]:.2f} times as fast as plain decoding over all sets"
     if auto == best:
         return f"{said}, more than any other setting, and adapts to other texts"
-    return f"{said}; {best}, chosen afterwards, is at {scores[best]:.2f} and does not adapt"
+    return f"{said}; {best}, chosen in hindsight, reaches {scores[best]:.2f} but does not adapt"
 
 
 def _never_costs(summaries: Sequence[SetSummary], policy: str) -> bool:
@@ -242,7 +245,7 @@ def find_target(name: str, user_dir: Path) -> Path:
         return new_path(made_preset({"name": name}).name, user_dir)
     if entry.is_builtin:
         raise PresetFileError(
-            f"the preset {entry.name!r} is built in and cannot be changed: write to another name"
+            f"the preset {entry.name!r} is built in and cannot be changed: use another name"
         )
     return entry.path
 

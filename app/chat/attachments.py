@@ -148,7 +148,7 @@ def read_file(name: str, folder: Path) -> Attachment:
         if not inside:
             how = "leads" if path.is_symlink() else "lies"
             raise AttachmentError(
-                f"@{shown} {how} out of {visible(str(folder.resolve()))}: start kvchat in the "
+                f"@{shown} {how} outside {visible(str(folder.resolve()))}: start kvchat in the "
                 "folder of the file, or copy it here"
             )
         if path.suffix.lower() in SUFFIXES:

@@ -157,7 +157,7 @@ class ContextFull:
             else:
                 self._keep(chat_id, trim.kept_from, text)
                 if n := self._n_left_out:
-                    self._warn(f"The oldest {n:,} messages were too long for the summary too.")
+                    self._warn(f"The oldest {n:,} messages were too long even for the summary.")
             if self._history.is_shown(chat_id):
                 self._history.notes.remove_after(trim.dropped[-1].id, SUMMARISING)
                 self._conversation.refresh()

@@ -504,6 +504,8 @@ class Conversation:
         self.replies.cut(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
         todo = (
-            "It restarts automatically." if event.will_restart else "{engine-restart} restarts it."
+            "The engine restarts automatically."
+            if event.will_restart
+            else "{engine-restart} restarts the engine."
         )
         self._tell_of_engine(event.title, event.message, todo, severity)

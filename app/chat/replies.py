@@ -169,7 +169,7 @@ class Replies:
         last = other.unfinished()
         if last is not None and is_out_of_room(last):
             raise ContextFullError(
-                f"the context of “{other.title}” is full: open it ({{chat-list}})"
+                f"the context of “{other.title}” is full: open that chat ({{chat-list}})"
             )
         return begin(other)
 
@@ -374,7 +374,7 @@ class Replies:
         is_full = event.reason is FinishReason.CONTEXT
         if not is_shown:
             what = "has a full context" if is_full else "is answered"
-            text = f"“{reply.chat_title}” {what}: {{chat-list}} leads there."
+            text = f"“{reply.chat_title}” {what}: {{chat-list}} opens that chat."
             self._updates.notices.append(Notice(text))
         elif is_full:
             self._updates.context_full = f"all {event.n_cells:,} cells of the context are used"

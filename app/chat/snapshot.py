@@ -27,7 +27,9 @@ def verification_label(settings: SpeculationSettings) -> tuple[str, ...]:
     return tuple(word for word, is_unusual in words.items() if is_unusual)
 
 
-NO_MODEL = "No model is loaded: {model-list} opens or installs one, {model-plan} plans what fits."
+NO_MODEL = (
+    "No model is loaded: {model-list} opens or installs a model, {model-plan} shows what fits."
+)
 """Shown where a question has no model to answer it."""
 
 

@@ -67,7 +67,9 @@ def read_chats(
         n_chats += 1
         yield tree
     if not n_chats:
-        raise ChatFileError("it holds no chat: `kvchat chats export -o FILE.jsonl` writes one")
+        raise ChatFileError(
+            "the file contains no chat: `kvchat chats export -o FILE.jsonl` writes a chat file"
+        )
 
 
 def imported(tree: ChatTree) -> ChatTree:
@@ -94,11 +96,11 @@ def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str
         n_read += len(line)
         if n_read > MAX_CHAT_FILE_BYTES:
             most = fmt.short_nbytes(MAX_CHAT_FILE_BYTES)
-            raise ChatFileError(f"it has more than {most}: split it")
+            raise ChatFileError(f"the file has more than {most}: split it")
         on_progress(n_read)
         if not line:
             return
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise wrong_line(number, "this is not UTF-8 text") from error
+            raise wrong_line(number, "the file is not UTF-8 text") from error

@@ -35,7 +35,7 @@ FORMAT = "kvchat-chats"
 class ChatFileError(EngineError):
     """A file of chats cannot be read or written."""
 
-    title = "The file of chats cannot be used"
+    title = "The chat file cannot be used"
 
 
 class JsonLine(BaseModel):
@@ -144,7 +144,7 @@ def read_line(model: type[LineType], text: str, line: int) -> LineType:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        unknown = "unknown here, a newer kvchat may have made it"
+        unknown = "unknown key; a newer kvchat may have written it"
         raise wrong_line(line, explain_faults(explain(error, model, unknown=unknown))) from error
 
 
@@ -205,7 +205,7 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
     """Read the chat of a head line, and its messages from the lines that follow."""
     values = parse_object(text, number)
     if values.get("format") != FORMAT:
-        raise wrong_line(number, f'a chat begins with a line that has "format":"{FORMAT}"')
+        raise wrong_line(number, f'a chat begins with a line that contains "format":"{FORMAT}"')
     if (found := values.get("version")) not in (None, VERSION):
         raise wrong_line(
             number, f"the format has version {found}, this kvchat reads {VERSION}: update kvchat"

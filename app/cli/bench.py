@@ -39,7 +39,7 @@ bench_options = joined(
     click.option("--prompts", "n_prompts", default=4, show_default=True, type=Count(0),
                  help="Prompts per set; 0: all."),
     click.option("--only", multiple=True, metavar="PROMPT",
-                 help="Name of a prompt to run, instead of random ones; repeatable."),
+                 help="Name of a prompt to run, instead of a random choice; repeatable."),
     click.option("--pairs", "n_pairs", default=2, show_default=True, type=Count(),
                  help="Runs of each policy per prompt."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
@@ -50,16 +50,16 @@ bench_options = joined(
                  help="Seed of the prompt selection and of the sampling."),
     click.option("--predictors", callback=listed(None),
                  help="Predictors, separated by commas: lookup, suffix, combined, draft. [all "
-                      "that apply]"),
+                      "that are available]"),
     click.option("--controllers", default="auto,fixed", show_default=True,
                  callback=listed(CONTROLLERS),
-                 help=f"Separated by commas: {', '.join(CONTROLLERS)}."),
+                 help=f"Controllers, separated by commas: {', '.join(CONTROLLERS)}."),
     click.option("--lengths", default=LENGTHS, show_default=True,
                  callback=listed([str(n) for n in range(1, MAX_DRAFT + 1)]),
-                 help="Draft lengths of `fixed`, separated by commas."),
+                 help="Draft lengths of the fixed controller, separated by commas."),
     click.option("--policy", "policies", multiple=True, metavar="NAME",
-                 help="Policy to measure, such as lookup:fixed:3, instead of the three lists; "
-                      "repeatable."),
+                 help="Policy to measure, such as lookup:fixed:3, instead of --predictors, "
+                      "--controllers and --lengths; repeatable."),
     click.option("--json", "json_path", type=FILE,
                  help="Write the runs to this file after each prompt."),
     click.option("--html", "html_path", type=FILE, help="Write the report to this file, as HTML."),
@@ -93,10 +93,10 @@ def command(
     show_path: Path | None,
     preset_name: str | None,
 ) -> int:
-    """Measure the gain of speculation with MODEL over plain decoding, in paired runs.
+    """Measure the speedup of speculation over plain decoding with MODEL, in paired runs.
 
     \b
-    kvchat bench                                    default model; minutes
+    kvchat bench                                    default model; takes minutes
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    with a draft model
     kvchat bench --prompt-set mine.jsonl --prompts 0    all prompts of a file
     kvchat bench --json all.json --html all.html    save runs and report

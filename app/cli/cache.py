@@ -30,7 +30,7 @@ N_TITLES = 3
 """Titles that one line names; the rest is counted."""
 USUAL_FIELDS = {"LoRA hashes": "none", "rope": "of the model", "sliding window": "as trained"}
 HIDDEN_FIELDS = ("format", "model hash")
-KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
+KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of a key."
 
 
 @click.group(name="cache", invoke_without_command=True)
@@ -38,7 +38,7 @@ KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
 def command(ctx: click.Context) -> None:
     """List, verify and delete the saved states that chats continue from.
 
-    KEY is a key from `kvchat cache list`, or the beginning of one. kvchat may be open meanwhile; it
+    KEY is a key from `kvchat cache list`, or the beginning of a key. kvchat may be running; it
     recomputes deleted states.
 
     \b
@@ -95,13 +95,13 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     "--to",
     "limit",
     type=SIZE,
-    help="Delete down to this size, such as 2GiB.",
+    help="Delete states until they take at most this size, such as 2GiB.",
 )
 def prune(*, older: float | None, limit: int | None) -> None:
-    """Delete the least valuable states, down to the budget or as the options say.
+    """Delete the least valuable states, until the rest fits the budget or the options.
 
-    States of deleted models go first, then states that save little time for their size and are long
-    unused. Pinned states stay.
+    States of deleted models are deleted first, then states that save little time for their size and
+    were not used for long. Pinned states stay.
     """
     from app.config import require_settings
 
@@ -116,12 +116,12 @@ def prune(*, older: float | None, limit: int | None) -> None:
         left = used - sum(entry.nbytes for entry in gone)
     tell(_removed_text(gone, left))
     if older is None and left > limit:
-        tell("the rest is pinned: `kvchat cache unpin KEY` makes it deletable")
+        tell("the other states are pinned: unpin them with `kvchat cache unpin KEY`")
 
 
 @command.command(name="budget")
 @click.argument("disk", metavar="[SIZE]", type=SIZE, required=False)
-@click.option("--warm", type=SIZE, help="RAM for states, such as 1GiB.")
+@click.option("--warm", type=SIZE, help="RAM for saved states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Print the budgets, or set the disk budget to SIZE; 0: save nothing on disk."""
     from app.config import require_settings, save_setting
@@ -136,11 +136,11 @@ def budget(disk: int | None, warm: int | None) -> None:
     for line in _budget_lines(settings, used):
         say(line)
     if (disk, warm) != (None, None):
-        tell("an open kvchat uses this after its next start")
+        tell("a running kvchat applies the budget at its next start")
 
 
 @command.command(name="clear")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_context
 def clear(ctx: click.Context, *, yes: bool) -> None:
     """Delete all saved states, pinned ones included. Chats are not deleted."""
@@ -154,28 +154,30 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
             tell("No states on disk.")
             return
         tell(_counted_text(entries))
-        if not yes and not confirmed("Delete all of it?", "--yes deletes it"):
+        if not yes and not confirmed("Delete all states?", "--yes deletes them"):
             tell("Nothing was deleted.")
             ctx.exit(1)
         store.delete([entry.key for entry in entries])
     tell(_removed_text(entries, 0))
 
 
-@command.command(name="pin", help=f"Exempt states from the budget. {KEY_HELP}")
+@command.command(name="pin", help=f"Pin states, so that they are never evicted. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def pin(keys: tuple[str, ...]) -> None:
     """Exempt states from the budget, with the states that they build on."""
     _set_pinned(keys, is_pinned=True)
 
 
-@command.command(name="unpin", help=f"Make pinned states subject to the budget again. {KEY_HELP}")
+@command.command(name="unpin", help=f"Unpin states, so that they can be evicted again. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def unpin(keys: tuple[str, ...]) -> None:
     """Make pinned states subject to the budget again."""
     _set_pinned(keys, is_pinned=False)
 
 
-@command.command(name="drop", help=f"Delete states, and the states that build on them. {KEY_HELP}")
+@command.command(
+    name="drop", help=f"Delete states and the longer states that extend them. {KEY_HELP}"
+)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states, and the states that build on them."""
@@ -278,7 +280,7 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
         head = Text(one_line(model.name), style="bold")
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
-            head.append("  its model file is gone: pruned first", style="not bold yellow")
+            head.append("  its model file no longer exists: pruned first", style="not bold yellow")
         screen.print(head)
         screen.print(Text(_settings_text(model), style="dim"))
         screen.print(_table(model, titles))
@@ -302,9 +304,11 @@ def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
     if not settings.enabled:
         yield "no states are saved: enabled = false under [cache] in the settings"
     yield f"disk    {nbytes_of(used, settings.cold)}"
-    yield f"RAM     {nbytes(settings.warm)}; {nbytes(settings.reserve)} stay free for others"
+    yield (
+        f"RAM     {nbytes(settings.warm)}; {nbytes(settings.reserve)} stay free for other programs"
+    )
     if used > settings.cold:
-        yield "over the budget: `kvchat cache prune` deletes down to it"
+        yield "over the budget: `kvchat cache prune` deletes states until the rest fits"
 
 
 def _counted_text(entries: Sequence[StoredState]) -> str:

@@ -70,21 +70,21 @@ quality_options = joined(
                       "leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
-                 help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
+                 help="Types of K and V, separated by commas; q8_0/q5_1 sets K and V separately. "
                  f"[{USUAL_KINDS}; every kind that torch has]"),
     click.option("--all", "takes_all", is_flag=True,
-                 help="Measure every combination of K and V types (hours)."),
+                 help="Measure every combination of K and V types (takes hours)."),
     click.option("--reference", type=click.Choice(["f16", "bf16", "f32"]), default="f16",
                  show_default=True, help="K/V type of the reference."),
     click.option("--ctx", "n_ctx", type=Count(), help="Context length of the measurement. [8k]"),
     threads_option,
     click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens per batch. [64]"),
     click.option("--tokens", "n_tokens", default=MOST_TOKENS, show_default=True, type=Count(0),
-                 help="Maximum tokens of all texts; 0: no limit."),
+                 help="Maximum tokens of all texts together; 0: no limit."),
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
                  help="Do not run the retrieval questions."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
-                 help="Do not measure memory and speed; --resume adds them."),
+                 help="Do not measure memory and speed; --resume can add them later."),
     click.option("--json", type=FILE, help="Write the report to this file during the run."),
     click.option("--html", type=FILE, help="Write the report to this file, as HTML."),
     click.option("--resume", type=FILE, help="Resume an earlier run from its JSON file."),
@@ -107,7 +107,7 @@ def command(
     takes_all: bool,
     show_path: Path | None,
 ) -> int:
-    """Measure the effect of K/V types on MODEL: likelihood, KL divergence, memory, speed.
+    """Measure what K/V types do to MODEL: loss, KL divergence, memory, speed.
 
     Texts are decoded through each cache and compared with an unquantised reference. The control row
     repeats the reference and shows the noise.

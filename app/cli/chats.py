@@ -35,7 +35,7 @@ ALL = 1_000_000
 N_NAMED = 8
 """Chats that a message names at most."""
 NO_CHATS = "There are no chats yet."
-CHAT_HELP = "CHAT is a number from `kvchat chats list` or a (part of a) title."
+CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a unique part of a title."
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
 
@@ -62,7 +62,7 @@ def command(ctx: click.Context, *, archived: bool) -> None:
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_, archived=archived)
     elif archived:
-        raise click.UsageError("--archived belongs to list: kvchat chats list --archived")
+        raise click.UsageError("--archived works only with list: kvchat chats list --archived")
 
 
 @command.command(name="list")
@@ -80,11 +80,11 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
         tell("The archive is empty." if archived else NO_CHATS)
 
 
-@command.command(name="show", help=f"Print the shown branch of a chat. {CHAT_HELP}")
+@command.command(name="show", help=f"Print the current branch of a chat. {CHAT_HELP}")
 @click.argument("chat", metavar="CHAT")
 @click.option("--stats", is_flag=True, help="Add the statistics of each reply.")
 def show(chat: str, *, stats: bool) -> None:
-    """Print the shown branch of a chat."""
+    """Print the current branch of a chat."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -99,7 +99,7 @@ def show(chat: str, *, stats: bool) -> None:
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     """Find messages and titles that contain all WORDS; quote a phrase."""
     if not "".join(words).strip(' "'):
-        raise click.UsageError("name a word to search for")
+        raise click.UsageError("specify a word to search for")
     with _store() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
@@ -109,7 +109,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
         if len(hits) == limit:
             _tell_of_more(limit)
     else:
-        tell("No chat contains that.")
+        tell("No chat contains these words.")
 
 
 def _tell_of_more(limit: int) -> None:
@@ -117,16 +117,21 @@ def _tell_of_more(limit: int) -> None:
     tell(f"the first {limit:,} hits{more}")
 
 
-@command.command(name="fork", help=f"Copy the shown branch of a chat into a new chat. {CHAT_HELP}")
+@command.command(
+    name="fork", help=f"Copy the current branch of a chat into a new chat. {CHAT_HELP}"
+)
 @click.argument("chat", metavar="CHAT")
 @click.option("--at", "place", type=Count(1), help="Number of the last message to copy.")
 def fork(chat: str, *, place: int | None) -> None:
-    """Copy the shown branch of a chat into a new chat."""
+    """Copy the current branch of a chat into a new chat."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
         if not path or (place or 1) > len(path):
-            raise click.UsageError(f"this chat shows {_counted(len(path))}: --at is one of them")
+            raise click.UsageError(
+                f"--at is out of range: the current branch has {_counted(len(path))}, numbered "
+                "from 1"
+            )
         copied = store.fork_chat(path[(place or len(path)) - 1].id)
     tell(f"{_called(copied)} is a copy of {_called(found)}")
 
@@ -162,7 +167,7 @@ def unarchive(chats: tuple[str, ...]) -> None:
 
 @command.command(name="delete", help=f"Delete chats and their saved states. {CHAT_HELP}")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
     """Delete chats and their saved states; refused while a chat is being answered."""
@@ -173,7 +178,7 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
         sizes = store.sizes()
         for chat in found:
             tell(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
-        if not yes and not confirmed("Delete for good?", "--yes deletes them"):
+        if not yes and not confirmed("Delete permanently?", "--yes deletes them"):
             tell("Nothing was deleted.")
             ctx.exit(1)
         for chat in found:
@@ -188,7 +193,7 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
     "--format",
     "form",
     type=click.Choice(["md", "jsonl"]),
-    help="Markdown, or JSON lines with everything. [by file name]",
+    help="Markdown, or JSON lines with everything. [from the file name]",
 )
 @click.option("--branches", is_flag=True, help="Export all branches to Markdown.")
 @click.option(
@@ -209,7 +214,7 @@ def export(
     from engine.files import expanded
 
     if bool(chats) == all_chats:
-        raise click.UsageError("name the chats to export, or use --all")
+        raise click.UsageError("specify the chats to export, or use --all")
     is_screen = output is None or str(output) == STANDARD
     chosen: ChatFileFormat = form or ("md" if output is None else format_of(output))
     with _store() as store:
@@ -291,7 +296,9 @@ def print_chat(
     facts = [f"chat {chat.id}", f"started {fmt.local_time(chat.created_at)}"]
     if chat.model_path is not None:
         facts.append(one_line(model_title(chat.model_path)))
-    facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
+    facts.append(
+        f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} on this branch"
+    )
     if chat.archived_at is not None:
         facts.append(f"archived {fmt.local_time(chat.archived_at)}")
     say((" · ".join(facts), "dim"))
@@ -370,7 +377,7 @@ def find_chat(store: ChatStore, text: str) -> Chat:
         return found[0]
     if found:
         raise NoSuchChatError(
-            f"{text!r} matches {len(found)} titles; use the number of one:\n{_named(found)}"
+            f"{text!r} matches {len(found)} titles; use one of these numbers:\n{_named(found)}"
         )
     raise NoSuchChatError(f"no chat with the number or title {text!r}{_near(wanted, chats)}")
 
@@ -388,7 +395,10 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     try:
         forgotten = forget_on_disk(owner_of(chat.id))
     except CacheStoreError as error:
-        yield f"its states on disk could not be removed: {error}. `kvchat cache clear` removes all"
+        yield (
+            f"its saved states could not be deleted: {error}. `kvchat cache clear` deletes all "
+            "states"
+        )
         return
     if forgotten:
         size = fmt.nbytes(sum(state.nbytes for state in forgotten))
@@ -437,7 +447,7 @@ def _near(wanted: str, chats: Sequence[Chat]) -> str:
     by_title = {chat.title.casefold(): chat for chat in reversed(chats)}
     near = nearest(wanted, by_title, n=N_NAMED, cutoff=0.5)
     if not near:
-        return ": `kvchat chats list` shows all, with --archived the archived ones"
+        return ": `kvchat chats list` shows all chats, `--archived` the archive"
     return f"; similar:\n{_named([by_title[title] for title in near])}"
 
 

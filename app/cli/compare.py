@@ -21,8 +21,10 @@ EXIT_INTERRUPTED = 130
 compare_options = joined(
     click.option("--first", default="off", show_default=True, metavar="SIDE",
                  help="First side."),
-    click.option("--second", metavar="SIDE", help="Second side. [the settings of the chat]"),
-    click.option("--pairs", default=3, show_default=True, type=Count(), help="Pairs of replies."),
+    click.option("--second", metavar="SIDE", help="Second side. [predictor and controller of the "
+                                                  "settings]"),
+    click.option("--pairs", default=3, show_default=True, type=Count(), help="Number of reply "
+                                                                             "pairs."),
     click.option("--max-tokens", default=256, show_default=True, type=Count(2),
                  help="Maximum tokens of a reply."),
     click.option("--temperature", type=sampling("temperature"),
@@ -30,7 +32,7 @@ compare_options = joined(
     click.option("--seed", type=SEED, help="Seed of every reply. [random]"),
     opening_options,
     system_option,
-    click.option("--text", "shows_text", is_flag=True, help="Print the replies."),
+    click.option("--text", "shows_text", is_flag=True, help="Print the text of the replies."),
     click.option("--json", "as_json", is_flag=True,
                  help="Print replies, figures and verdict as JSON."),
 )  # fmt: skip

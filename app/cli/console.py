@@ -77,13 +77,13 @@ def prompt_text(prompt: str | None, usage: str) -> str:
         UsageError: it is empty or no text, or standard input is a terminal.
     """
     if prompt is None and sys.stdin.isatty():
-        raise click.UsageError(f"no prompt: write {usage}, or pipe one in")
+        raise click.UsageError(f"no prompt: write {usage}, or pipe a prompt in")
     try:
         text = read_input() if prompt in (None, "-") else str(prompt)
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"standard input is not text in {error.encoding}") from error
+        raise click.UsageError(f"standard input is not {error.encoding} text") from error
     if not text.strip():
-        raise click.UsageError(f"the prompt is empty: write {usage}, or pipe one in")
+        raise click.UsageError(f"the prompt is empty: write {usage}, or pipe a prompt in")
     return text
 
 

@@ -32,8 +32,8 @@ def command(model: str | None, server: str | None, *, as_json: bool) -> None:
     """Check the GPU, llama.cpp and its trial decode, the terminal, and the folders.
 
     The trial decodes a few tokens with MODEL, else the starter, else the smallest model found. With
-    --server the report is about the server and the figures it provides. The exit code is 1 if
-    kvchat cannot work.
+    --server, the command checks the server and the figures that it reports instead. The exit code
+    is 1 if kvchat cannot work.
     """
     found = []
     for check in _checks(model) if server is None else _server_checks(server, model):

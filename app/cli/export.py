@@ -32,7 +32,7 @@ export_options = joined(
     click.option("--output", "-o", type=FILE, metavar="FILE",
                  help="Output file; existing files are not replaced."),
     click.option("--install", "installs", is_flag=True,
-                 help="Write to the folder where the program reads it."),
+                 help="Write to the folder that the program reads."),
     click.option("--force", is_flag=True, help="Replace an existing file."),
     json_option,
 )  # fmt: skip
@@ -58,8 +58,9 @@ def command(
     """Write the configuration of MODEL as settings of another program.
 
     Rules such as `auto` and `max` become numbers for this machine, or for the machine of --vram,
-    --card and --ram. MODEL is optional if the preset names one. Differences of the other program
-    and warnings of the plan are written as comments, or to standard error if the format has none.
+    --card and --ram. MODEL is optional if the preset specifies one. Differences of the other
+    program and warnings of the plan become comments, or go to standard error if the format has no
+    comments.
 
     \b
     kvchat export qwen2.5-7b --preset balanced

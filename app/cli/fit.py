@@ -18,7 +18,7 @@ OFFLOADS = ("none", "partial", "any", "full")
 
 fit_options = joined(
     click.option("--goal", type=click.Choice(GOALS), default="balanced", show_default=True,
-                 help="What to maximise: context, quality of the cache, speed, or a balance."),
+                 help="What to maximise: context, cache quality, speed, or a balance of them."),
     machine_options,
     click.option("--no-gpu", is_flag=True, help="Plan without a GPU."),
     draft_option,
@@ -28,12 +28,12 @@ fit_options = joined(
     click.option("--max-ctx", "--max-context", "max_context", type=Count(),
                  help="Maximum context per slot. [training context]"),
     click.option("--kv", metavar="TYPES",
-                 help="K/V types to choose from, best first. [auto: those that passed "
+                 help="K/V types to choose from, best first. [auto: types that passed "
                       "cache-quality, else f16,q8_0,q4_0]"),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
-                 help="Weights in RAM: none, as few as fit requires, as many as help the goal, "
-                      "or all."),
+                 help="Weights in RAM: none; only as many as needed to fit (partial); any number "
+                      "that helps the goal (any); or all (full)."),
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
                  show_default=True, help="Program that runs the model."),
     click.option("--format", "format_name", metavar="NAME",
@@ -48,8 +48,8 @@ fit_options = joined(
 def command(model: str, *, format_name: str | None, as_json: bool, **options: object) -> None:
     """Find the best configuration of MODEL for a goal; print the reasons and the command.
 
-    MODEL is named as for `kvchat plan`; nothing is loaded. By default K/V types have fast CUDA
-    kernels and the context stays within the training context.
+    MODEL is specified as for `kvchat plan`; nothing is loaded. By default, only K/V types with fast
+    CUDA kernels are considered, and the context is at most the training context.
 
     \b
     kvchat fit qwen3-8b --goal context --device 12GiB

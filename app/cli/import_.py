@@ -22,8 +22,8 @@ PIPE_WAIT_S = 10.0
 @click.command(name="import")
 @click.argument("words", nargs=-1, required=True, metavar="FILE | - | -- COMMAND...")
 @click.option("--name", metavar="NAME", help="Name of the preset.")
-@click.option("--entry", metavar="NAME", help="Section, model or service of the file.")
-@click.option("--model", metavar="MODEL", help="Model of the preset, if the file names none.")
+@click.option("--entry", metavar="NAME", help="Section, model or service of the file to import.")
+@click.option("--model", metavar="MODEL", help="Model of the preset, if the file specifies none.")
 @click.option("--save", "saves", is_flag=True, help="Save the preset.")
 @click.option("--force", is_flag=True, help="Replace an existing preset.")
 @json_option
@@ -39,9 +39,9 @@ def command(
 ) -> None:
     """Make a preset from another program's settings.
 
-    FILE is a llama-server command line, a script, systemd unit or compose file with one, an
-    environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of a
-    model, an Ollama Modelfile, or koboldcpp settings. The preset is printed to standard output.
+    FILE is a llama-server command line, a script, systemd unit or compose file that contains one,
+    an environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of
+    a model, an Ollama Modelfile, or koboldcpp settings. The preset is printed to standard output.
     Settings that a preset cannot hold are listed on standard error.
 
     \b
@@ -97,16 +97,17 @@ def _text_of(source: str) -> str:
             data = read_file_or_pipe(path, limit=LARGEST_FILE, wait_s=PIPE_WAIT_S)
     except OSError as error:
         raise ImportedFileError(
-            f"{source} cannot be read: {error.strerror or error}. Write a command after `--`"
+            f"{source} cannot be read: {error.strerror or error}. To import a command, write it "
+            "after `--`"
         ) from error
     if len(data) > LARGEST_FILE:
         raise ImportedFileError(
-            f"{source} has more than {LARGEST_FILE} bytes: this is not a settings file"
+            f"{source} has more than {LARGEST_FILE} bytes: it is not a settings file"
         )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ImportedFileError(f"{source} is not text in UTF-8: {error}") from error
+        raise ImportedFileError(f"{source} is not UTF-8 text: {error}") from error
 
 
 def _model(name: str | None) -> tuple[str | None, int | None]:

@@ -34,25 +34,28 @@ DEFAULT_COMMAND = "chat"
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Answer": {
-        "run": ("app.cli.run", "Answer one prompt, or a file of prompts, without a screen."),
+        "run": ("app.cli.run", "Answer one prompt, or a file of prompts, and exit."),
         "web": ("app.cli.web", "Serve the chat to a browser on this machine."),
         "serve": ("app.cli.serve", "Start llama-server with a preset."),
     },
     "Plan": {
         "plan": ("app.cli.plan", "Compute the memory of a configuration, without loading it."),
         "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
-        "export": ("app.cli.export", "Write settings for llama-server and other programs."),
+        "export": ("app.cli.export", "Export settings to llama-server and other programs."),
         "import": ("app.cli.import_", "Make a preset from another program's settings."),
     },
     "Measure": {
-        "bench": ("app.cli.bench", "Measure the gain of speculation on prompt sets."),
+        "bench": ("app.cli.bench", "Measure the speedup of speculation on prompt sets."),
         "compare": ("app.cli.compare", "Answer one prompt with two settings and compare speed."),
         "tune": ("app.cli.tune", "Find the fastest threads, flash attention and ubatch."),
-        "cache-quality": ("app.cli.cache_quality", "Measure the quality of K/V types on texts."),
+        "cache-quality": (
+            "app.cli.cache_quality",
+            "Measure how much each KV cache type degrades the output.",
+        ),
     },
     "Models and data": {
         "models": ("app.cli.models", "List, search, download and delete models."),
-        "pairs": ("app.cli.pairs", "List the models that can draft for a model."),
+        "pairs": ("app.cli.pairs", "List draft models for a model."),
         "chats": ("app.cli.chats", "List, search, export, import and delete chats."),
         "cache": ("app.cli.cache", "List, verify and delete saved states."),
         "settings": ("app.cli.settings", "List, explain and change settings."),
@@ -150,12 +153,12 @@ def cli(ctx: click.Context) -> None:
     """Chat with a local language model and watch speculation and the KV cache.
 
     MODEL is a GGUF file, a name from `kvchat models` or a part of it, or `starter`. Default: the
-    model of the settings, then the last one used.
+    model of the settings, else the last model used.
 
     \b
     kvchat                                   open the chat
-    kvchat qwen2.5-7b --preset long-context  open it with a model and a preset
-    kvchat --server http://cellar:8080       open it over another machine's server
+    kvchat qwen2.5-7b --preset long-context  with a model and a preset
+    kvchat --server http://cellar:8080       with a server on another machine
     kvchat run "Name three colours."         print one answer
     kvchat plan qwen2.5-7b --vram 8GiB       does it fit, with how much context?
     kvchat fit qwen2.5-7b --goal context     the largest context that fits
@@ -191,7 +194,7 @@ def cli(ctx: click.Context) -> None:
 def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
     """Open the full-screen chat on MODEL."""
     if asked.model is not None and named is not None:
-        raise click.UsageError("name the model once: as MODEL, or with --model")
+        raise click.UsageError("specify the model once: as MODEL or with --model")
     asked = replace(asked, model=asked.model or named)
     try:
         _require_terminal(asked.model if asked.server is None else None)
@@ -284,7 +287,7 @@ def _require_terminal(model: str | None) -> None:
     if os.environ.get("TERM") == "dumb":
         raise TerminalError(
             "the chat needs the full screen, but TERM=dumb has no cursor control: use "
-            '`kvchat run --plain "prompt"` here, or set TERM to what the terminal is, such as '
+            '`kvchat run --plain "prompt"` here, or set TERM to the type of the terminal, such as '
             "xterm-256color"
         )
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}

@@ -36,7 +36,7 @@ JUDGED = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bou
 """What JSON has of a verdict, beside the file's own facts."""
 TELL_EVERY_BYTES = 64 << 20
 """Between two lines about a download, where there is no terminal."""
-PART_HELP = "PART lists only those whose name, or an alias, contains it."
+PART_HELP = "With PART, list only those whose name or alias contains PART."
 
 
 @click.group(name="models", invoke_without_command=True)
@@ -77,7 +77,7 @@ def list_models(*, as_json: bool) -> None:
     favourites = Favourites().all()
     entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
-        note(f"{folder} has more than {MAX_VISITED:,} entries: only those were searched")
+        note(f"{folder} has more than {MAX_VISITED:,} entries: only that many were searched")
     options = _judged(entries)
     if as_json:
         print_json([_as_json(entry, options.get(entry.path)) for entry in entries])
@@ -100,7 +100,8 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
 
 
 @command.command(
-    name="catalogue", help=f"List models that can be planned without a file. {PART_HELP}"
+    name="catalogue",
+    help=f"List models that can be planned without downloading a file. {PART_HELP}",
 )
 @click.argument("part", required=False, default="")
 @json_option
@@ -120,7 +121,8 @@ def catalogue(part: str, *, as_json: bool) -> None:
         )
         quantizations = ", ".join(QUANTIZATIONS)
         tell(
-            f"{found[0].name} is {DEFAULT_QUANTIZATION}; after a colon, it can be {quantizations}."
+            f"{found[0].name} means {DEFAULT_QUANTIZATION}; add a colon and another quantisation, "
+            f"one of {quantizations}."
         )
     else:
         tell(f"No model name in the catalogue contains {part!r}.")
@@ -142,7 +144,9 @@ def cards(part: str, *, as_json: bool) -> None:
             [_card_cells(card) for card in found],
         )
     else:
-        tell(f"No card name contains {part!r}: write its size instead, as `--vram 24GiB`.")
+        tell(
+            f"No card name contains {part!r}: use its memory size instead, such as `--vram 24GiB`."
+        )
 
 
 @command.command(name="install-starter")
@@ -161,9 +165,9 @@ def install() -> None:
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Target folder. [kvchat's folder of models]",
+    help="Target folder. [kvchat's models folder]",
 )
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     """Download a model from the Hugging Face hub; prints first whether it fits.
 
@@ -187,7 +191,9 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     offer, model = _offered(name)
     if model is None:
         print_offer(offer)
-        raise ModelFileError(f"no file of {offer.repo} fits here: to download one anyway, name it")
+        raise ModelFileError(
+            f"no file of {offer.repo} fits here: specify a file to download it anyway"
+        )
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
     with SlowReading().hub():
@@ -199,9 +205,9 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
 
 @command.command(name="rm")
 @click.argument("name")
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 def remove(name: str, *, is_sure: bool) -> None:
-    """Delete the files of a model, after a question."""
+    """Delete the files of a model, after confirmation."""
     from app.library import removal_of
 
     found = removal_of(_path(name))
@@ -220,7 +226,7 @@ def where(name: str) -> None:
 
 @command.command(name="favourite")
 @click.argument("name")
-@click.option("--off", is_flag=True, help="Remove the mark.")
+@click.option("--off", is_flag=True, help="Remove the favourite mark.")
 def favourite(name: str, *, off: bool) -> None:
     """Mark a model as a favourite: lists show it first."""
     from app.library import Favourites
@@ -404,7 +410,7 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
     if verdict:
         say(verdict)
     if not model.is_checked:
-        tell("the hub gives no checksum for it: the download cannot be verified")
+        tell("the hub has no checksum of this file: the download cannot be verified")
     place = folder or paths.models_dir()
     if not is_sure:
         _agree(f"Download it into {model.place(place).parent}?", "--yes downloads it")

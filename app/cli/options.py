@@ -102,7 +102,7 @@ class Number(click.FloatRange):
         """The number."""
         number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # text too
         if not math.isfinite(number):
-            self.fail(f"{value} is not a number", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
 
@@ -238,12 +238,13 @@ ctx_option = click.option(
     "--ctx", "n_ctx", type=Count(), help="Context length in tokens, such as 32k."
 )
 system_option = click.option(
-    "--system", help="System prompt; replaces the one of the preset or the settings."
+    "--system", help="System prompt, instead of the one in the preset or the settings."
 )
 kv_options = joined(
     click.option("--kv", type=Parsed("auto|TYPE|K/V", _kv_types),
-                 help="K/V types: one, two as in q8_0/q5_1, or auto: the fastest that passed "
-                 "the limits of `kvchat cache-quality`."),
+                 help="K/V types: one type, two types such as q8_0/q5_1, or auto: the fastest "
+                      "types "
+                 "that passed the limits of `kvchat cache-quality`."),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
 )  # fmt: skip
 """K/V types and their budget."""
@@ -251,7 +252,7 @@ kv_options = joined(
 mmproj_option = click.option(
     "--mmproj",
     type=Parsed("FILE|off", _projector),
-    help="Projector for images. [the file beside the model, if exactly one fits]",
+    help="Image projector (mmproj). [the file beside the model, if exactly one matches]",
 )
 threads_option = click.option(
     "--threads",
@@ -267,7 +268,7 @@ answer_options = joined(
     click.option("--stop-token", "stop_tokens", type=Count(0), multiple=True,
                  help="End the reply at this token id; repeatable."),
     click.option("--thinking", type=click.Choice(get_args(Thinking)),
-                 help="Thinking of a reasoning model: as its template sets it, or off."),
+                 help="Thinking of a reasoning model: auto follows its chat template."),
     click.option("--thinking-budget", type=Count(0), metavar="TOKENS",
                  help="Maximum thinking tokens; 0: no limit."),
 )  # fmt: skip
@@ -332,16 +333,17 @@ def token_ids(spelled: str) -> tuple[int, ...]:
             is_input = spelled == "-"
             text = read_input() if is_input else read_text(Path(spelled), limit=RECORDS_BYTES)
         except (OSError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"no token ids in {spelled}: {error}") from error
+            raise click.UsageError(f"{spelled} cannot be read as token ids: {error}") from error
     words = text.replace("[", " ").replace("]", " ").replace(",", " ").split()
     wrong = next((n for n, word in enumerate(words) if not word.isdecimal()), None)
     if wrong is not None:
         raise click.UsageError(
-            f"token ids are whole numbers from 0, and number {wrong + 1} is {shown(words[wrong])}: "
-            "write them as 1,2,3"
+            f"token id {wrong + 1} is {shown(words[wrong])}: write token ids as whole numbers "
+            "from 0, "
+            "such as 1,2,3"
         )
     if not words:
-        raise click.UsageError("no token ids: write them as 1,2,3, or name a file")
+        raise click.UsageError("no token ids: write them as 1,2,3, or specify a file")
     return tuple(map(int, words))
 
 
@@ -368,7 +370,7 @@ _SHORTHANDS = f"{__name__}.shorthands"
 set_option = joined(
     click.option("--set", "rules", type=Parsed("KEY=VALUE", _rule), multiple=True,
                  callback=lambda context, _, rules: dict((*context.meta[_SHORTHANDS], *rules)),
-                 help="Any other key of a preset, such as n_ubatch=256 or kv_cache=nf4; "
+                 help="Set any other preset key, such as n_ubatch=256 or kv_cache=nf4; "
                  "repeatable."),
     *map(_shorthand, ("kv_cache", "kv_trace", "decode_plan", "compile")),
 )  # fmt: skip
@@ -380,8 +382,8 @@ ADDRESS = Parsed("URL", _server)
 server_option = click.option(
     "--server",
     type=ADDRESS,
-    help="Server to use: llama-server, vLLM, SGLang, Ollama, OpenAI's protocol; key in "
-    "KVCHAT_SERVER_KEY.",
+    help="URL of a llama-server, vLLM, SGLang, Ollama or OpenAI-compatible server; its API key is "
+    "read from KVCHAT_SERVER_KEY.",
 )
 
 opening_options = joined(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--on",
     "machine",
     type=click.Choice(["cpu", "gpu"]),
-    help="Device of both models. [this machine]",
+    help="Device that runs both models. [the GPU, if there is one]",
 )
 @json_option
 def command(
@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """List the models that can draft for MODEL, with the expected gain of each.
 
-    MODEL is a path, a name from `kvchat models`, or a name of the catalogue. Only headers are read:
+    MODEL is a path, a name from `kvchat models`, or a catalogue name. Only file headers are read:
     the vocabularies must match, and the gain is estimated from the bytes that each model reads per
-    step. `kvchat bench` measures it.
+    step. `kvchat bench` measures the gain.
     """
     with SlowReading() as reading:
         found = draft_options(model, folders, machine, reading)
@@ -146,10 +146,10 @@ def print_pairs(found: DraftOptions) -> None:
     else:
         screen.print(Text(f"No model here can draft for {found.target}."))
     if found.missing:
-        screen.print(Text("\nNot on this machine (figures for Q4_K_M):", style="bold"))
+        screen.print(Text("\nTo download (figures for Q4_K_M):", style="bold"))
         _print_drafts(screen, found.missing)
     _print_misfits(screen, found.unsuitable)
-    screen.print(Text(f"\nWithout a draft model, with lookup: {found.look_up.reason}."))
+    screen.print(Text(f"\nWithout a draft model, lookup instead: {found.look_up.reason}."))
     _print_best(screen, found)
 
 
@@ -171,7 +171,7 @@ def _print_drafts(screen: Console, drafts: Sequence[DraftOption]) -> None:
 
 def _print_rest(screen: Console, n_more: int) -> None:
     if n_more > 0:
-        screen.print(Text(f"and {n_more} more: --json lists all"))
+        screen.print(Text(f"and {n_more} more: --json lists them all"))
 
 
 def _cells(draft: DraftOption) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def _gain(advice: Advice) -> str:
 
 def _print_misfits(screen: Console, unsuitable: Sequence[DraftOption]) -> None:
     if unsuitable:
-        screen.print(Text("\nThese models cannot draft for it:", style="bold"))
+        screen.print(Text("\nThese models on this machine cannot draft for it:", style="bold"))
     for draft in unsuitable[:N_MISFITS]:
         screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
     _print_rest(screen, len(unsuitable) - N_MISFITS)

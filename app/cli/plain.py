@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from engine.requests import GenerationRequest
 
 HELP = (
-    "Type a line, press enter. /new starts a new chat, /quit or Ctrl+D ends, Ctrl+C stops a reply."
+    "Type a line and press enter. /new starts a new chat, /quit or Ctrl+D quits, Ctrl+C stops "
+    "a reply."
 )
 _END = re.compile(r"(?<=[.!?:;])\s|\n")
 """Where a reply may be cut without breaking a sentence."""
@@ -82,9 +83,9 @@ class PlainChat:
             case FinishReason.CANCELLED:
                 parts.append("stopped")
             case FinishReason.LENGTH:
-                parts.append("cut at the token limit")
+                parts.append("cut off at the token limit")
             case FinishReason.CONTEXT:
-                parts.append("cut because the context is full; /new starts a new chat")
+                parts.append("cut off because the context is full; /new starts a new chat")
         return f"({', '.join(parts)})"
 
 
@@ -108,7 +109,7 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
                 print_text([HELP])
             case "/new":
                 chat.request = begin
-                say("A new chat.")
+                say("New chat.")
             case text:
                 try:
                     chat.ask(text)

@@ -54,8 +54,8 @@ machine_options = joined(
         "vram",
         type=GPUS,
         multiple=True,
-        help="Plan for GPUs of this size: 8GiB, 2x24GiB; HOST:2x24GiB: another machine's GPUs "
-             "over RPC.",
+        help="GPUs to plan for, by memory: 8GiB or 2x24GiB; HOST:2x24GiB for GPUs of another "
+             "machine over RPC.",
     ),
     click.option("--net", type=Number(0.001, 10_000), metavar="GBIT", default=1.0,
                  show_default=True, help="Bandwidth of the network to other machines, in Gbit/s."),
@@ -72,13 +72,13 @@ slots_option = click.option(
     "--slots",
     "n_slots",
     type=Count(1, 256),
-    help="Slots: parallel chats of kvchat or parallel requests of llama-server.",
+    help="Number of slots: parallel chats in kvchat, parallel requests in llama-server.",
 )
 
 knob_options = joined(
     preset_option,
     click.option("--ctx", "n_ctx", type=Count(),
-                 help="Context length in tokens, such as 32k. [the preset's, at most 8192]"),
+                 help="Context length in tokens, such as 32k. [from the preset, else up to 8192]"),
     kv_options,
     backend_choice,
     set_option,
@@ -91,9 +91,9 @@ knob_options = joined(
                  help="Tokens per ubatch."),
     slots_option,
     click.option("--unified", "kv_unified", is_flag=True, default=None,
-                 help="Slots share one KV cache."),
+                 help="Share one KV cache among all slots."),
     click.option("--swa-full", is_flag=True, default=None,
-                 help="Full-size cache for sliding-window layers."),
+                 help="Use a full-size KV cache for sliding-window layers."),
     click.option("--gpu-layers", "n_gpu_layers", type=Layers(has_auto=True),
                  help="Layers on the GPU, the output layer included. [as many as fit]"),
     click.option("--cpu-moe", "n_cpu_moe", flag_value="all", type=Layers(),
@@ -131,7 +131,7 @@ def setup_of_options(
     from engine.planning.request import PlanRequest, setup_of
 
     if model is None and options["preset"] is None:
-        raise click.UsageError("name a MODEL, or a --preset that names one")
+        raise click.UsageError("specify a MODEL, or a --preset that contains one")
     asked = PlanRequest(
         model=model,
         target=target,
@@ -232,7 +232,7 @@ plan_options = joined(
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="kvchat",
                  show_default=True, help="Program that runs the model."),
     click.option("--dry-run", is_flag=True,
-                 help="Use the sizes of llama.cpp's dry run; loads no weights."),
+                 help="Measure sizes with a dry run of llama.cpp, which loads no weights."),
     json_option,
 )  # fmt: skip
 
@@ -251,8 +251,8 @@ def command(
     """Compute the memory of MODEL on each device and the largest context that fits.
 
     MODEL is a path, a name from `kvchat models`, a catalogue name such as qwen3-8b:Q4_K_M, a URL,
-    or hf:owner/repository/file.gguf; hf:owner/repository lists its files with a verdict each.
-    Nothing is loaded; only the header of a remote file is read. `=` marks exact numbers, `*`
+    or hf:owner/repository/file.gguf; hf:owner/repository lists its files and whether they fit.
+    No model is loaded; only the header of a remote file is read. `=` marks exact numbers, `*`
     llama.cpp's dry run, `~` estimates. The exit code is 0 even if the model does not fit.
 
     \b
@@ -285,7 +285,7 @@ def _dry_run(plan: "Plan") -> "Plan":
 
     if not can_measure(plan):
         raise click.UsageError(
-            "--dry-run measures a local file on the devices of this machine: name a file, and "
+            "--dry-run measures a local file on the devices of this machine: specify a file, and "
             "leave out --vram, --card, --ram and a preset with vram_gib"
         )
     return measured_plan(plan)
@@ -343,6 +343,6 @@ def _check_for_repository(options: Mapping[str, object]) -> None:
     given = [flag for name, flag in OF_ONE_FILE.items() if options.get(name) not in none]
     if given:
         raise click.UsageError(
-            f"{', '.join(given)} is for one file, but this is a repository: write "
+            f"{', '.join(given)} applies to a single file, but this is a repository: write "
             "hf:owner/repository/file.gguf"
         )

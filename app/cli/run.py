@@ -121,7 +121,7 @@ class Question:
         text = prompt_text(self.prompt, USAGE) if has_text else ""
         if self.images and (self.raw or not has_text):
             raise click.UsageError(
-                "--image goes before a prompt: leave out --raw, --tokens, --preload"
+                "--image needs a text prompt: leave out --raw, --tokens and --preload"
             )
         named = (f"{read_image(path, path.name).reference}\n" for path in self.images)
         return ids or "".join(named) + text
@@ -159,9 +159,9 @@ class Batch:
         if self.batch_path is not None and self.out_path is not None:
             return self.batch_path, self.out_path
         if self.batch_path is not None or self.out_path is not None:
-            raise click.UsageError("--batch FILE and --out FILE need each other")
+            raise click.UsageError("use --batch FILE and --out FILE together")
         if self.parallel is not None:
-            raise click.UsageError("--parallel is for --batch FILE")
+            raise click.UsageError("--parallel works only with --batch FILE")
         return None
 
 
@@ -178,14 +178,17 @@ run_options = joined(
                       "supports]"),
     click.option("--lora", type=ADAPTER, multiple=True,
                  help="LoRA adapter and its scale; repeatable."),
-    click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU."),
+    click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Number of layers on the "
+                                                                     "GPU."),
     click.option("--predictor", type=PREDICTOR,
                  metavar="[off|lookup|suffix|combined|draft]",
-                 help="Source of drafts."),
+                 help="Predictor that drafts tokens."),
     click.option("--controller", type=click.Choice(["fixed", "auto"]),
                  help="Rule for the draft length."),
-    click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Draft length."),
-    click.option("--verification", type=VERIFICATIONS, help="Acceptance rule of drafted tokens."),
+    click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Draft length of the fixed "
+                                                             "controller."),
+    click.option("--verification", type=VERIFICATIONS, help="How drafts are verified above "
+                                                            "temperature 0."),
     click.option("--bonus-token/--no-bonus-token", default=None,
                  help="Emit one more token after a fully accepted draft."),
     click.option("--temperature", type=sampling("temperature"),
@@ -193,7 +196,7 @@ run_options = joined(
     click.option("--top-k", type=Count(0),
                  help="Top-k: sample from the k most likely tokens; 0: off."),
     click.option("--top-p", type=sampling("top_p"),
-                 help="Top-p: smallest set of tokens with this total probability."),
+                 help="Top-p: sample from the smallest set of tokens with this total probability."),
     click.option("--min-p", type=sampling("min_p"),
                  help="Min-p: minimum probability relative to the most likely token."),
     click.option("--repetition-penalty", type=sampling("repetition_penalty"),
@@ -213,13 +216,14 @@ run_options = joined(
     click.option("--manifest", "manifest_path", type=FILE,
                  help="Reproduce a run token for token; the model is checked by its hash."),
     click.option("--write-manifest", "written_path", type=FILE,
-                 help="Record this run, without drafts, so that --manifest reproduces it."),
+                 help="Run without drafts and record the run, so that --manifest can reproduce "
+                      "it."),
     click.option("--batch", "batch_path", type=FILE,
                  help="Answer the prompts of this JSONL file."),
     click.option("--out", "out_path", type=FILE,
                  help="File to which the results of a batch are appended."),
     click.option("--parallel", type=Count(1, MAX_SLOTS),
-                 help=f"Replies of a batch that are made at once. [{PARALLEL}]"),
+                 help=f"Number of batch replies to generate at once. [{PARALLEL}]"),
     click.option("--metrics", "metrics_path", type=FILE,
                  help="Write metrics for Prometheus to this file."),
     click.option("--plain", "is_plain", is_flag=True,

@@ -158,7 +158,7 @@ def write(
     from engine.manifest import write_manifest
 
     if any(reply.reason is FinishReason.CANCELLED for reply in replies):
-        note(f"the run was stopped: {path} is not written")
+        note(f"the run was stopped: {path} was not written")
         return
     manifest = recorded(
         engine.last_loaded,
@@ -238,7 +238,7 @@ def answer_batch(
         left = [each for each in requests if each.key not in done]
         progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
         if progress.n_done:
-            note(f"{progress} replies are in {out} already")
+            note(f"{progress} replies are already in {out}")
         if not left:
             return int(bool(broken))
         n_at_once = min(n_at_once, len(left))

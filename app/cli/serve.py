@@ -25,7 +25,7 @@ WATCHED = ("--log-verbosity", "4", "--metrics")
 @click.argument("name", metavar="[PRESET|MODEL]", required=False)
 @machine_options
 @knob_options
-@click.option("--model", "-m", metavar="MODEL", help="Model, if the preset names none.")
+@click.option("--model", "-m", metavar="MODEL", help="Model, if the preset specifies none.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [any free port]")
 @click.option(
@@ -35,7 +35,7 @@ WATCHED = ("--log-verbosity", "4", "--metrics")
     "--chat/--no-chat",
     "chats",
     default=None,
-    help="Open the chat on the server. [yes, on a terminal]",
+    help="Open a chat that uses the server. [yes, on a terminal]",
 )
 @click.option("--keep", is_flag=True, help="Leave the server running when kvchat ends.")
 def command(
@@ -48,10 +48,10 @@ def command(
     keep: bool,
     **options: object,
 ) -> None:
-    """Start llama-server with the settings of PRESET, or with MODEL, and open the chat on it.
+    """Start llama-server with PRESET or MODEL, and open a chat that uses the server.
 
-    A server that crashes is restarted, with growing delays. It ends with kvchat unless --keep is
-    given. The memory in its log is printed beside the plan.
+    kvchat restarts a crashed server, with growing delays, and stops the server when kvchat exits,
+    unless --keep is given. It compares the memory that the server reports with the plan.
 
     \b
     kvchat serve balanced --model qwen2.5-7b
@@ -68,7 +68,7 @@ def command(
     if name is not None and model is None and _is_model(name, options):
         name, model = None, name
     if name is not None and options.get("preset") is not None:
-        raise click.UsageError("name the preset once: as PRESET, or with --preset")
+        raise click.UsageError("specify the preset once: as PRESET or with --preset")
     options["preset"] = name or options.get("preset")
     program = find_llama_server(llama_server)
     planner = user_planner()

@@ -29,7 +29,7 @@ OPEN_TABLES = ("prompts", "keys")
 )
 @json_option
 def command(name: str | None, value: str | None, *, takes_default: bool, as_json: bool) -> None:
-    """List the settings, explain one, or change it.
+    """List all settings, or explain or change a setting.
 
     \b
     kvchat settings                         every value and its source
@@ -42,9 +42,9 @@ def command(name: str | None, value: str | None, *, takes_default: bool, as_json
     from app.render.settings import detail_lines
 
     if (value is not None or takes_default) and name is None:
-        raise click.UsageError("name a setting, such as chat.temperature")
+        raise click.UsageError("specify a setting, such as chat.temperature")
     if value is not None and takes_default:
-        raise click.UsageError("a value or --default, not both")
+        raise click.UsageError("use a value or --default, not both")
     settings = UserSettings()
     if settings.loaded.problem is not None:
         note(settings.loaded.problem)
@@ -86,7 +86,7 @@ def _named(name: str) -> "SettingDefinition":
     if table in OPEN_TABLES and key:
         return _open(table, key)
     if name not in known:
-        hint = did_you_mean(name, known) or ": `kvchat settings` lists them"
+        hint = did_you_mean(name, known) or ": `kvchat settings` lists all settings"
         raise click.UsageError(f"unknown setting: {name}{hint}")
     return known[name]
 
@@ -95,7 +95,7 @@ def _open(table: str, key: str) -> "SettingDefinition":
     from app.setting_definitions import SettingDefinition
 
     if table == "prompts":
-        return SettingDefinition(table, key, "A system prompt of the library.", None, is_long=True)
+        return SettingDefinition(table, key, "A saved system prompt.", None, is_long=True)
     from app.commands import every_action  # imports Textual
 
     action = next((each for each in every_action() if each.id == key), None)

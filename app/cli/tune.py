@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
 STYLES = {"taken": "green", "faster": "green", "failed": "red", "no time": "yellow"}
-VERDICTS = {"taken": "chosen", "not faster": "no clear gain", "no time": "undecided, time was up"}
+VERDICTS = {"taken": "chosen", "not faster": "no clear gain", "no time": "undecided: out of time"}
 LINE_EVERY_S = 5.0
 """How often a line says where it is where there is no terminal to write over."""
 
@@ -36,7 +36,9 @@ LINE_EVERY_S = 5.0
     type=Number(0.5, 600.0),
     help="Total time, loading included.",
 )
-@click.option("--write", "name", metavar="PRESET", help="Name of the preset. [tuned MODEL]")
+@click.option(
+    "--write", "name", metavar="PRESET", help="Name of the preset to write. [tuned MODEL]"
+)
 @json_option
 def command(
     model: str | None,
@@ -174,7 +176,7 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
     outcome = tuned.outcome
     for each in outcome.compared:
         if each.verdict == "taken":
-            cost = f" Its cost: {each.cost}." if each.cost else ""
+            cost = f" Cost: {each.cost}." if each.cost else ""
             yield f"Chosen: {each.setting} {each.label}.{cost}"
         elif each.verdict in ("failed", "faster"):
             yield f"Not chosen: {each.setting} {each.label}: {each.reason}."
@@ -187,13 +189,13 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
     yield _speeds(outcome)
     if outcome.is_busy:
         yield (
-            f"Other programs used {outcome.n_others:.1f} cores: the speeds include that, and "
-            "`kvchat plan` does not show them."
+            f"Other programs used {outcome.n_others:.1f} cores, which slowed the "
+            "measurement: `kvchat plan` will not show these speeds."
         )
     if tuned.preset is not None:
         yield (
             f"Written after {tuned.spent_s:.0f} s: {tuned.preset_path}. "
-            f"Use it: kvchat --preset {shlex.quote(tuned.preset)}"
+            f"Open it: kvchat --preset {shlex.quote(tuned.preset)}"
         )
     if outcome.is_complete:
         yield "Everything was measured."

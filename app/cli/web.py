@@ -46,7 +46,8 @@ class WebError(EngineError):
 def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
     """Serve the chat to a browser on this machine until Ctrl+C.
 
-    Only this user can open it. Each tab is a separate kvchat. Arguments are those of `kvchat`.
+    Only this user can open it. Each tab runs a separate kvchat. Other arguments are passed to
+    `kvchat`.
 
     \b
     kvchat web

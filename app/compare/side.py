@@ -113,7 +113,7 @@ def check_available(sides: tuple[Side, ...], predictors: tuple[str, ...]) -> Non
     for side in sides:
         name = side.settings.predictor.value
         if name not in predictors:
-            needs = "; name a draft model with --draft" if name == "draft" else ""
+            needs = "; specify a draft model with --draft" if name == "draft" else ""
             raise SideError(
                 f"the {name} predictor cannot be used here, only {', '.join(predictors)}{needs}"
             )
@@ -121,7 +121,7 @@ def check_available(sides: tuple[Side, ...], predictors: tuple[str, ...]) -> Non
 
 def _controller(word: str, text: str) -> ControllerName:
     if word not in list(ControllerName):
-        raise SideError(f"{text!r}: {word or 'nothing'} is none of {', '.join(ControllerName)}")
+        raise SideError(f"{text!r}: {word or 'nothing'} is not one of {', '.join(ControllerName)}")
     return ControllerName(word)
 
 
@@ -148,19 +148,22 @@ def side_choices(predictors: tuple[str, ...], settings: SpeculationSettings) -> 
 def obstacle(controller: Conversation) -> str | None:
     """Why nothing can be compared now; None where it can."""
     if controller.is_replying:
-        return "A reply is under way: {reply-stop} stops it, then the two can be compared."
+        return "A reply is running: stop it ({reply-stop}) before you compare."
     if controller.is_leased:
         return "Another comparison is still ending: try again in a moment."
     configuration = controller.configuration
     if configuration is not None and configuration.server is not None:
-        return "A server drafts as it was started: only a model of this machine can be compared."
+        return (
+            "The drafts of a server are set when it starts: only models on this machine can "
+            "be compared."
+        )
     match controller.meters.phase:
         case Phase.EMPTY:
             return NO_MODEL
         case Phase.LOADING:
             return "The model is still being loaded."
         case Phase.STOPPED:
-            return "The engine has stopped: {engine-restart} starts it again."
+            return "The engine has stopped: {engine-restart} restarts it."
         case _:
             return None
 

@@ -150,7 +150,7 @@ def _follow(run: MeasurementRun) -> int:
             try:
                 _take_all(run, progress)
             except KeyboardInterrupt:
-                _note("stopping; this is what was measured")
+                _note("stopping; the results so far follow")
                 run.stop()
                 with contextlib.suppress(KeyboardInterrupt):
                     _take_all(run, progress)
@@ -277,7 +277,7 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} exists already: resume it by leaving out --resume, or name another "
+        f"{files.json} already exists: leave out --resume to resume it, or use another "
         "file for --json"
     )
 
@@ -308,7 +308,7 @@ def chat_texts() -> Iterator[Text]:
                 if len(text) >= LEAST_LETTERS:
                     found.append(Text(f"chat {len(found) + 1}", "chat", text))
     if not found:
-        raise QualityError("no chat is long enough: leave out --chats, or name files with --text")
+        raise QualityError("no chat is long enough: leave out --chats, or add files with --text")
     yield from found
 
 

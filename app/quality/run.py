@@ -167,11 +167,11 @@ def _lock(path: Path) -> FileLock:
         lock = take_lock(path.with_name(f"{path.name}{LOCK_SUFFIX}"))
     except OSError as error:
         raise QualityError(
-            f"{path} cannot be written ({error.strerror or error}): name another file"
+            f"{path} cannot be written ({error.strerror or error}): use another file"
         ) from error
     if lock is None:
         raise QualityError(
-            f"another run of kvchat writes {path}: wait until it has ended, or stop it"
+            f"another run of kvchat is writing {path}: wait until it has ended, or stop it"
         )
     return lock
 

@@ -130,7 +130,7 @@ def _spelled(tier: TierUse, width: int) -> str:
     if not tier.budget_bytes:
         return f"{tokens} {noun}"
     sizes = fmt.nbytes_of(tier.nbytes, tier.budget_bytes)
-    kept = fmt.counted(tier.n_entries, "sequence" if tier.name == "hot" else "snapshot")
+    kept = fmt.counted(tier.n_entries, "state")
     wordings = (
         f"{tokens} {noun} · {sizes} · {kept}",
         f"{tokens} {noun} · {sizes}",

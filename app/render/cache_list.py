@@ -44,7 +44,7 @@ def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> 
     said = f"  {how} · {fmt.counted(n_states, 'state')} of {fmt.counted(n_chats, 'chat')}"
     n_all = max((tier.n_entries for tier in report.tiers if tier.name != "hot"), default=0)
     if n_all > n_states:
-        said += f", the last used of {fmt.count(n_all)}"
+        said += f", the most recently used of {fmt.count(n_all)}"
     return (*runs, Run(said), Run(f" · {name}", "muted"))
 
 
@@ -53,12 +53,15 @@ def empty_text(snapshot: CockpitSnapshot) -> str:
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         return "No model is loaded: saved states belong to a model and its settings."
     if snapshot.server:
-        return "The server manages its own cache; the panel beside shows what it reports."
+        return "The server manages its own cache; the panel beside shows its figures."
     if snapshot.tiers is None:
         return "The cache has not reported yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
     if not any(budgets):
-        return "No states are saved: [cache] is off in the settings, or still opening."
+        return (
+            "No states are saved: cache.enabled is off in the settings, or the cache is still "
+            "opening."
+        )
     return "No saved states of this model yet: kvchat saves one after each reply."
 
 
@@ -218,7 +221,7 @@ def chat_detail(
         shared = f", {part} shared with other chats"
     lines = [
         *field("chat", (Run(title_of(chat.owner, titles), "strong"),), width),
-        *field("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest branch"),), width),
+        *field("tokens", (Run(f"{fmt.count(chat.n_tokens)} in the longest branch"),), width),
         *(_tier(chat, index, width, symbols) for index in range(len(TIERS))),
         *field("bytes", (Run(f"{fmt.nbytes(chat.nbytes)}{shared}"),), width),
         *field("states", (Run(states),), width),
@@ -239,7 +242,7 @@ def log_lines(notes: Sequence[CacheNote], width: int, owners: Owners, titles: Ti
         titles: Titles of the chats by owner.
     """
     if not notes:
-        return [clipped((Run("no notes yet", "muted"),), width)]
+        return [clipped((Run("nothing logged yet", "muted"),), width)]
     return [
         line
         for note in reversed(notes)

@@ -69,9 +69,9 @@ def figure_lines(answer: Answer | None, width: int) -> list[Line]:
 def _counts(answer: Answer) -> str:
     tally = answer.tally
     if answer.side.is_plain:
-        return "no drafts: one token a round"
+        return "no drafts: one token per round"
     if not tally.n_verified:
-        return "nothing drafted: one token a round"
+        return "nothing drafted: one token per round"
     parts = [f"accept {fmt.acceptance(tally.n_accepted, tally.n_verified)}"]
     if tally.n_verified >= fmt.MANY:
         parts = [f"{parts[0]} ({fmt.count(tally.n_accepted)}/{fmt.count(tally.n_verified)})"]
@@ -122,7 +122,7 @@ def _time_left(comparison: Comparison) -> str:
 
 def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
     if speed is None:
-        return (Run("known when both have answered", "muted"),)
+        return (Run("known when both sides have answered", "muted"),)
     ratio = speed.possible
     if speed.is_noise:
         said: Line = (
@@ -157,7 +157,7 @@ def _spelled(ratios: Sequence[float]) -> str:
 
 def _identity(identity: Identity | None, comparison: Comparison) -> Line:
     if identity is None:
-        return (Run("known when both have answered", "muted"),)
+        return (Run("known when both sides have answered", "muted"),)
     if identity.divergence is None:
         of_tokens = fmt.counted(identity.n_tokens, "token")
         what = f"identical, all {of_tokens}" if identity.n_tokens > 1 else "identical"
@@ -183,7 +183,7 @@ def _why(divergence: Divergence, comparison: Comparison) -> str:
     is_drawn = comparison.request.sampling.temperature > 0
     methods = {side.settings.verification for side in comparison.sides if not side.is_plain}
     if is_drawn and "rejection" in methods:
-        return "  rejection keeps the distribution, not the text"
+        return "  rejection preserves the distribution, not the text"
     if divergence.margin is None:
         return ""
     if divergence.margin <= NEAR_TIE:

@@ -14,47 +14,49 @@ GLOSSARY = (
     ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
     ("validated", "Drafted tokens that the model accepted."),
     ("refuted", "Drafted tokens that the model rejected."),
-    ("acceptance", "Accepted tokens / verified tokens; those after a wrong one count as rejected."),
+    ("acceptance", "Accepted / verified tokens; tokens after a rejected token are rejected too."),
     ("tokens per round", "Tokens from one pass through the model: 1 without speculation."),
-    ("lookup", "A predictor that finds the last words earlier in the chat and proposes the "
-                "tokens after them. Costs nothing; good for edits, quotes and summaries."),
+    ("lookup", "A predictor that looks for the last words earlier in the chat and proposes the "
+                "tokens that followed them. Costs almost nothing; good for edits and quotes."),
     ("suffix", "The default predictor: it proposes the most frequent continuation of the last "
-               "words in this chat, while it is likely enough."),
-    ("combined", "The suffix predictor; where it finds nothing, "
+               "words in this chat, as long as the continuation is likely enough."),
+    ("combined", "The suffix predictor; if it finds no continuation, "
                  "the draft model, if one is loaded."),
     ("draft model", "A smaller model with the same vocabulary that drafts tokens."),
     ("fixed", "A controller that drafts the same number of tokens in every round."),
-    ("auto", "The default controller: it drafts the length with the largest expected gain. It "
-             "measures the cost and acceptance of drafts, and risks only a small budget."),
-    ("coupled", "Verification at a temperature above 0: the noise of a token depends on seed and "
-                "position only, so the text is the same with and without speculation."),
-    ("time saved", "Rounds with a draft against the plain steps measured around them; a dash if "
-                   "nothing was drafted, or if the difference is within the noise."),
-    ("~ and noisy", "Other programs disturb the times: ±35% means that eight of ten plain steps "
-                    "were within 35 % of the expected time; ~ marks the figures affected."),
-    ("by position", "How often the first, second, third token of a draft is right, if all tokens "
-                    "before it were right."),
-    ("steps", "The unit of the chart: the time of one token alone. Bars are measured, in this "
-              "run or an earlier one, dashes are guesses. If three tokens in one batch, two of "
-              "them drafted, take 1.8 steps, one right draft saves time."),
+    ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
+             "from the measured cost and acceptance of drafts. Trial drafts have a small budget."),
+    ("coupled", "Verification above temperature 0: the random number of a token depends only on "
+                "seed and position, so the text is the same with and without speculation."),
+    ("time saved", "Time of rounds with a draft compared with steps without drafts measured "
+                   "nearby; a dash if nothing was drafted, or if the difference is within "
+                   "the noise."),
+    ("~ and noisy", "Other programs disturb the times: ±35% means that 8 of 10 steps without "
+                    "drafts were within 35 % of the expected time; ~ marks affected figures."),
+    ("by position", "How often the first, second, third token of a draft is accepted, if all "
+                    "tokens before it were accepted."),
+    ("steps", "One step is the time to decode one token without drafts. Bars are measured, dashes "
+              "estimated. If a batch of three tokens, two of them drafted, costs 1.8 steps, one "
+              "accepted token saves time."),
     ("correction", "The model's own token in place of the first rejected one."),
     ("bonus", "The model's own token after a fully accepted draft."),
     ("prefill", "Computing the prompt into the KV cache, before the first token."),
     ("first token", "Time from sending a message to the first token of the reply."),
-    ("KV cache", "Keys and values that the model stores for every token it has read."),
+    ("KV cache", "Keys and values of attention, stored for every token in the context."),
     ("cells", "Places in the KV cache, one for each token of the context."),
-    ("hot", "In the loaded context: a chat continues from there at once."),
-    ("warm", "Saved in RAM, as a copy of cells that kvchat restores to the context in "
+    ("hot", "States in the loaded context: the chat continues at once."),
+    ("warm", "States saved in RAM, as copies of cells that kvchat restores to the context in "
              "milliseconds."),
-    ("cold", "Saved on disk, also after kvchat exits; kvchat loads it into RAM before use."),
+    ("cold", "States saved on disk, where they outlast kvchat; loaded into RAM before use."),
     ("continue", "A reply that was cut off continues in the same message."),
-    ("prefix reuse", "The start of a prompt that was already in the cache and was not read "
+    ("prefix reuse", "The start of a prompt that was already in the cache and was not computed "
                      "again."),
     ("restored, missed", "Prompts whose start was restored from RAM or disk, and prompts that "
-                         "were computed because no tier had them; a prompt already in the "
-                         "context counts as neither."),
-    ("planned", "The estimate before loading; measured is what llama.cpp allocated."),
-    ("variant", "Another version of a reply or question: regenerate and edit save both."),
+                         "were computed because no state was saved; a prompt whose start "
+                         "is already in the context counts as neither."),
+    ("planned", "Memory estimated before loading; measured: memory that llama.cpp allocated."),
+    ("variant", "Another version of a reply or question. Regenerating or editing keeps the old "
+                "version."),
 )  # fmt: skip
 
 

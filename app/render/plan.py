@@ -90,7 +90,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL · ref: base · ? unknown"
+QUALITY_LEGEND = "on text: mean KL · ref: reference · ? unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -213,7 +213,7 @@ def largest_context_line(plan: Plan) -> Line:
         margin = fmt.nbytes(plan.setup.margin_bytes)
         why = f": not even 256 tokens fit with {margin} left free"
         return (label, Run("none", "bad"), Run(why, "muted"))
-    why = "limited by training" if plan.is_limited_by_training else "limited by memory"
+    why = "limited by the training context" if plan.is_limited_by_training else "limited by memory"
     on_gpus = any(device.device.kind == "gpu" for device in plan.estimate.devices)
     if on_gpus and plan.setup.configuration.n_gpu_layers and not plan.is_limited_by_training:
         why += "; larger with fewer layers on the GPU"
@@ -469,7 +469,9 @@ def _mapped_line(device: DeviceEstimate) -> Line:
     """What a program such as `top` shows beyond the sum, and why it needs no memory."""
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
-    text = f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the system can drop it; top counts it"
+    text = (
+        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the system can evict it, but top counts it"
+    )
     return (name, Run(text, "muted"))
 
 

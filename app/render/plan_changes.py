@@ -152,7 +152,7 @@ def step_lines(steps: Steps | None, width: int) -> list[Line]:
 
 def _step_line(sign: str, change: Change | None, width: int) -> Line:
     if change is None:
-        return (Run(f"{sign} ", "accent"), Run("no further step", "muted"))
+        return (Run(f"{sign} ", "accent"), Run("no further value", "muted"))
     label = clipped((Run(change.label),), EFFECT_WIDTH)[0].text
     gain = gain_text(change.delta_n_ctx)
     return clipped(

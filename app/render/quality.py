@@ -20,7 +20,7 @@ from engine.quality.records import (
     n_right,
 )
 
-STOPPED = "* stopped before its last text: run the same command to measure it again"
+STOPPED = "* stopped before the last text: run the same command to measure this row again"
 MOST_NLL = 50.0
 """Nats beyond which a perplexity is no number to show."""
 

@@ -47,7 +47,7 @@ def _prompt(stats: GenerationStats) -> str:
     read = f"prompt of {fmt.counted(stats.n_prompt, 'token')}"
     if stats.n_reused:
         read += f", {fmt.count(stats.n_reused)} of them reused"
-    return f"{read}, read in {fmt.seconds(stats.prefill_s)}" if stats.prefill_s else read
+    return f"{read}, prefilled in {fmt.seconds(stats.prefill_s)}" if stats.prefill_s else read
 
 
 def _counts(stats: GenerationStats) -> str:
@@ -69,12 +69,12 @@ def _saved(stats: GenerationStats) -> str:
     saved_s, error_s, plain_s = stats.saved_s, stats.saved_error_s, stats.plain_step_s
     if saved_s is None or error_s is None or plain_s is None:
         return ""
-    against = f"plain steps of {1000 * plain_s:.1f} ms"
+    against = f"steps without drafts of {1000 * plain_s:.1f} ms"
     if fmt.is_noisy(stats.plain_spread):
         against += f", which vary by {fmt.percent(stats.plain_spread)}"
     speedup = fmt.measured_speedup(stats.speedup, saved_s, error_s)
     if speedup is None:
-        return f"no clear gain or loss against {against}: within {fmt.seconds(error_s)} of noise"
+        return f"no clear gain or loss against {against}: noise is ±{fmt.seconds(error_s)}"
     what = "saved" if saved_s > 0 else "lost"
     off = f"\N{PLUS-MINUS SIGN} {fmt.seconds(error_s)}"
     return f"{speedup} against {against}: {fmt.seconds(abs(saved_s))} {off} {what}"

@@ -12,15 +12,16 @@ CAUSES: Mapping[ReadCause, str] = {
     ReadCause.FIRST: "the first prompt of this chat since the model was loaded",
     ReadCause.EDITED: "{place} changed",
     ReadCause.REASONING: "the chat template removes the thinking of earlier replies",
-    ReadCause.TEMPLATE: "the chat template renders the same messages differently now",
+    ReadCause.TEMPLATE: "the chat template renders earlier messages differently now",
     ReadCause.TRIMMED: "old turns were dropped because the context was full",
     ReadCause.SETTINGS: "a setting changed: {place}",
-    ReadCause.EVICTED: "{n} of the same tokens were evicted: other states needed the space",
-    ReadCause.UNCUT: "{n} of the same tokens are only in states with another continuation, and the "
-    "cache of this model cannot be cut back",
+    ReadCause.EVICTED: "{n} matching tokens were evicted: other states needed the space",
+    ReadCause.UNCUT: "{n} matching tokens are saved only in longer states that continue "
+    "differently, "
+    "and this model's cache cannot be truncated",
 }
-RESTORED = "it starts with a saved state: only the rest was read"
-GOES_ON = "it continues the prompt before: only new tokens were read"
+RESTORED = "the start was restored from a saved state: only the rest was computed"
+GOES_ON = "it continues the previous prompt: only new tokens were computed"
 UNTOLD = "the server reports no cause"
 NOTHING_ASKED = "no prompt in this chat since the model was loaded"
 LINE_FEED = "\N{SYMBOL FOR LINE FEED}"
@@ -80,7 +81,7 @@ def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
         took = restored if is_restored else "already in the context"
         yield "reused", _took(took, "a prefill", prompt.reused_prefill_s)
     took = f"computed in {fmt.short_seconds(prompt.elapsed_s)}"
-    yield "read", _took(took, "restoring as many", prompt.computed_restore_s)
+    yield "read", _took(took, "restoring as many tokens", prompt.computed_restore_s)
 
 
 def _counts(prompt: PromptReady) -> Line:

@@ -16,7 +16,7 @@ from engine.model.reasoning import Thought
 TintMode = Literal["off", "source", "verdict"]
 TINT_MODES: tuple[TintMode, ...] = get_args(TintMode)
 TINT_MEANINGS: dict[TintMode, str] = {
-    "off": "off: replies are shown as Markdown",
+    "off": "off; replies are shown as Markdown",
     "source": "the predictor of each token, in plain text",
     "verdict": "accepted and rejected drafts, in plain text",
 }

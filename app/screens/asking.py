@@ -87,7 +87,7 @@ class Asking:
         """Whether what is written can be a message; where not, a notice says why."""
         if self._drafts.is_too_long:
             self._screen.notify(
-                "The message exceeds the whole context: shorten it, or load the model with a "
+                "The message is longer than the context: shorten it, or load the model with a "
                 "larger context ({model-plan}).",
                 title="The message does not fit",
                 severity="warning",
@@ -146,7 +146,10 @@ class Asking:
             drafts.leave_edit()
         elif elsewhere is not None and is_composer_focused:
             title = short_title(elsewhere)
-            self._screen.notify(f"“{title}” is being answered: open it ({{chat-list}}) to stop it.")
+            self._screen.notify(
+                f"A reply is running in “{title}”: open that chat "
+                f"({{chat-list}}) to stop the reply."
+            )
         self.describe()
         return True
 
@@ -187,7 +190,7 @@ class Asking:
         """Let the model see the whole chat again."""
         try:
             if not self._context.see_all():
-                self._screen.notify("The model has the whole chat again.")
+                self._screen.notify("The model sees the whole chat again.")
         except StoreError as error:
             report(self._screen, error)
 
@@ -334,9 +337,9 @@ class Asking:
         kv = [b.nbytes for b in loaded.buffers if b.kind == "KV" and b.owner == "target"]
         cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
         self._screen.notify(
-            f"One more slot answers both at once{cost}: set slots = {n_slots + 1} under cache in "
-            "the settings ({settings-open}), or n_slots in the preset; it takes effect at the "
-            "next load.",
+            f"With one more slot, both chats are answered at once{cost}: set slots = {n_slots + 1} "
+            "under cache in the settings ({settings-open}), or n_slots in the preset, and load the "
+            "model again.",
             title=f"“{short_title(next(iter(running.values())).chat_title)}” is answered first",
         )
 

@@ -42,7 +42,7 @@ NOTHING_KEPT = "No states are saved yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 HEIGHTS = [(0, "-flat"), (20, "-low"), (32, "-tall")]
 MAX_TITLES = 10_000
-LEGEND = "H hot · W warm · C cold, small letter: only a part"
+LEGEND = "H hot · W warm · C cold; lower case: only partly"
 
 
 class CacheScreen(Screen[None]):
@@ -57,8 +57,8 @@ class CacheScreen(Screen[None]):
         Binding("tab", "turn", "Chats or states", id="cache-view", priority=True,
                 tooltip="List saved states by chat, or one by one"),
         Binding("p", "pin", "Pin", id="cache-pin",
-                tooltip="Pin the marked state, or all states of the marked chat, so that they are "
-                "never evicted; again to unpin"),
+                tooltip="Pin the marked state, or all states of the marked chat, against eviction; "
+                "press again to unpin"),
         Binding("d", "drop", "Drop", id="cache-drop",
                 tooltip="Drop the marked state, or the states that only the marked chat uses"),
         Binding("delete", "drop", "Drop", id="cache-drop-too", show=False,
@@ -66,9 +66,9 @@ class CacheScreen(Screen[None]):
         Binding("v", "verify", "Verify", id="cache-verify",
                 tooltip="Read the files of the marked states and compare their checksums"),
         Binding("c", "clear", "Clear all", id="cache-clear",
-                tooltip="Drop every state of the loaded model and settings"),
-        Binding("w", "why", "Why read", id="cache-why", show=False,
-                tooltip="Scroll the reasons for the last prefill; at the end, go to the start"),
+                tooltip="Drop all states saved for the loaded model and its settings"),
+        Binding("w", "why", "Why prefill", id="cache-why", show=False,
+                tooltip="Scroll through the reasons for the last prefill; at the end, start over"),
         Binding("f6", "leave", "Back", id="cache-back-too", show=False, priority=True,
                 tooltip="Back to the chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="cache-down", show=False,
@@ -149,7 +149,7 @@ class CacheScreen(Screen[None]):
                 case CacheEntry():
                     return state_detail(row, self._titles, width, now)
                 case None:
-                    return wrapped((Run("no row is marked", "muted"),), width)
+                    return wrapped((Run("nothing is marked", "muted"),), width)
 
         detail.present(render)
 
@@ -222,7 +222,10 @@ class CacheScreen(Screen[None]):
             return
         states = row.own if isinstance(row, CachedChat) else (row,)
         if not states:
-            self.notify("Other chats use all states of this chat: tab lists them one by one.")
+            self.notify(
+                "Nothing dropped: other chats use every state of this chat. tab lists "
+                "the states one by one."
+            )
             return
         question = _drop_question(row, states, self._titles)
         if question is None:
@@ -248,8 +251,8 @@ class CacheScreen(Screen[None]):
         else:
             confirm(
                 self,
-                "Drop all saved states of this model and these settings, pinned ones too? "
-                "The next reply of each chat then prefills its whole prompt.",
+                "Drop all states saved for this model and its settings, pinned states too? "
+                "The next reply in each chat then needs a full prefill.",
                 lambda: self._controller.client.manage_cache("clear"),
             )
 
@@ -265,7 +268,7 @@ class CacheScreen(Screen[None]):
 
     def _has_cache(self) -> bool:
         if self._report is None or not self._controller.client.is_alive:
-            self.notify("No model is loaded, so its cache cannot be changed: load a model first.")
+            self.notify("No model is loaded: load a model to change its cache.")
             return False
         return True
 
@@ -282,5 +285,5 @@ def _drop_question(
         title, what = title_of(row.owner, titles), fmt.counted(len(states), "state")
         return f"Drop {what} of “{title}” that no other chat uses{pinned}?"
     if len(row.owners) > 1:
-        return f"Drop a state of {owners_text(row.owners, titles)}?"
+        return f"Drop a state shared by {owners_text(row.owners, titles)}?"
     return "Drop a pinned state?" if n_pinned else None

@@ -62,8 +62,8 @@ MAX_TEXT_SHARE = 0.06
 """Share of the time that laying out and painting a long reply may take."""
 
 INVITATION = {
-    "{model-list}": "opens a model, installs one or adds a file",
-    "{model-plan}": "plans a model of this machine or of the catalogue",
+    "{model-list}": "opens or installs a model, or adds a file",
+    "{model-plan}": "plans the memory and speed of a model",
     "{app-help}": "all keys, and a glossary",
 }
 """What can be done without a model."""

@@ -51,22 +51,22 @@ class _Knob:
 _KNOBS = (
     _Knob("temperature", "temperature", "0: always the most likely token"),
     _Knob("top_k", "top k", "sample from the top k; 0: all", True),
-    _Knob("top_p", "top p", "total probability sampled; 1: all"),
-    _Knob("min_p", "min p", "fraction of the top token; 0: off"),
-    _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off"),
+    _Knob("top_p", "top p", "cumulative probability; 1: all"),
+    _Knob("min_p", "min p", "min. relative to top token; 0: off"),
+    _Knob("repetition_penalty", "repetition penalty", "above 1: fewer repeats; 1: off"),
     _Knob("thinking_budget", "thinking budget", "max tokens of thinking; 0: no limit", True),
 )
 
 
 _JUDGED: dict[Verification, str] = {
     "coupled": "coupled: same text as without drafts",
-    "rejection": "rejection: more accepted, other text",
+    "rejection": "rejection: accepts more, other text",
 }
 _THINKS: dict[Thinking, str] = {
     "auto": "auto: follows the chat template",
     "off": "off: answers without thinking",
 }
-_BONUS = {True: "on: one after a fully accepted draft", False: "off: one token less per batch"}
+_BONUS = {True: "on: extra token after full acceptance", False: "off: one token less per batch"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
@@ -74,7 +74,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="chat-settings-cancel",
-                tooltip="Leave the settings as they were"),
+                tooltip="Close without saving"),
         Binding("ctrl+s", "save", "Save", id="chat-settings-save", priority=True,
                 tooltip="Use these settings in this chat"),
     ]  # fmt: skip
@@ -99,7 +99,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                 yield Select(names, prompt="choose from the library", compact=True, id="library")
             yield TextArea(
                 self._settings.system_prompt, id="system-prompt", tab_behavior="focus",
-                highlight_cursor_line=False, placeholder="Empty: none",
+                highlight_cursor_line=False, placeholder="empty: no system prompt",
             )  # fmt: skip
             with Grid(id="knobs"):
                 for knob in _KNOBS:

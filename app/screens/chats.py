@@ -66,7 +66,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="chats-close",
-                tooltip="Stay in this chat"),
+                tooltip="Close the list and stay in this chat"),
         Binding("slash", "search", "Search", id="chats-search",
                 tooltip='Search all chats: words, parts of words, "whole phrases"'),
         Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
@@ -75,7 +75,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         Binding("a", "archive", "Archive", id="chats-archive",
                 tooltip="Archive the chat, or restore it from the archive"),
         Binding("A", "show_archive", "The archive", id="chats-show-archive",
-                tooltip="Show the archive, or the list again"),
+                tooltip="Switch between the archive and the list"),
         Binding("x", "export", "Export", id="chats-export",
                 tooltip="Write the chat to a file: Markdown, or JSON lines with every branch"),
         Binding("d", "delete", "Delete", id="chats-delete",
@@ -85,7 +85,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         Binding("j", "app.simulate_key('down')", "Down", id="chats-down", show=False,
                 tooltip="Next chat"),
         Binding("k", "app.simulate_key('up')", "Up", id="chats-up", show=False,
-                tooltip="Chat above"),
+                tooltip="Previous chat"),
     ]  # fmt: skip
 
     def __init__(
@@ -392,8 +392,9 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
 
     question = (
         f"File for the chat; without a folder it goes to {visible(str(folder))}. "
-        "The extension sets the format: .md has the shown branch, .jsonl has everything and can be "
-        "imported"
+        "The extension sets the format: .md contains the current branch; .jsonl contains "
+        "everything and "
+        "can be imported"
     )
     ask_line(screen, question, file_name(chat.title), export)
 

@@ -46,7 +46,7 @@ HEIGHTS = [(0, "-low"), (32, "-tall")]
 TOKENS = (32, 4096)
 """Fewest and most tokens of a reply that the keys give."""
 
-NO_PROMPT = "The prompt is empty: write one."
+NO_PROMPT = "The prompt is empty: write a prompt first."
 
 
 class CompareScreen(Screen[None]):
@@ -62,7 +62,7 @@ class CompareScreen(Screen[None]):
         Binding("e", "edit_prompt", "Prompt", id="compare-prompt",
                 tooltip="Edit the prompt for both sides; enter starts"),
         Binding("r", "run(1)", "Run again", id="compare-run",
-                tooltip="Answer with both sides again; the verdict is the median of all pairs"),
+                tooltip="Run another pair; the verdict is the median of all pairs"),
         Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Run five more pairs"),
         Binding("tab", "app.focus_next", "Side", id="compare-side",
                 tooltip="Go to the other side: f5, f7, f8 and f10 change the side in focus"),
@@ -77,11 +77,11 @@ class CompareScreen(Screen[None]):
         Binding("f8", "length(1)", "Longer drafts", id="compare-longer", show=False,
                 tooltip="Longer drafts for the side in focus"),
         Binding("t", "tint", "Colours", id="compare-colours",
-                tooltip="Colour tokens by predictor, by accepted or rejected, or not"),
+                tooltip="Switch token colours: by predictor, by accepted/rejected, off"),
         Binding("plus", "tokens(2)", "Longer replies", id="compare-more-tokens",
-                show=False, tooltip="Twice as many tokens per reply"),
+                show=False, tooltip="Double the tokens per reply"),
         Binding("minus", "tokens(0.5)", "Shorter replies", id="compare-fewer-tokens", show=False,
-                tooltip="Half as many tokens per reply"),
+                tooltip="Halve the tokens per reply"),
         Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy figures and verdict"),
         Binding("f4", "leave", "Back", id="compare-back-too", show=False, priority=True,
                 tooltip="Stop the reply; if none is running, go back to the chat"),
@@ -181,8 +181,8 @@ class CompareScreen(Screen[None]):
         """Paint both sides and the verdict as they stand."""
         title = self.query_one("#compare-question", InkLines)
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
-        pair = f"2 replies of {counted(self._request.max_tokens or 0, 'token')} at most"
-        self.prompt.border_subtitle = f"enter: {pair} · tab, + or -: length, r: start"
+        pair = f"2 replies of at most {counted(self._request.max_tokens or 0, 'token')}"
+        self.prompt.border_subtitle = f"enter: {pair} · tab, then + or -: length, r: run"
         for index, side in enumerate(self.sides):
             self._show_side(index, side)
         verdict = self.query_one("#compare-verdict", InkLines)
@@ -262,7 +262,10 @@ class CompareScreen(Screen[None]):
     def action_length(self, step: int) -> None:
         side = self._focused_side
         if side.settings.controller is ControllerName.AUTO:
-            self.notify("The auto controller sets the length itself: choose fixed first.")
+            self.notify(
+                "The auto controller sets the draft length itself: choose the fixed "
+                "controller first."
+            )
             return
         self._change(side.with_length(side.settings.n_draft + step))
 
@@ -353,4 +356,4 @@ def side_list(choices: Sequence[Side], now: Side) -> PickScreen[Side]:
         Row(side, partial(clipped, (Run(side.label, "strong"),)), words=side.label.lower())
         for side in choices
     ]
-    return PickScreen("this side answers with", rows, mark=now)
+    return PickScreen("predictor and controller of this side", rows, mark=now)

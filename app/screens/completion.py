@@ -134,7 +134,7 @@ class Completion:
         else:
             hint = did_you_mean(f"/{match[1]}", [f"/{each.name}" for each in commands]) or "."
             self._composer.notify(
-                f"There is no command /{match[1]}{hint} To send it as a message, put a space "
+                f"There is no command /{match[1]}{hint} To send the text as a message, put a space "
                 "before the slash.",
                 title="Unknown command",
             )

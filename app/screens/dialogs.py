@@ -147,7 +147,7 @@ class Saving(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(
-                "saving the states of the chats … takes a few seconds at most", markup=False
+                "saving the states of the chats … this takes a few seconds at most", markup=False
             )
 
 
@@ -328,15 +328,15 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
         Binding("escape", "choose('stop')", "Stop", id="context-stop",
                 tooltip="Change nothing"),
         Binding("d", "choose('shift')", "Drop", id="context-shift",
-                tooltip="The model no longer sees the oldest turns"),
+                tooltip="Hide the oldest turns from the model"),
         Binding("s", "choose('summarise')", "Summarise", id="context-summarise",
-                tooltip="The model sees a summary of the oldest turns in their place"),
+                tooltip="Replace the oldest turns by a summary for the model"),
         Binding("n", "choose('branch')", "New chat", id="context-branch",
                 tooltip="Ask the last question in a new chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="context-down", show=False,
                 tooltip="Next choice"),
         Binding("k", "app.simulate_key('up')", "Up", id="context-up", show=False,
-                tooltip="Choice above"),
+                tooltip="Previous choice"),
     ]  # fmt: skip
 
     def __init__(self, why: str, choices: ContextFullOptions) -> None:
@@ -355,7 +355,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
     def on_mount(self) -> None:
         for rows in self.query(SelectList):  # none where the app ends before it is composed
-            undoes = with_keys("{message-see-all} undoes it", self.app)
+            undoes = with_keys("{message-see-all} undoes this", self.app)
             rows.show_rows(list(_rows(self._choices, undoes)))
             rows.focus()
 
@@ -380,7 +380,7 @@ def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoic
     dropped = f"the model no longer sees {oldest}; {undoes}" if choices.n_dropped else none
     written = f"the model summarises {oldest}; {undoes}" if choices.n_dropped else none
     branched = "with the same system prompt; this chat stays as it is"
-    alone = "the chat has no other question: a new chat would be as full"
+    alone = "this is the only question: a new chat would be just as full"
     back = "the question returns to the composer"
     can_drop, can_branch = bool(choices.n_dropped), choices.can_branch
     yield _row("d", "Drop the oldest turns", dropped, "shift", can=can_drop)

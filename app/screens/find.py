@@ -16,8 +16,9 @@ class FindBox(Input):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "screen.find_next(-1)", "Before", id="find-before",
-                tooltip="The previous match; enter goes there too"),
-        Binding("down", "screen.find_next(1)", "Next", id="find-next", tooltip="The next match"),
+                tooltip="Go to the previous match; enter does the same"),
+        Binding("down", "screen.find_next(1)", "Next", id="find-next", tooltip="Go to the next "
+                                                                               "match"),
     ]  # fmt: skip
 
 

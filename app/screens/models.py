@@ -89,11 +89,11 @@ class ModelsScreen(PickScreen[str]):
         Binding("tab", "next_tab", "List", id="models-tab", priority=True,
                 tooltip="Switch lists: this machine, catalogue"),
         Binding("left", "quantize(-1)", "Smaller", id="models-smaller", priority=True,
-                tooltip="A smaller quantisation of the catalogue's models"),
+                tooltip="Show catalogue models in a smaller quantisation"),
         Binding("right", "quantize(1)", "Larger", id="models-larger", priority=True,
-                tooltip="A larger quantisation of the catalogue's models"),
+                tooltip="Show catalogue models in a larger quantisation"),
         Binding("ctrl+s", "favourite", "Favourite", id="models-favourite", priority=True,
-                tooltip="Mark the model to list it first, or remove the mark"),
+                tooltip="Mark the model as a favourite to list it first, or unmark it"),
         Binding("ctrl+l", "locate", "Folder", id="models-folder", priority=True,
                 tooltip="Show the model's folder"),
         Binding("delete", "remove", "Delete", id="models-delete", priority=True,
@@ -197,7 +197,7 @@ class ModelsScreen(PickScreen[str]):
         self._options = ()
         self.awaits_rows = not self._is_catalog
         if self._is_catalog:
-            note = f"as {self._quantization} (◂ ▸) · models that fit and are fast first"
+            note = f"{self._quantization} (◂ ▸ changes it) · models that fit, fastest first"
             self.show_all((), note="reading the catalogue …")
             self._judge(self._catalog, note, is_ranked=True)
         else:
@@ -362,7 +362,7 @@ class ModelsScreen(PickScreen[str]):
             report(self, error)
             return
         if is_used(removal, self._loaded):
-            self.notify("This model is loaded: load another one, then delete it.")
+            self.notify("This model is loaded: load another model before you delete this one.")
             return
 
         def remove() -> None:
@@ -400,10 +400,10 @@ def _description(entry: ModelEntry, others: Sequence[ModelEntry]) -> str:
     except EngineError:
         return " · ".join(parts)
     if model.file.integer(f"{model.file.architecture}.nextn_predict_layers"):
-        parts.append("has its own MTP head for drafts")
+        parts.append("drafts with its own MTP head")
     names = [visible(draft.name) for draft in found.drafts if (draft.share or 1) < 1]
     if names:
-        parts.append(f"drafts: {', '.join(names[:MAX_DRAFTS])}")
+        parts.append(f"draft models: {', '.join(names[:MAX_DRAFTS])}")
     return " · ".join(parts)
 
 

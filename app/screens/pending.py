@@ -23,8 +23,8 @@ MAX_BESIDE = 5
 """Lines above the composer."""
 TOLD_TOKENS = 100
 """Tokens of a text from which on the composer's frame tells them; the status line always does."""
-_BEGINS: Mapping[Kind, str] = {"text": "sent", "go on": "goes on", "again": "answered again"}
-_MEANS: Mapping[Kind, str] = {"text": "", "go on": "the reply goes on", "again": "one more reply"}
+_BEGINS: Mapping[Kind, str] = {"text": "sent", "go on": "continued", "again": "answered again"}
+_MEANS: Mapping[Kind, str] = {"text": "", "go on": "continue the reply", "again": "another reply"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +193,17 @@ def _part_line(part: Part, n_tokens: int | None, is_counting: bool, width: int) 
 def state_text(waiting: Sequence[QueuedQuestion], awaited: str, *, is_edit: bool) -> str:
     """The upper edge: how much waits and for what, or that a question is edited."""
     if not waiting:
-        return "editing: {composer-send} sends it, or continues an edited reply" if is_edit else ""
-    n = f"{len(waiting)} queued, the last " if len(waiting) > 1 else ""
+        return (
+            "editing: {composer-send} sends the question or continues the reply" if is_edit else ""
+        )
+    n = f"{len(waiting)} queued; the last is " if len(waiting) > 1 else ""
     return f"{n}{_BEGINS[waiting[-1].kind]} when {awaited}"
 
 
 def esc_text(waiting: Sequence[QueuedQuestion], *, is_replying: bool, is_edit: bool) -> str:
     """The lower edge: what esc does next."""
     if waiting:
-        what = "it" if len(waiting) == 1 else "the last"
+        what = "the message" if len(waiting) == 1 else "the last message"
         return f"{{reply-stop}} or {{composer-older}} unqueues {what}"
     if is_replying:
         return "{reply-stop} stops the reply"
@@ -224,7 +226,7 @@ def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | No
         return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: cannot be sent"
     if room is not None and n_tokens and n_tokens >= room:
         free = fmt.count(max(room, 0))
-        return f"{counted}, and {free} are free: {{composer-send}} asks what to drop"
+        return f"{counted}, but only {free} are free: {{composer-send}} asks what to drop"
     return counted if n_tokens >= TOLD_TOKENS else ""
 
 

@@ -70,11 +70,12 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("tab", "app.focus_next", "Table", id="planner-table",
                 tooltip="Go to the table, and back to the settings"),
         Binding("g", "search", "Goal", id="planner-goal",
-                tooltip="Search: largest context, most exact cache, fastest, balanced"),
+                tooltip="Search for the largest context, most exact cache, highest speed, or a "
+                        "balance"),
         Binding("m", "choose_model", "Model", id="planner-model",
                 tooltip="Plan another model: from this machine or the catalogue"),
         Binding("d", "choose_card", "GPUs", id="planner-cards",
-                tooltip="Plan for other GPUs: a list of cards"),
+                tooltip="Choose other GPUs to plan for"),
         Binding("x", "export", "Export", id="planner-export",
                 tooltip="Show the plan in the formats of other programs; copy or save it"),
         Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
@@ -83,7 +84,7 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Set the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
-                tooltip="Apply one of the listed changes; the first makes it fit"),
+                tooltip="Apply a listed change; the first change makes the plan fit"),
         Binding("u", "undo", "Undo", id="planner-undo", tooltip="Undo the last change"),
         Binding("r", "begin_again", "Reset", id="planner-begin",
                 tooltip="Reset to the loaded model and its values"),
@@ -389,7 +390,7 @@ class PlannerScreen(Screen[Configuration | None]):
         if self.session.changes:
             ask(self, change_list(self.session.changes), self.turn)
         else:
-            self.notify("No changes are computed yet: wait a moment.")
+            self.notify("The changes are still being computed: wait a moment.")
 
     def action_fit(self) -> None:
         plan = self._shown_plan()
@@ -468,11 +469,11 @@ class PlannerScreen(Screen[Configuration | None]):
             return
         configuration = plan.setup.configuration
         if plan.model.file.origin is not None:
-            self.notify("This model is not on this machine: it can be planned, not loaded.")
+            self.notify("This model is not on this machine: it can be planned but not loaded.")
         elif plan.fits or not plan.setup.machine.is_here:
             self.dismiss(configuration)
         else:
-            question = "By the plan it does not fit, so loading may fail. Load it anyway?"
+            question = "The plan does not fit, so loading may fail. Load the model anyway?"
             confirm(self, question, lambda: close_with(self, configuration))
 
     def action_export(self) -> None:

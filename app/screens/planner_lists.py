@@ -102,7 +102,9 @@ def drafts_for(target: Model, models: Callable[[], Sequence[ModelEntry]]) -> lis
     """
     own = vocabulary_facts(target.file)
     judged = [
-        entry if misfit is None else replace(entry, problem=f"it cannot draft here: {misfit}")
+        entry
+        if misfit is None
+        else replace(entry, problem=f"it cannot draft for this model: {misfit}")
         for entry in models()
         for misfit in (entry.vocabulary and facts_difference(own, entry.vocabulary),)
     ]
@@ -142,7 +144,7 @@ def goal_list() -> PickScreen[Goal]:
             for goal in Goal
         ],
         note="Chooses context, KV types, layers, experts and batches.\n"
-        "Layers leave the GPU only if needed, or if it costs little speed.",
+        "Layers move to RAM only if needed, or if that costs little speed.",
         hint="enter searches · esc closes",
         classes="-short",
     )
@@ -156,7 +158,7 @@ def change_list(changes: Sequence[Change]) -> PickScreen[Setup]:
             Row(each.setup, partial(clipped, change_line(each)), words=each.label.lower())
             for each in changes
         ],
-        note="effect on the memory and on the largest context",
+        note="effect on memory and on the largest context",
         classes="-short",
     )
 
@@ -171,7 +173,7 @@ class CardsScreen(PickScreen[Cards]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
-                tooltip="Add one of the marked card; enter plans for all added cards"),
+                tooltip="Add one GPU of the marked row; enter plans for all added GPUs"),
     ]  # fmt: skip
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -189,7 +191,7 @@ class CardsScreen(PickScreen[Cards]):
             "plan for which GPUs?",
             rows,
             noun="card",
-            hint="enter chooses · + adds one · type a name or a size such as 8 GB · esc closes",
+            hint="enter chooses · + adds a GPU · type a name or a size such as 8 GB · esc closes",
         )
         self._rows = rows
 
@@ -210,7 +212,7 @@ class CardsScreen(PickScreen[Cards]):
     def action_add(self) -> None:
         if self.marked:
             self._added[self.marked] += 1
-            self.show_all(self._rows, note="enter plans for the added cards")
+            self.show_all(self._rows, note="enter plans for the added GPUs")
 
     def _card_line(self, card: Card, width: int) -> Line:
         kind = "shared" if card.is_unified else ""

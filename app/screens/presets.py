@@ -36,8 +36,8 @@ from engine.presets.library import PresetEntry, delete_preset, list_presets, ren
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_NAME = 30
 """Cells that the longest name of the list gets."""
-NO_MODEL = "The preset names no model, and none is loaded: enter asks for one."
-SERVED = "A server writes the replies with its own settings: enter connects to it."
+NO_MODEL = "The preset specifies no model, and no model is loaded: enter asks for a model."
+SERVED = "A server generates the replies with its own settings: enter connects to the server."
 FRAME = MARKER_WIDTH + 4
 """Cells of the list beside its names."""
 
@@ -51,16 +51,17 @@ class PresetsScreen(Screen[Configuration | None]):
         Binding("escape", "leave", "Back", id="presets-back", tooltip="Go back without loading"),
         Binding("enter", "load", "Load", id="presets-load", priority=True,
                 tooltip="Load the model with this preset"),
-        Binding("r", "rename", "Rename", id="presets-rename", tooltip="Give it another name"),
-        Binding("d", "delete", "Delete", id="presets-delete", tooltip="Delete the file"),
+        Binding("r", "rename", "Rename", id="presets-rename", tooltip="Rename the preset"),
+        Binding("d", "delete", "Delete", id="presets-delete", tooltip="Delete the file of the "
+                                                                      "preset"),
         Binding("delete", "delete", "Delete", id="presets-delete-too", show=False,
-                tooltip="Delete the file"),
+                tooltip="Delete the file of the preset"),
         Binding("x", "export", "Export", id="presets-export",
                 tooltip="Show the arguments for llama-server"),
         Binding("j", "app.simulate_key('down')", "Down", id="presets-down", show=False,
                 tooltip="Next preset"),
         Binding("k", "app.simulate_key('up')", "Up", id="presets-up", show=False,
-                tooltip="Preset above"),
+                tooltip="Previous preset"),
         Binding("pageup", "scroll_preview(-1)", "Page up", id="presets-page-up", show=False,
                 priority=True, tooltip="Scroll the preview up"),
         Binding("pagedown", "scroll_preview(1)", "Page down", id="presets-page-down", show=False,
@@ -102,12 +103,12 @@ class PresetsScreen(Screen[Configuration | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        where = "no model is loaded: each asks for one"
+        where = "no model is loaded: a preset asks for a model"
         if self._model is not None:
             where = f"for {visible(model_name(self._model))}"
         elif self._address is not None:
             served = visible(model_title(self._address))
-            where = f"{served} is at a server: each asks for a model here"
+            where = f"{served} runs on a server: a preset will ask for a model on this machine"
         title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
         self.query_one(TitleBar).present(partial(clipped, title))
         self.query_one(SelectList).focus()

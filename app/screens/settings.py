@@ -26,8 +26,8 @@ LOW = 32
 """Rows of the terminal under which the list needs the room around it."""
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
-PROMPT_MEANING = "A system prompt of the library: ctrl+s in a chat selects it."
-ALLOWED_KEYS = "a key such as f8 or ctrl+t, several separated by commas, or none"
+PROMPT_MEANING = "A saved system prompt; ctrl+s in a chat selects it."
+ALLOWED_KEYS = "a key such as f8 or ctrl+t, several keys separated by commas, or none"
 HINT = "enter changes · del restores the default · type to search · esc closes"
 
 
@@ -203,7 +203,7 @@ class EditScreen(ModalScreen[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Change nothing"),
         Binding("ctrl+s", "save", "Save", id="edit-save", priority=True,
-                tooltip="Save it in the settings"),
+                tooltip="Save the value in the settings"),
     ]  # fmt: skip
 
     def __init__(self, definition: SettingDefinition, text: str) -> None:
@@ -222,8 +222,8 @@ class EditScreen(ModalScreen[str | None]):
                 )
             else:
                 yield Input(self._text, id="value")
-            facts = f"{each.allowed} · empty is the default" if each.allowed else ""
-            yield Static(facts or "empty is the default", classes="hint", markup=False)
+            facts = f"{each.allowed} · empty: the default" if each.allowed else ""
+            yield Static(facts or "empty: the default", classes="hint", markup=False)
             yield Static("", id="problem", markup=False)
             key = "ctrl+s saves" if each.is_long else "enter saves"
             effect = "" if each.effect == AT_ONCE else f" · takes effect {each.effect}"

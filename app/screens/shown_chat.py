@@ -85,7 +85,7 @@ class ShownChat:
         """Copy the chat up to a message, or to its end, into a new chat, and show that."""
         chosen = message_id or self._conversation.history.head_id
         if chosen is None or chosen < 0:
-            self._screen.notify("There is no message to fork at yet.")
+            self._screen.notify("There is no message to fork yet.")
             return
         try:
             self._conversation.fork(chosen)
@@ -178,5 +178,5 @@ class ShownChat:
             self.jump = (message_id, found)
         else:
             self._screen.notify(
-                "It is on another branch, and a reply is running here: try again later."
+                "The message is on another branch, and a reply is running here: try again later."
             )

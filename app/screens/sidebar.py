@@ -31,7 +31,7 @@ N_CHATS = 300
 """Chats that are listed; older ones are found by a search, and in the list of all (ctrl+l)."""
 N_HITS = 60
 SEARCH_AFTER_S = 0.15
-FOLDER_QUESTION = "Folder of the chat; . removes it from its folder"
+FOLDER_QUESTION = "Folder of the chat; . moves the chat out of its folder"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def hold_database(path: Path) -> int:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         holder = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        remedy = "give yourself the right to write it, or set XDG_DATA_HOME to another folder"
+        remedy = "make the folder writable, or set XDG_DATA_HOME to another folder"
         raise file_error(error, path.parent, remedy) from error
     fcntl.flock(holder, fcntl.LOCK_SH)
     return holder
@@ -102,8 +102,8 @@ def _begun_again(path: Path) -> tuple[sqlite3.Connection, str]:
     connection = _restored(path) or _open_checked(path, is_whole=True)
     n, newest = connection.execute("SELECT count(*), max(updated_at) FROM chats").fetchone()
     if not n:
-        return connection, "a new one was begun"
-    said = f"{counted(n, 'chat')}, last used {local_time(newest)}, came back from {backup_of(path)}"
+        return connection, "a new database was created"
+    said = f"restored {counted(n, 'chat')}, last used {local_time(newest)}, from {backup_of(path)}"
     return connection, said
 
 
@@ -257,13 +257,13 @@ def _create_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise file_error(error, path, "give yourself the right to write its folder") from error
+        raise file_error(error, path, "make its folder writable") from error
 
 
 def _move_aside(path: Path, holder: int) -> Path:
     if not _holds_alone(holder):
         raise StoreError(
-            f"{path} is damaged and another kvchat has it open: end that one and start again"
+            f"{path} is damaged and open in another kvchat: close that kvchat and start again"
         )
     names = (f"{path.name}.broken{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
     aside = next(free for name in names if not (free := path.with_name(name)).exists())

@@ -40,13 +40,11 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """The StoreError that explains SQLite's `error` on the database at `path`."""
     match _primary_code(error):
         case sqlite3.SQLITE_FULL:
-            return StoreError(f"no space is left for {path}: free some, what is shown stays here")
+            return StoreError(f"no space is left for {path}: free some; the screen keeps its text")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return StoreError(f"{path} cannot be written: give yourself the right to write it")
+            return StoreError(f"{path} cannot be written: make the file writable")
         case sqlite3.SQLITE_CANTOPEN:
-            return StoreError(
-                f"{path} cannot be opened: its folder must exist and be yours to write"
-            )
+            return StoreError(f"{path} cannot be opened: its folder must exist and be writable")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return busy_error(path)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:

@@ -186,8 +186,8 @@ class Writer:
         except UnicodeEncodeError as error:
             half = f"U+{ord(error.object[error.start]):04X}"
             raise StoreError(
-                f"A text has {half}, which is half a character, and cannot be saved in "
-                f"{self._path}: take it out"
+                f"The text contains {half}, an unpaired surrogate, and cannot be saved in "
+                f"{self._path}: remove that character"
             ) from error
 
     def _begin(

@@ -136,7 +136,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         thought = [shown for shown in self._shown if shown.has_thinking]
         chosen = next((shown for shown in thought if shown.entry.key == self.selected), None)
         if chosen is None and not thought:
-            self.app.notify("No reply in this chat has thinking.")
+            self.app.notify("No reply in this chat contains thinking.")
             return
         chosen = chosen or thought[-1]
         self._opened ^= {chosen.entry.key}

@@ -44,25 +44,26 @@ class Gates:
     __pydantic_config__ = STRICT
 
     max_nll_delta: Loss = 0.014
-    """Maximum rise of the mean loss in nats, on the worst kind of text. A rotated 4-bit cache costs
-    robust models 0.0022 to 0.004; models that it breaks lose more than 1."""
+    """Maximum increase of the mean loss (NLL) in nats, on the worst kind of text. A rotated 4-bit
+    cache costs robust models 0.0022 to 0.004, and models that it breaks more than 1."""
     max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 100.0
-    """Maximum ratio of perplexities, exp(loss); of this limit and max_nll_delta the stricter one
-    counts."""
+    """Maximum ratio of the perplexities, exp(increase of the loss); the stricter of this limit and
+    max_nll_delta applies."""
     max_mean_kl: Loss = 0.021
-    """Maximum mean KL in nats. With q8_0, robust model families stay below 0.04; sensitive ones
-    reach 0.1 and more."""
+    """Maximum mean KL divergence in nats. With q8_0, robust model families stay below 0.04;
+    sensitive families reach 0.1 and more."""
     max_p999_kl: Loss = 1.05
-    """Maximum KL in nats of the worst token in a thousand. At 1.05, a token that the reference is
-    sure of has a third of its probability left."""
+    """Maximum KL divergence in nats at the 99.9th percentile of tokens. At 1.05, a token that the
+    reference is certain of keeps a third of its probability."""
     min_same_top: Share = 0.965
-    """Minimum share of positions with the same most likely token. At 0.965, one token in 28 may
-    differ; models that a type breaks have 0.68 to 0.75."""
+    """Minimum share of positions with the same most likely token. At 0.965, 1 token in 28 may
+    differ; models that a cache type breaks reach only 0.68 to 0.75."""
     max_needle_loss: Share = 0.1
-    """Maximum share of lost needles, of those that the reference finds. Rounding alone can lose one
-    in ten."""
+    """Maximum share of retrieval questions that are lost, of those that the reference answers.
+    Rounding alone can lose 1 in 10."""
     max_long_kl: Loss = 0.035
-    """Maximum mean KL in nats beyond 8,192 tokens, or at the farthest position measured."""
+    """Maximum mean KL divergence in nats beyond 8,192 tokens, or at the farthest position that was
+    measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class PolicySettings(Gates):
     __pydantic_config__ = STRICT
 
     probe_days: Annotated[float, Bounds(ge=0, le=36500)] = 30.0
-    """Age in days from which kvchat suggests a new measurement; 0 never does. Driver and firmware
+    """Days after which kvchat suggests a new measurement; 0 never does. Driver and firmware
     updates change speeds."""
 
 

@@ -91,7 +91,7 @@ def test_the_report_grows_in_its_file(path: Path) -> None:
 def test_nobody_else_writes_the_report_of_a_run(path: Path) -> None:
     with MeasurementRun(path, Told()):
         with pytest.raises(
-            QualityError, match=r"another run of kvchat writes .*report\.json: wait"
+            QualityError, match=r"another run of kvchat is writing .*report\.json: wait"
         ):
             MeasurementRun(path, Told()).__enter__()
         with MeasurementRun(path.with_name("other.json"), Told()):

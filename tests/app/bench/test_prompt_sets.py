@@ -54,7 +54,7 @@ def test_the_text_is_a_prompt_or_the_first_turn(
 def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a"}\n\n{"answer": "b", "prompt": 3}\n', encoding="utf-8")
-    with pytest.raises(BenchError, match=r"line 3 has no text: it has answer"):
+    with pytest.raises(BenchError, match=r"line 3 contains no text, only answer"):
         read_set(str(path))
 
 
@@ -90,5 +90,5 @@ def test_prompts_can_be_chosen_by_name() -> None:
 def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text('{"prompt": "Name three rivers."}\n')
-    with pytest.raises(BenchError, match="two of the sets have one name"):
+    with pytest.raises(BenchError, match="have the same name"):
         read_prompts(replace(CHOICE, sets=("chat", str(path))))

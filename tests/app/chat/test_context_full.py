@@ -126,7 +126,7 @@ def test_a_summary_that_is_too_long_is_asked_of_fewer_messages(
     n_left_out = len(whole) - len(fewer)
     assert n_left_out > 0
     assert fewer[1:] == whole[1 + n_left_out :]
-    assert told == [f"The oldest {n_left_out} messages were too long for the summary too."]
+    assert told == [f"The oldest {n_left_out} messages were too long even for the summary."]
     assert controller.entries()[-1].content == "and here it is"
 
 

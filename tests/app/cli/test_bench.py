@@ -118,7 +118,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     os.kill(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
-    assert "stopped; this is what was measured" in stderr
+    assert "stopped; the results" in stderr
     assert "mine at 0" in stdout
     assert "Traceback" not in stderr
 
@@ -128,7 +128,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     [
         (("--prompt-set", "nothing"), "no prompt set or file is called 'nothing'"),
         (("--predictors", "luck"), "no predictor is called 'luck'"),
-        (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
+        (("--policy", "lookup:fixed"), "controller needs a length"),
         (("--predictors", ""), "the list is empty"),
         (("--lengths", "2,99"), "'99' is not one of"),
         (("--write", "balanced"), "is built in"),
@@ -149,9 +149,9 @@ def test_bad_input_is_one_clear_message_before_a_model_loads(
     ("n_verified", "plain", "n_pairs", "said"),
     [
         (40, (100.0, 100.0), 2, "Written to"),
-        (0, (100.0, 100.0), 2, "is left as it is: no policy drafted anything"),
-        (40, (100.0, 140.0), 2, "is left as it is: two plain runs beside each other differ by 40%"),
-        (40, (100.0, 100.0), 1, "the noise of this machine is not known"),
+        (0, (100.0, 100.0), 2, "was not changed: no policy drafted anything"),
+        (40, (100.0, 140.0), 2, "was not changed: adjacent runs of plain decoding differ by 40%"),
+        (40, (100.0, 100.0), 1, "this machine is unknown"),
     ],
     ids=["clear", "nothing drafted", "noisy", "noise unknown"],
 )

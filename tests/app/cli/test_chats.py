@@ -65,7 +65,7 @@ def test_a_chat_is_shown_as_on_the_screen_with_what_was_measured(store: ChatStor
     store.set_kept_from(chat.id, chat.head_id, summary="they talked")
     out = kvchat("chats", "show", "caches").stdout
     assert "Caches\n" in out
-    assert "2 of 3 messages shown" in out
+    assert "2 of 3 messages" in out
     assert "Be brief." in out
     assert "Which cache?" in out
     assert "It remembers." in out
@@ -91,7 +91,7 @@ def test_a_search_for_nothing_is_refused(store: ChatStore, words: str) -> None:
     dialogue(store, "Caches")
     done = kvchat("chats", "search", words)
     assert done.returncode == 2
-    assert "name a word" in done.stderr
+    assert "specify a word" in done.stderr
 
 
 def test_hostile_text_is_harmless_in_the_terminal(store: ChatStore) -> None:

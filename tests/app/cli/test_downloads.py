@@ -65,7 +65,9 @@ def test_a_quantisation_names_its_file_and_none_or_two_are_listed(hub: Hub) -> N
     offer = read_offer(RepositoryName(REPO), planner())
     assert offer.named("q8_0").name == "Tiny.Q8_0"
     assert offer.named("Tiny.F16.gguf").name == "Tiny.F16"
-    with pytest.raises(ModelFileError, match=r"has no file called 'Q2_K': name one of .*Tiny\.F16"):
+    with pytest.raises(
+        ModelFileError, match=r"has no file called 'Q2_K': specify one of .*Tiny\.F16"
+    ):
         offer.named("Q2_K")
     with pytest.raises(ModelFileError, match="has several files called 'Tiny'"):
         offer.named("Tiny")

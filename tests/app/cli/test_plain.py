@@ -38,7 +38,7 @@ def test_a_chat_goes_on_with_all_that_was_said(capsys: pytest.CaptureFixture[str
     assert lines[:2] == ["Assistant:", "First. Second."]
     assert "tokens" in lines[2]
     assert lines[3:5] == ["Assistant:", "Third."]
-    assert "A new chat." in lines
+    assert "New chat." in lines
     roles = [[message.role for message in request.messages] for request in client.requests]
     assert roles == [
         ["system", "user"],

@@ -173,7 +173,7 @@ def test_an_input_that_is_no_text_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
     assert main.run(["run"]) == 2
-    assert "standard input is not text in utf-8" in capsys.readouterr().err
+    assert "not utf-8 text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_one_is_changed_explained_and_taken_back() -> None:
     assert "0.5" in kvchat("settings", "chat.temperature", "0.5").stdout
     assert paths.settings_path().read_text() == "# mine\n[chat]\ntemperature = 0.5 # calm\n"
     said = kvchat("settings", "chat.temperature").stdout
-    for part in ("Randomness", "default 0.7", "0.0 to 10.0", "config.toml:3"):
+    for part in ("Sampling temperature", "default 0.7", "0.0 to 10.0", "config.toml:3"):
         assert part in said
     assert "default" in kvchat("settings", "chat.temperature", "--default").stdout
     assert "temperature" not in paths.settings_path().read_text()
@@ -62,8 +62,8 @@ def test_a_theme_is_one_of_ours_of_textuals_or_of_the_users() -> None:
         (("chat.temprature",), 2, "did you mean chat.temperature?"),
         (("chat.temperature", "hot"), 1, "0.0 to 10.0"),
         (("chat.temperature", "1", "--default"), 2, "not both"),
-        (("--default",), 2, "name a setting"),
-        (("zzz",), 2, "lists them"),
+        (("--default",), 2, "specify a setting"),
+        (("zzz",), 2, "lists all"),
         (("ui.theme", "nope"), 1, "themes are kvchat-"),
     ],
 )

@@ -29,12 +29,12 @@ def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:
     ("text", "words"),
     [
         ("loookup", "no predictor is called 'loookup': use one of off, lookup"),
-        ("lookup:fast", "fast is none of fixed, auto"),
+        ("lookup:fast", "fast is not one of fixed, auto"),
         ("lookup:fixed:40", "from 1 to 16"),
         ("lookup:fixed:x", "from 1 to 16"),
         ("", "no predictor is called"),
         ("lookup:fixed:4:5", "PREDICTOR:RULE:LENGTH"),
-        ("lookup:", "nothing is none of"),
+        ("lookup:", "nothing is not one of"),
     ],
 )
 def test_a_wrong_word_is_told_with_those_that_are_right(text: str, words: str) -> None:

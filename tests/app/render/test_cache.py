@@ -69,9 +69,9 @@ def test_the_context_of_one_sequence_is_as_full_as_its_last_round_made_it() -> N
 def test_a_tall_panel_has_the_counts_in_full() -> None:
     shown = "\n".join(text(cache_lines(TOLD, 60)))
     for part in (
-        "1,200 of 8,192 cells · 27 of 180 MiB · 2 sequences",
-        "4,100 tokens · 92 MiB of 1 GiB · 3 snapshots",
-        "90,500 tokens · 1.94 of 8 GiB · 41 snapshots",
+        "1,200 of 8,192 cells · 27 of 180 MiB · 2 states",
+        "4,100 tokens · 92 MiB of 1 GiB · 3 states",
+        "90,500 tokens · 1.94 of 8 GiB · 41 states",
         "1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms",
         "14 restored · 1 missed · +12.3 s saved",
         "3 promoted, 4 demoted, 2 evicted",

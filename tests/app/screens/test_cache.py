@@ -171,4 +171,4 @@ async def test_without_a_model_the_screen_says_what_to_do(tmp_path: Path) -> Non
         assert "No model is loaded" in rows(screen)[0]
         await pilot.press("c", "p")
         assert client.managed == []
-        assert "load a model first" in "".join(n.message for n in app._notifications)
+        assert "load a model to" in "".join(n.message for n in app._notifications)

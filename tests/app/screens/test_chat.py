@@ -90,7 +90,7 @@ async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(tmp_path: Pat
             await pilot.pause(0.01)
             toasts = [toast.region for holder in rack.children for toast in holder.children]
         assert max(toast.right for toast in toasts) <= screen.query_one("#chat-column").region.right
-        assert any("ctrl+q leaves" in text for text in notices(screen))
+        assert any("ctrl+q quits" in text for text in notices(screen))
 
 
 async def test_a_prompt_that_is_too_long_stays_in_the_composer(tmp_path: Path) -> None:

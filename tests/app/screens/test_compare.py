@@ -127,7 +127,7 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
         await pilot.press("f4")
         await pilot.pause()
         assert app.screen is chat
-        assert any("A reply is under way" in toast.message for toast in app._notifications)
+        assert any("A reply is running" in toast.message for toast in app._notifications)
         assert len(client.requests) == 1
 
 
@@ -141,10 +141,10 @@ async def test_nothing_runs_before_the_prompt_was_read_and_sent(tmp_path: Path) 
         assert client.requests == []
         assert screen.prompt.text == "Count or run", "letters are text here, not keys"
         screen.show_now()
-        assert "2 replies of 256 tokens at most" in str(screen.prompt.border_subtitle)
+        assert "at most 256 tokens" in str(screen.prompt.border_subtitle)
         await pilot.press("tab", "minus")
         screen.show_now()
-        assert "2 replies of 128 tokens at most" in str(screen.prompt.border_subtitle)
+        assert "at most 128 tokens" in str(screen.prompt.border_subtitle)
         await pilot.press("e", "enter")
         await wait_until(pilot, lambda: screen.comparison.pairs)
         assert [m.content for m in client.requests[0].messages] == ["Count or run"]

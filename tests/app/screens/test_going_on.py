@@ -72,7 +72,7 @@ async def test_esc_takes_a_waiting_question_back_and_leaves_the_other_chat_alone
         assert screen.composer.border_title == ""
         assert screen.composer.text == "second"
         await pilot.press("escape")
-        assert any("is being answered" in notice.message for notice in app._notifications)
+        assert any("A reply is running" in notice.message for notice in app._notifications)
         assert client.n_stops == 0
         assert screen.controller.is_replying
 
@@ -114,7 +114,7 @@ async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: P
         screen = await ready(pilot)
         app.controller.meters.start_load(CONFIGURATION)
         await pilot.press("enter")
-        assert "goes on when the model is loaded" in str(screen.composer.border_title)
+        assert "continued when the model is loaded" in str(screen.composer.border_title)
         await pilot.press("escape")
         assert screen.composer.border_title == ""
         await pilot.press("enter")
@@ -162,8 +162,8 @@ async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_
         screen = await asked(pilot, "first", "second", "third")
         assert len(client.requests) == 1
         title = str(screen.composer.border_title)
-        assert title == "2 queued, the last sent when this reply is done"
-        assert "esc or up unqueues the last" in str(screen.composer.border_subtitle)
+        assert title == "2 queued; the last is sent when this reply is done"
+        assert "esc or up unqueues the last message" in str(screen.composer.border_subtitle)
         client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 3)
         asked_last = [message.content for message in client.requests[-1].messages]
@@ -179,7 +179,7 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
         composer = screen.composer
         await pilot.press("escape")
         assert composer.text == "third"
-        assert "esc or up unqueues it" in str(composer.border_subtitle)
+        assert "unqueues the message" in str(composer.border_subtitle)
         await pilot.press("escape")
         assert composer.text == "second\n\nthird"
         assert "esc stops the reply" in str(composer.border_subtitle)

@@ -242,7 +242,7 @@ async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
             await pilot.press("enter")
             await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
             assert "It fits with" in text_of(app.screen)
-            assert "tok/s (limit of memory bandwidth)" in text_of(app.screen)
+            assert "tok/s (limited by" in text_of(app.screen)
             await pilot.press("y")
             await wait_until(pilot, lambda: len(client.loads) == 2)
         path = tmp_path / "models" / "maker" / "Tiny-GGUF" / "Tiny.Q4_K_M.gguf"
@@ -296,7 +296,7 @@ def test_models_of_another_vocabulary_come_last_with_the_reason(
         listed = drafts_for(read_model(target), lambda: found)
         assert [entry.path for entry in listed] == [target, other]
         assert listed[0].problem is None
-        assert "it cannot draft here: tokenizer.ggml" in (listed[1].problem or "")
+        assert "for this model: tokenizer.ggml" in (listed[1].problem or "")
 
 
 async def test_a_draft_model_is_chosen_from_the_chat(

@@ -98,10 +98,10 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
     screen = presets(folder, None)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "none is loaded: enter")
+        await shows(pilot, screen, "no model is loaded: enter")
         assert "✗" not in report_of(screen)
         title = plain(screen.query_one(TitleBar).lines[0])
-        assert title == " presets  no model is loaded: each asks for one"
+        assert title == " presets  no model is loaded: a preset asks for a model"
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
 
@@ -154,7 +154,7 @@ async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(
     screen = PresetsScreen(folder, Configuration.at_server("http://127.0.0.1:9", "a/tiny.gguf"))
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "server writes")
+        await shows(pilot, screen, "server generates")
         await pilot.press("down")
         await shows(pilot, screen, "names no model")
         await pilot.press("up", "enter")

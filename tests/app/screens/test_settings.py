@@ -210,7 +210,7 @@ async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_pat
         await pilot.press("enter")
         await wait_until(pilot, lambda: app._notifications)
         [notice] = app._notifications
-        assert "repair it first" in notice.message
+        assert "correct the file" in notice.message
     assert (tmp_path / "config.toml").read_text() == "[chat\n"
 
 

@@ -35,7 +35,7 @@ def test_tables_of_another_shape_are_refused_and_stay(
     for _ in range(2):
         with pytest.raises(StoreError) as refused:
             ChatStore(path)
-        assert f"version {version})" in str(refused.value)
+        assert f"version {version}" in str(refused.value)
         assert "export --all" in str(refused.value)
         assert "export --all" in str(problem_of(path))
     database = sqlite3.connect(path)
