@@ -98,7 +98,7 @@ def test_token_ids_are_a_prompt_and_a_stop_token_ends_the_reply(
     ids.write_text("1 two 3")
     wrong = run(starter_path, environment, "--tokens", str(ids))
     assert wrong.returncode == 2
-    assert "number 2 is 'two'" in wrong.stderr
+    assert "token id 2 is 'two'" in wrong.stderr
     beyond = run(starter_path, environment, "--tokens", "1,99999999")
     assert beyond.returncode == 1
     assert "token 99999999 (number 2) is not in" in beyond.stderr

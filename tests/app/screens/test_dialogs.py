@@ -147,9 +147,9 @@ async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(tmp_p
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         chat = app.screen
         assert isinstance(chat, ChatScreen)
-        await wait_until(pilot, lambda: "ctrl+o  opens a model" in chat.transcript.text)
+        await wait_until(pilot, lambda: "ctrl+o  opens or installs" in chat.transcript.text)
         await pilot.press(*"hm", "enter")
-        assert any("ctrl+o opens or installs one" in n.message for n in app._notifications)
+        assert any("ctrl+o opens or installs" in n.message for n in app._notifications)
         assert "enter sends, ctrl+j new line" in str(chat.composer.placeholder)
         assert chat.composer.text == "hm"
         await pilot.press("ctrl+o")
