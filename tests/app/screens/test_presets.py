@@ -156,7 +156,7 @@ async def test_presets_beside_a_server_ask_for_a_model_and_its_own_leads_there(
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "server generates")
         await pilot.press("down")
-        await shows(pilot, screen, "has no model")
+        await shows(pilot, screen, "specifies no model")
         await pilot.press("up", "enter")
         await wait_until(pilot, lambda: len(app.given))
     assert app.given[0] is not None
