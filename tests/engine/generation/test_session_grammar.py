@@ -134,7 +134,7 @@ def test_a_cut_reply_goes_on_under_its_grammar() -> None:
     cut, _ = reply(OFF, request(max_tokens=9))
     rest, _ = reply(LOOKUP, request(continues=cut.token_ids))
     assert rest.token_ids == whole.token_ids
-    with pytest.raises(GrammarError, match="not fit"):
+    with pytest.raises(GrammarError, match="not match"):
         reply(OFF, request(continues=tuple(b"no json")))
 
 
