@@ -104,7 +104,7 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, machine=PlannedMachine((12 * GIB,)))
         await pilot.press("m")
-        await wait_until(pilot, lambda: "models · as " in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "(◂ ▸ changes it)" in dialog_text(app.screen))
         await pilot.press(*"llama-3.1-8b")
         await wait_until(pilot, lambda: "✓ fits" in rows_of(app.screen))
         await pilot.press("right")
@@ -124,7 +124,7 @@ async def test_an_idle_knob_says_why_and_stays(starter_path: Path, tmp_path: Pat
         assert "not used: there is no GPU" in knobs_of(screen)
         assert screen.setup is not None
         screen.change(replace(screen.setup, machine=PlannedMachine((12 * GIB,))))
-        await wait_until(pilot, lambda: "idle: this model has no" in knobs_of(screen))
+        await wait_until(pilot, lambda: "not used: this model has no" in knobs_of(screen))
         before = screen.setup
         await pilot.press("right", "5", "space")
         assert "✗ this model has no experts" in knobs_of(screen)
@@ -286,7 +286,7 @@ async def test_without_a_model_on_this_machine_the_catalogue_is_open_with_verdic
     screen = with_model(None, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: "models · as " in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "(◂ ▸ changes it)" in dialog_text(app.screen))
         assert "[catalogue]" in plain(app.screen.query_one(TabStrip).lines[0])
         assert "free" in dialog_text(app.screen) or " of " in dialog_text(app.screen)
         await pilot.press("tab")
