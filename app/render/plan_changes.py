@@ -8,7 +8,7 @@ from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, width_of
 from app.render.plan import VERDICT_SIGNS
 from app.sanitize import one_line, visible
-from engine.planning.changes import Change, Steps
+from engine.planning.changes import Change, SettingSteps
 from engine.planning.knob import Knob
 from engine.planning.knobs import NO_GPU
 from engine.planning.planner import Facts, Setup
@@ -57,7 +57,7 @@ def knob_sheet(
     state: KnobState,
     width: int,
     height: int,
-    steps: Steps | None = None,
+    steps: SettingSteps | None = None,
 ) -> KnobSheet:
     """The panel: rows that scroll, a problem under its row, and at the bottom the help."""
     foot = _foot(knobs[state.selected], setup, facts, steps, width)
@@ -101,7 +101,9 @@ def _problem(text: str, width: int) -> list[Line]:
     return hanging((Run("  ✗ ", "bad"),), (Run(one_line(text), "bad"),), width)
 
 
-def _foot(knob: Knob, setup: Setup, facts: Facts, steps: Steps | None, width: int) -> list[Line]:
+def _foot(
+    knob: Knob, setup: Setup, facts: Facts, steps: SettingSteps | None, width: int
+) -> list[Line]:
     """What the chosen knob means, and what a step would change or why it changes nothing."""
     parts = wrap(knob.help, width)[:MAX_HELP]
     help_lines: list[Line] = [(Run(part, "muted"),) for part in parts]
@@ -140,7 +142,7 @@ def gain_text(n_ctx: int) -> str:
     return f"{'+' if n_ctx > 0 else MINUS}{size}"
 
 
-def step_lines(steps: Steps | None, width: int) -> list[Line]:
+def step_lines(steps: SettingSteps | None, width: int) -> list[Line]:
     """What a step back and a step on of the chosen knob change; always two lines."""
     if steps is None:
         return [(), ()]

@@ -17,8 +17,7 @@ CAUSES: Mapping[ReadCause, str] = {
     ReadCause.SETTINGS: "a setting changed: {place}",
     ReadCause.EVICTED: "{n} matching tokens were evicted: other states needed the space",
     ReadCause.UNCUT: "{n} matching tokens are saved only in longer states that continue "
-    "differently, "
-    "and this model's cache cannot be truncated",
+    "differently, and this model's cache cannot be truncated",
 }
 RESTORED = "the start was restored from a saved state: only the rest was computed"
 GOES_ON = "it continues the previous prompt: only new tokens were computed"

@@ -11,7 +11,7 @@ from app.render.plan import CELL_WIDTH, n_columns, table_lines
 from app.render.plan import LABEL_WIDTH as TABLE_LABEL_WIDTH
 from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import InkLines
-from engine.planning.changes import Steps
+from engine.planning.changes import SettingSteps
 from engine.planning.knob import Knob
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Facts, Setup
@@ -66,7 +66,7 @@ class PlanKnobs(InkLines, can_focus=True):
         self.frame_title = "settings"
         self._setup: Setup | None = None
         self._facts: Facts | None = None
-        self._steps: Steps | None = None
+        self._steps: SettingSteps | None = None
         self._state = KnobState()
         self._shown: list[KnobLine] = []
 
@@ -90,7 +90,7 @@ class PlanKnobs(InkLines, can_focus=True):
         self._setup, self._facts, self._steps = setup, facts, None
         self._change(typed=self._state.typed if problem else None, problem=problem)
 
-    def present_steps(self, steps: Steps) -> None:
+    def present_steps(self, steps: SettingSteps) -> None:
         """Show what a step of the chosen knob would change."""
         self._steps = steps
         self._paint()

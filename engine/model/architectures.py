@@ -114,10 +114,6 @@ class Family:
     """Copies of the streams while hyper-connections mix them; 0 without such streams."""
     keeps_first_values: bool = False
     """Whether all layers take the values of the first one (RWKV 7)."""
-    has_cuda_scan: bool = True
-    """Whether CUDA has a kernel for the scan."""
-    reads_states_early: bool = False
-    """Whether the states of a layer are read before the layer before it is done."""
     is_uneven: bool | None = None
     """Whether layers differ in their operations; None where those do that keep states."""
     wants_equal_slots: bool = False
@@ -219,7 +215,6 @@ FAMILIES: dict[str, Family] = {
     "granitehybrid": Family(
         recurrent="without heads",
         state="mamba2",
-        reads_states_early=True,
         is_uneven=False,
     ),
     "graniteswitch": Family(graph="rough", has_router_layer=True),
@@ -227,7 +222,7 @@ FAMILIES: dict[str, Family] = {
     "hrm_text": Family(graph="unusual", loops="always"),
     "hy_v3": Family(loaded_of_head=r"\.(ffn_|exp_probs|nextn\.(embed_tokens|shared_head_head))"),
     "hy_v4": Family(may_be_latent=True, indexer="tokens", needs_top_k=True, n_stream_copies=3),
-    "jamba": Family(recurrent="without heads", state="mamba", reads_states_early=True),
+    "jamba": Family(recurrent="without heads", state="mamba"),
     "jina-bert-v2": ENCODER,
     "jina-bert-v3": ENCODER,
     "kimi-k3": Family(
@@ -250,14 +245,12 @@ FAMILIES: dict[str, Family] = {
         recurrent="without heads",
         state="convolution",
         rolls_back=True,
-        reads_states_early=True,
         rotates_cache=False,
     ),
     "lfm2moe": Family(
         recurrent="without heads",
         state="convolution",
         rolls_back=True,
-        reads_states_early=True,
         rotates_cache=False,
         is_uneven=False,
     ),
@@ -291,19 +284,17 @@ FAMILIES: dict[str, Family] = {
         recurrent="without block",
         state="mamba2",
         rolls_back=True,
-        reads_states_early=True,
     ),
     "nemotron_h_moe": Family(
         recurrent="without block",
         state="mamba2",
         rolls_back=True,
-        reads_states_early=True,
     ),
     "neo-bert": ENCODER,
     "nomic-bert": ENCODER,
     "nomic-bert-moe": ENCODER,
     "olmo2": Family(window=WindowRule(4, needs_key=True)),
-    "plamo2": Family(recurrent="without heads", state="mamba2", has_cuda_scan=False),
+    "plamo2": Family(recurrent="without heads", state="mamba2"),
     "plamo3": Family(window=WindowRule(8, needs_key=True)),
     "qwen35": Family(recurrent="by interval", interval=4, state="delta net", rolls_back=True),
     "qwen35moe": Family(recurrent="by interval", interval=4, state="delta net", rolls_back=True),

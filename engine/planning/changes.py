@@ -32,23 +32,23 @@ class Change:
     verdict: FitVerdict
 
 
-class Steps(NamedTuple):
+class SettingSteps(NamedTuple):
     """What a step back and a step on of a setting would do; None at an end or if refused."""
 
     less: Change | None = None
     more: Change | None = None
 
 
-def steps_of(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Steps:
+def steps_of(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> SettingSteps:
     """What a step of one setting would do."""
     if knob.chooser is not None or knob.disabled_reason(plan.setup, facts):
-        return Steps()
+        return SettingSteps()
 
     def step(by: int) -> Change | None:
         turned = with_matched_types(knob.step(plan.setup, facts, by), facts)
         return None if turned == plan.setup else _change(knob.format(turned), turned, plan, planner)
 
-    return Steps(step(-1), step(1))
+    return SettingSteps(step(-1), step(1))
 
 
 def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | None]:

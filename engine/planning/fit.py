@@ -10,7 +10,7 @@ from engine.memory.kv_cache import PAD
 from engine.model.architecture import Model
 from engine.planning.offload import level_text
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.search import Candidate, Choice, Found, Goal, SearchLimits, Space, search
+from engine.planning.search import Goal, Optimum, Point, SearchLimits, Space, Variant, search
 from engine.planning.verdict import n_tokens
 from engine.planning.workers import with_workers
 from engine.policy.known import Known, Standing
@@ -125,7 +125,7 @@ def _off_the_gpu(configuration: Configuration) -> Configuration:
 
 
 def explained(
-    result: Found, goal: Goal, model: Model, known: Known, split: tuple[float, ...] = ()
+    result: Optimum, goal: Goal, model: Model, known: Known, split: tuple[float, ...] = ()
 ) -> SearchResult:
     """A result with what each setting gains and what else fits.
 
@@ -148,12 +148,12 @@ def explained(
 
 
 def _chosen_settings(
-    result: Found, split: tuple[float, ...], model: Model
+    result: Optimum, split: tuple[float, ...], model: Model
 ) -> tuple[ChosenSetting, ...]:
     space, (choice, steps) = result
     rows: list[ChosenSetting] = []
 
-    def add(name: SettingName, best: Choice, text: Callable[[Choice], str]) -> None:
+    def add(name: SettingName, best: Variant, text: Callable[[Variant], str]) -> None:
         rows.append(ChosenSetting(name, text(choice), text(best), _gained(space, steps, best)))
 
     if space.base.tensor_split != split:
@@ -176,17 +176,17 @@ def _chosen_settings(
     )
 
 
-def _level_text(space: Space, choice: Choice, model: Model) -> str:
+def _level_text(space: Space, choice: Variant, model: Model) -> str:
     level = space.levels[choice.level]
     return level_text(level.n_gpu_layers, level.n_cpu_moe, model)
 
 
-def _gained(space: Space, steps: int, other: Choice) -> int | None:
+def _gained(space: Space, steps: int, other: Variant) -> int | None:
     had = space.largest(other)
     return None if had is None else (steps - had) * PAD
 
 
-def _alternatives(result: Found, model: Model) -> Iterator[Alternative]:
+def _alternatives(result: Optimum, model: Model) -> Iterator[Alternative]:
     """The candidates that differ in K/V types, draft model or offload level."""
     space, best = result
     for label, other in _others(space, model, best):
@@ -196,7 +196,7 @@ def _alternatives(result: Found, model: Model) -> Iterator[Alternative]:
             yield Alternative(text, estimate.configuration, estimate)
 
 
-def _others(space: Space, model: Model, best: Candidate) -> Iterator[tuple[str, Candidate]]:
+def _others(space: Space, model: Model, best: Point) -> Iterator[tuple[str, Point]]:
     """More cache bits with less context or slower layers, fewer with more; twice the context.
 
     And with the draft model, or without.
@@ -206,7 +206,7 @@ def _others(space: Space, model: Model, best: Candidate) -> Iterator[tuple[str, 
         other, label = choice._replace(pair=pair), f"{space.pairs[pair]} cache"
         reached = space.largest(other)
         if reached is not None and (pair < choice.pair or reached > steps):
-            yield label, Candidate(other, reached)
+            yield label, Point(other, reached)
         if pair < choice.pair and (reached or 0) < steps:
             for slower, text in _at_context(space, model, other, steps):
                 yield f"{label}, {text}", slower
@@ -215,7 +215,7 @@ def _others(space: Space, model: Model, best: Candidate) -> Iterator[tuple[str, 
         reached = space.largest(other)
         if reached is not None:
             word = "with" if other.with_draft else "without"
-            yield f"{word} the draft model", Candidate(other, reached)
+            yield f"{word} the draft model", Point(other, reached)
     if steps < space.most:
         start, twice = choice._replace(level=0), min(2 * steps, space.most)
         for farther, text in _at_context(space, model, start, twice):
@@ -223,13 +223,13 @@ def _others(space: Space, model: Model, best: Candidate) -> Iterator[tuple[str, 
 
 
 def _at_context(
-    space: Space, model: Model, choice: Choice, steps: int
-) -> Iterator[tuple[Candidate, str]]:
+    space: Space, model: Model, choice: Variant, steps: int
+) -> Iterator[tuple[Point, str]]:
     """The fastest offload level from that of a choice on that fits a context, with its text."""
     level = space.first_fitting(choice, steps, (choice.level, space.all_levels[1]))
     if level is not None:
         placed = choice._replace(level=level)
-        candidate = Candidate(placed, space.largest(placed) or steps)
+        candidate = Point(placed, space.largest(placed) or steps)
         yield candidate, _level_text(space, placed, model)
 
 

@@ -109,7 +109,7 @@ class SearchLimits:
             raise LimitsError("no cache type is allowed: name one, such as f16 or q8_0")
 
 
-class Choice(NamedTuple):
+class Variant(NamedTuple):
     """A candidate without its context; `level` and `pair` are indices, the best first."""
 
     level: int
@@ -118,10 +118,10 @@ class Choice(NamedTuple):
     with_draft: bool
 
 
-class Candidate(NamedTuple):
+class Point(NamedTuple):
     """A candidate with its context in steps of 256 tokens."""
 
-    choice: Choice
+    choice: Variant
     steps: int
 
 
@@ -141,7 +141,7 @@ class Space:
     """Smallest and largest context in tokens, all slots together."""
     pair_costs: tuple[float, ...] = ()
     """Cost of each of `pairs` for `balanced`, as log2 of the context."""
-    _free: dict[Candidate, FreeBytes] = field(default_factory=dict, init=False, repr=False)
+    _free: dict[Point, FreeBytes] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.pair_costs = self.pair_costs or tuple(map(guessed_cost, self.pairs))
@@ -161,10 +161,10 @@ class Space:
         """Index of the first and of the last offload level."""
         return 0, len(self.levels) - 1
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[Variant]:
         """Every choice at the first offload level, those that need most memory first."""
         return [
-            Choice(0, pair, n_ubatch, with_draft)
+            Variant(0, pair, n_ubatch, with_draft)
             for pair in range(len(self.pairs))
             for n_ubatch in self.ubatches
             for with_draft in self.drafts
@@ -174,7 +174,7 @@ class Space:
         """Context of `steps`; the training context need not be a multiple of 256."""
         return min(steps * PAD, self.n_ctx_range[1])
 
-    def configuration(self, choice: Choice, steps: int) -> Configuration:
+    def configuration(self, choice: Variant, steps: int) -> Configuration:
         """The configuration of a candidate."""
         base, level = self.base, self.levels[choice.level]
         chosen = replace(
@@ -191,13 +191,13 @@ class Space:
             chosen = replace(chosen, draft=draft, speculation=speculation)
         return with_n_ctx(chosen, self.tokens(steps))
 
-    def estimate(self, choice: Choice, steps: int) -> Estimate:
+    def estimate(self, choice: Variant, steps: int) -> Estimate:
         """The memory of a candidate; raises `PresetError` if llama.cpp refuses it."""
         return self.cost(self.configuration(choice, steps))
 
-    def free(self, choice: Choice, steps: int) -> FreeBytes:
+    def free(self, choice: Variant, steps: int) -> FreeBytes:
         """Bytes that a candidate leaves free beyond the margin."""
-        key = Candidate(choice, steps)
+        key = Point(choice, steps)
         if key not in self._free:
             try:
                 self._free[key] = free_bytes(self.estimate(choice, steps), self.margin_bytes)
@@ -205,11 +205,11 @@ class Space:
                 self._free[key] = REFUSED
         return self._free[key]
 
-    def first_fitting(self, choice: Choice, steps: int, levels: tuple[int, int]) -> int | None:
+    def first_fitting(self, choice: Variant, steps: int, levels: tuple[int, int]) -> int | None:
         """The fastest of some offload levels that fits a context."""
         return first_fitting(lambda n: self.free(choice._replace(level=n), steps), *levels)
 
-    def largest(self, choice: Choice, least: int = 0) -> int | None:
+    def largest(self, choice: Variant, least: int = 0) -> int | None:
         """The largest context of a choice in steps; None if the smallest does not fit."""
         low = least or self.least
         found = bisect(low, self.most + 1, lambda steps: self.free(choice, steps).least < 0) - 1
@@ -224,7 +224,7 @@ class Space:
             last += 1
         return first, last
 
-    def key(self, goal: Goal, found: Candidate) -> tuple[float, ...]:
+    def key(self, goal: Goal, found: Point) -> tuple[float, ...]:
         """Sort key of candidates that are about as fast, the best last."""
         (level, pair, n_ubatch, with_draft), steps = found
         match goal:
@@ -241,11 +241,11 @@ class Space:
                 return (gain - cost, steps, n_ubatch, -pair, -level)
 
 
-class Found(NamedTuple):
+class Optimum(NamedTuple):
     """The result of a search."""
 
     space: Space
-    best: Candidate
+    best: Point
 
     @property
     def configuration(self) -> Configuration:
@@ -258,7 +258,7 @@ class Found(NamedTuple):
         return self.space.estimate(*self.best)
 
 
-def best_of(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
+def best_of(space: Space, goal: Goal, offload: Offload) -> Point | None:
     """The best candidate for a goal; None if nothing fits."""
     groups = [space.choices()]
     if goal is Goal.QUALITY:
@@ -277,8 +277,8 @@ def best_of(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
 
 
 def _best_near_fastest(
-    space: Space, goal: Goal, choices: Sequence[Choice], steps: int
-) -> Candidate | None:
+    space: Space, goal: Goal, choices: Sequence[Variant], steps: int
+) -> Point | None:
     """The best candidate on the offload levels near the fastest that fits a context."""
     first = space.all_levels[1] + 1
     for choice in reversed(choices):  # the smallest come last
@@ -290,10 +290,10 @@ def _best_near_fastest(
 
 
 def _best_within(
-    space: Space, goal: Goal, choices: Sequence[Choice], levels: tuple[int, int]
-) -> Candidate | None:
+    space: Space, goal: Goal, choices: Sequence[Variant], levels: tuple[int, int]
+) -> Point | None:
     """The candidate with the greatest key; a level is tried only where it can still win."""
-    best: Candidate | None = None
+    best: Point | None = None
     for choice in choices:
         level: int | None = levels[0]
         while level is not None and level <= levels[1]:
@@ -303,17 +303,17 @@ def _best_within(
                 break
             fitting = space.first_fitting(choice, low, (level, levels[1]))
             if fitting == level:
-                best = Candidate(placed, space.largest(placed, low) or low)
+                best = Point(placed, space.largest(placed, low) or low)
                 fitting = level + 1
             level = fitting
     return best
 
 
-def _winning_steps(space: Space, goal: Goal, choice: Choice, best: Candidate | None) -> int:
+def _winning_steps(space: Space, goal: Goal, choice: Variant, best: Point | None) -> int:
     """The smallest context with which a choice beats the best candidate; over `most` if none."""
 
     def wins(steps: int) -> bool:
-        key = space.key(goal, Candidate(choice, steps))
+        key = space.key(goal, Point(choice, steps))
         return best is None or key > space.key(goal, best)
 
     return bisect(space.least, space.most + 1, wins)
@@ -321,7 +321,7 @@ def _winning_steps(space: Space, goal: Goal, choice: Choice, best: Candidate | N
 
 def best_split(
     space: Space, model: Model, goal: Goal, offload: Offload
-) -> tuple[Space, Candidate | None]:
+) -> tuple[Space, Point | None]:
     """The best candidate and its space, with llama.cpp's split of the layers or with an even one.
 
     llama.cpp splits by free memory. The last GPU also holds the output layer, and each GPU its own
@@ -330,7 +330,7 @@ def best_split(
     chosen, best = space, best_of(space, goal, offload)
     if space.base.tensor_split:
         return chosen, best
-    point = best or Candidate(space.choices()[-1]._replace(level=space.all_levels[1]), space.least)
+    point = best or Point(space.choices()[-1]._replace(level=space.all_levels[1]), space.least)
     for split in dict.fromkeys(filter(None, _splits(space, model, point))):
         shared = replace(space, base=replace(space.base, tensor_split=split))
         found = best_of(shared, goal, offload)
@@ -339,7 +339,7 @@ def best_split(
     return chosen, best
 
 
-def _splits(space: Space, model: Model, point: Candidate) -> Iterable[tuple[float, ...] | None]:
+def _splits(space: Space, model: Model, point: Point) -> Iterable[tuple[float, ...] | None]:
     """The even split at a candidate, and at the fastest level before it that fits with one.
 
     With experts in RAM the first layers are small: llama.cpp's split leaves their GPU nearly empty,
@@ -353,7 +353,7 @@ def _splits(space: Space, model: Model, point: Candidate) -> Iterable[tuple[floa
 
     for level in range(bisect(0, choice.level, fits), choice.level):
         placed = choice._replace(level=level)
-        split = _split_at(space, model, Candidate(placed, steps))
+        split = _split_at(space, model, Point(placed, steps))
         if split is not None:
             now = replace(space.configuration(placed, steps), tensor_split=split)
             if space.cost(now).fits(space.margin_bytes):
@@ -361,7 +361,7 @@ def _splits(space: Space, model: Model, point: Candidate) -> Iterable[tuple[floa
                 return
 
 
-def _split_at(space: Space, model: Model, point: Candidate) -> tuple[float, ...] | None:
+def _split_at(space: Space, model: Model, point: Point) -> tuple[float, ...] | None:
     split: tuple[float, ...] | None = None
     try:
         estimate = space.estimate(*point)
@@ -376,9 +376,7 @@ def _split_at(space: Space, model: Model, point: Candidate) -> tuple[float, ...]
     return split
 
 
-def _is_better(
-    space: Space, goal: Goal, offload: Offload, other: Candidate, best: Candidate
-) -> bool:
+def _is_better(space: Space, goal: Goal, offload: Offload, other: Point, best: Point) -> bool:
     """Whether a candidate beats another: a clearly faster level comes first."""
     by_speed = goal is not Goal.BALANCED and offload is not Offload.ANY
     if goal is Goal.QUALITY and other.choice.pair != best.choice.pair:
@@ -403,7 +401,7 @@ def search(
     base: Configuration | None = None,
     limits: SearchLimits | None = None,
     known: Known | None = None,
-) -> Found:
+) -> Optimum:
     """The best candidate for a goal that fits, with the space that it was chosen from.
 
     Args:
@@ -453,7 +451,7 @@ def search(
     chosen, best = best_split(space, model, goal, limits.offload)
     if best is None:
         raise _nothing_fits(space, limits)
-    return Found(chosen, best)
+    return Optimum(chosen, best)
 
 
 def _pairs(

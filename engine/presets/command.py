@@ -58,7 +58,7 @@ _SETTERS = ("export", "local", "readonly", "set", "SET")
 """Words that may precede an assignment."""
 
 
-class Command(NamedTuple):
+class ParsedCommand(NamedTuple):
     """One command of a text."""
 
     words: tuple[str, ...]
@@ -66,7 +66,7 @@ class Command(NamedTuple):
     """The variables that are set when it is reached, until the next command is requested."""
 
 
-def commands(text: str) -> Iterator[Command]:
+def commands(text: str) -> Iterator[ParsedCommand]:
     """The commands of a text in their order; a quote without its end lasts to the end.
 
     Raises:
@@ -97,7 +97,7 @@ class Shell:
     _words: list[str] = field(default_factory=list)
     _word: list[str] | None = None
 
-    def commands(self, text: str) -> Iterator[Command]:
+    def commands(self, text: str) -> Iterator[ParsedCommand]:
         """The commands of a text in their order."""
         array, outer = "", list[str]()
         for token in _TOKEN.finditer(self._posix(text.replace(UNSET, ""))):
@@ -159,7 +159,7 @@ class Shell:
                 self._end_word()
             self._add(part)
 
-    def _command(self, words: list[str]) -> Iterator[Command]:
+    def _command(self, words: list[str]) -> Iterator[ParsedCommand]:
         """A command; words that only assign variables set them."""
         assigned = [match for word in words if (match := _ASSIGNMENT.fullmatch(word))]
         local: dict[str, str] = {}
@@ -167,7 +167,7 @@ class Shell:
             if match := _ASSIGNMENT.fullmatch(word):
                 local[match[1]] = match[2]
             elif word not in _SETTERS or len(local) == len(assigned):
-                yield Command(tuple(words[index:]), ChainMap(local, self.variables))
+                yield ParsedCommand(tuple(words[index:]), ChainMap(local, self.variables))
                 return
         self.variables.update(local)
 

@@ -33,7 +33,7 @@ _DEVICE = re.compile(r"\A(?:CUDA|Vulkan|ROCm|SYCL|HIP|MUSA|CANN|Metal|MTL)(\d+)\
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FieldRow:
     """A field of a preset and the key that a program has for it."""
 
     field: str
@@ -42,7 +42,7 @@ class Row:
     read: Callable[[Any], object] = lambda value: value
 
 
-def write_rows(table: Iterable[Row], configuration: Configuration) -> Fields:
+def write_rows(table: Iterable[FieldRow], configuration: Configuration) -> Fields:
     """The values of a program's keys; a field that is not set is left out."""
     values = settings_of(configuration)
     return {
@@ -52,7 +52,7 @@ def write_rows(table: Iterable[Row], configuration: Configuration) -> Fields:
     }
 
 
-def read_rows(table: Iterable[Row], given: Fields) -> Fields:
+def read_rows(table: Iterable[FieldRow], given: Fields) -> Fields:
     """Fields from a program's keys, which are removed; unreadable values stay."""
     found: Fields = {}
     for row in table:

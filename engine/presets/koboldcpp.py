@@ -10,7 +10,7 @@ from engine.configuration import Configuration, TensorOverride
 from engine.parsing import parse_json
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
-from engine.presets.fields import Fields, Row
+from engine.presets.fields import FieldRow, Fields
 
 PROGRAM, SOURCE = "koboldcpp", "settings of koboldcpp"
 QUANT_KV: dict[str, int | str] = {"f16": 0, "q8_0": 1, "q4_0": 2, "bf16": "bf16", "q5_1": "q5_1"}
@@ -43,31 +43,31 @@ def _overrides(rules: Iterable[TensorOverride]) -> str:
 
 
 ROWS = (
-    Row("model", "model_param", export.writable),
-    Row("n_ctx", "contextsize", read=_positive),
-    Row("n_ubatch", "batchsize", _batch, _positive),
-    Row("swa_full", "noswa", read=bool),
-    Row("offload_kqv", "lowvram", lambda value: not value, lambda value: not value),
-    Row("flash_attention", "noflashattention", lambda value: value == "off",
+    FieldRow("model", "model_param", export.writable),
+    FieldRow("n_ctx", "contextsize", read=_positive),
+    FieldRow("n_ubatch", "batchsize", _batch, _positive),
+    FieldRow("swa_full", "noswa", read=bool),
+    FieldRow("offload_kqv", "lowvram", lambda value: not value, lambda value: not value),
+    FieldRow("flash_attention", "noflashattention", lambda value: value == "off",
         lambda value: "off" if value else "on"),
-    Row("n_gpu_layers", "gpulayers", fields.layers_number, fields.layers_from),
-    Row("main_gpu", "maingpu"),
-    Row("tensor_split", "tensor_split", list),
-    Row("n_cpu_moe", "moecpu", fields.layers_number,
+    FieldRow("n_gpu_layers", "gpulayers", fields.layers_number, fields.layers_from),
+    FieldRow("main_gpu", "maingpu"),
+    FieldRow("tensor_split", "tensor_split", list),
+    FieldRow("n_cpu_moe", "moecpu", fields.layers_number,
         lambda value: fields.layers_from(max(value, 0))),
-    Row("tensor_overrides", "overridetensors", _overrides, fields.overrides_from),
-    Row("n_threads", "threads", read=_positive),
-    Row("mmproj", "mmproj", export.writable),
-    Row("type_k", "quantkv", lambda _: None, _kv_type),
-    Row("lora", "lora", list, lambda value: value if isinstance(value, list) else [value]),
+    FieldRow("tensor_overrides", "overridetensors", _overrides, fields.overrides_from),
+    FieldRow("n_threads", "threads", read=_positive),
+    FieldRow("mmproj", "mmproj", export.writable),
+    FieldRow("type_k", "quantkv", lambda _: None, _kv_type),
+    FieldRow("lora", "lora", list, lambda value: value if isinstance(value, list) else [value]),
 )  # fmt: skip
 DRAFTS = (
-    Row("speculation.n_draft", "draftamount", read=_positive),
-    Row("draft.model", "draftmodel", export.writable),
-    Row("draft.n_gpu_layers", "draftgpulayers", fields.layers_number, _draft_layers),
+    FieldRow("speculation.n_draft", "draftamount", read=_positive),
+    FieldRow("draft.model", "draftmodel", export.writable),
+    FieldRow("draft.n_gpu_layers", "draftgpulayers", fields.layers_number, _draft_layers),
 )
 SAMPLING = tuple(
-    Row(f"sampling.{field}", key)
+    FieldRow(f"sampling.{field}", key)
     for key, field in {
         "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
         "rep_pen": "repetition_penalty", "rep_pen_range": "repetition_window",

@@ -3,7 +3,7 @@
 from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
-from engine.presets.fields import Fields, Row
+from engine.presets.fields import FieldRow, Fields
 
 PROGRAM = "llama-cpp-python's server"
 SOURCE = "a configuration of llama-cpp-python's server"
@@ -23,21 +23,21 @@ def _type(number: object) -> str:
 
 
 ROWS = (
-    Row("model", "model", export.writable),
-    Row("mmproj", "clip_model_path", export.writable),
-    Row("lora", "lora_path", read=lambda value: [value]),
-    Row("n_gpu_layers", "n_gpu_layers", lambda value: -1 if value == "all" else value,
+    FieldRow("model", "model", export.writable),
+    FieldRow("mmproj", "clip_model_path", export.writable),
+    FieldRow("lora", "lora_path", read=lambda value: [value]),
+    FieldRow("n_gpu_layers", "n_gpu_layers", lambda value: -1 if value == "all" else value,
         lambda value: "all" if value < 0 else fields.layers_from(value)),
-    Row("split_mode", "split_mode", MODES.get,
+    FieldRow("split_mode", "split_mode", MODES.get,
         lambda number: {value: name for name, value in MODES.items()}[number]),
-    Row("tensor_split", "tensor_split", list),
-    Row("flash_attention", "flash_attn", lambda value: value != "off",
+    FieldRow("tensor_split", "tensor_split", list),
+    FieldRow("flash_attention", "flash_attn", lambda value: value != "off",
         lambda value: "on" if value else "off"),
-    Row("type_k", "type_k", TYPE_NUMBERS.get, _type),
-    Row("type_v", "type_v", TYPE_NUMBERS.get, _type),
-    Row("sampling.repetition_window", "last_n_tokens_size"),
+    FieldRow("type_k", "type_k", TYPE_NUMBERS.get, _type),
+    FieldRow("type_v", "type_v", TYPE_NUMBERS.get, _type),
+    FieldRow("sampling.repetition_window", "last_n_tokens_size"),
     *(
-        Row(name, name)
+        FieldRow(name, name)
         for name in ("n_ctx", "n_batch", "n_ubatch", "main_gpu", "offload_kqv", "n_threads",
                      "n_threads_batch", "use_mmap")
     ),

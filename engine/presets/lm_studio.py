@@ -12,7 +12,7 @@ from engine.configuration import Configuration
 from engine.parsing import parse_json
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
-from engine.presets.fields import Fields, Row
+from engine.presets.fields import FieldRow, Fields
 
 PROGRAM = "LM Studio"
 SOURCE = "LM Studio's defaults of a model"
@@ -25,7 +25,7 @@ _BY_MODEL, _BY_HEAD = f"{_DRAFT}draftSimple", f"{_DRAFT}draftMtp"
 _DRAFT_MODEL, _DRAFT_MAX = f"{_DRAFT}draftModel", f"{_DRAFT}draftMaxTokens"
 
 
-def _boxed(field: str, key: str, off: object) -> Row:
+def _boxed(field: str, key: str, off: object) -> FieldRow:
     """A value with a box to check; `off` is the value without the check, and of unknown types."""
 
     def write(value: object) -> Fields:
@@ -37,45 +37,45 @@ def _boxed(field: str, key: str, off: object) -> Row:
             return value["value"] if value.get("checked") else off
         return value  # the bare value that some versions wrote
 
-    return Row(field, key, write, read)
+    return FieldRow(field, key, write, read)
 
 
 LOAD = (
-    Row("n_ctx", "llm.load.contextLength"),
-    Row("offload_kqv", "llm.load.offloadKVCacheToGpu"),
-    Row("n_batch", f"{_LLAMA}evalBatchSize"),
-    Row("n_ubatch", f"{_LLAMA}physicalBatchSize"),
-    Row("n_slots", "llm.load.numParallelSessions"),
-    Row("kv_unified", "llm.load.useUnifiedKvCache"),
-    Row("n_threads", f"{_LLAMA}cpuThreadPoolSize"),
-    Row("use_mmap", f"{_LLAMA}tryMmap"),
-    Row("flash_attention", f"{_LLAMA}flashAttention", lambda value: value != "off",
+    FieldRow("n_ctx", "llm.load.contextLength"),
+    FieldRow("offload_kqv", "llm.load.offloadKVCacheToGpu"),
+    FieldRow("n_batch", f"{_LLAMA}evalBatchSize"),
+    FieldRow("n_ubatch", f"{_LLAMA}physicalBatchSize"),
+    FieldRow("n_slots", "llm.load.numParallelSessions"),
+    FieldRow("kv_unified", "llm.load.useUnifiedKvCache"),
+    FieldRow("n_threads", f"{_LLAMA}cpuThreadPoolSize"),
+    FieldRow("use_mmap", f"{_LLAMA}tryMmap"),
+    FieldRow("flash_attention", f"{_LLAMA}flashAttention", lambda value: value != "off",
         lambda value: "on" if value else "off"),
     _boxed("type_k", f"{_LLAMA}kCacheQuantizationType", "f16"),
     _boxed("type_v", f"{_LLAMA}vCacheQuantizationType", "f16"),
 )  # fmt: skip
 PREDICTION = (
-    Row("sampling.temperature", "llm.prediction.temperature"),
-    Row("sampling.top_k", "llm.prediction.topKSampling", read=lambda value: max(value, 0)),
+    FieldRow("sampling.temperature", "llm.prediction.temperature"),
+    FieldRow("sampling.top_k", "llm.prediction.topKSampling", read=lambda value: max(value, 0)),
     _boxed("sampling.top_p", "llm.prediction.topPSampling", 1.0),
     _boxed("sampling.min_p", "llm.prediction.minPSampling", 0.0),
     _boxed("sampling.repetition_penalty", "llm.prediction.repeatPenalty", 1.0),
 )
 LENGTHS = (
-    Row("speculation.n_draft", _DRAFT_MAX),
-    Row("speculation.draft_min_tokens", f"{_DRAFT}draftMinTokens"),
-    Row("speculation.draft_min_confidence", f"{_DRAFT}draftMinContinueProbability"),
+    FieldRow("speculation.n_draft", _DRAFT_MAX),
+    FieldRow("speculation.draft_min_tokens", f"{_DRAFT}draftMinTokens"),
+    FieldRow("speculation.draft_min_confidence", f"{_DRAFT}draftMinContinueProbability"),
 )
 
 
-def _shares(n_layers: int | None) -> tuple[Row, ...]:
+def _shares(n_layers: int | None) -> tuple[FieldRow, ...]:
     """Numbers of layers, which LM Studio has as shares of all layers."""
     keys = {
         "n_gpu_layers": f"{_LLAMA}acceleration.offloadRatio",
         "n_cpu_moe": "llm.load.numCpuExpertLayersRatio",
     }
     return tuple(
-        Row(name, key, lambda n: _share(n, n_layers), lambda share: _layers(share, n_layers))
+        FieldRow(name, key, lambda n: _share(n, n_layers), lambda share: _layers(share, n_layers))
         for name, key in keys.items()
     )
 

@@ -11,7 +11,7 @@ from engine.configuration import Configuration
 from engine.errors import shown
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
-from engine.presets.fields import Fields, Row
+from engine.presets.fields import FieldRow, Fields
 
 PROGRAM, SOURCE = "Ollama", "a Modelfile of Ollama"
 DOCUMENTED = ("f16", "q8_0", "q4_0")
@@ -38,25 +38,25 @@ def _not_zero(value: int) -> int | None:
 
 
 PARAMETERS = (
-    Row("n_ctx", "num_ctx", read=_count),
-    Row("n_gpu_layers", "num_gpu", fields.layers_number, fields.layers_from),
-    Row("n_ubatch", "num_batch", read=_count),
-    Row("sampling.temperature", "temperature", _number, float),
-    Row("sampling.top_k", "top_k", read=lambda value: max(_count(value), 0)),
-    Row("sampling.top_p", "top_p", _number, float),
-    Row("sampling.min_p", "min_p", _number, float),
-    Row("sampling.repetition_penalty", "repeat_penalty", _number, float),
-    Row("sampling.repetition_window", "repeat_last_n", read=_count),
-    Row("n_threads", "num_thread", read=_count),
-    Row("n_mtp_draft", "draft_num_predict", _not_zero, _count),  # for models that Ollama knows
-    Row("main_gpu", "main_gpu", _not_zero, _count),
+    FieldRow("n_ctx", "num_ctx", read=_count),
+    FieldRow("n_gpu_layers", "num_gpu", fields.layers_number, fields.layers_from),
+    FieldRow("n_ubatch", "num_batch", read=_count),
+    FieldRow("sampling.temperature", "temperature", _number, float),
+    FieldRow("sampling.top_k", "top_k", read=lambda value: max(_count(value), 0)),
+    FieldRow("sampling.top_p", "top_p", _number, float),
+    FieldRow("sampling.min_p", "min_p", _number, float),
+    FieldRow("sampling.repetition_penalty", "repeat_penalty", _number, float),
+    FieldRow("sampling.repetition_window", "repeat_last_n", read=_count),
+    FieldRow("n_threads", "num_thread", read=_count),
+    FieldRow("n_mtp_draft", "draft_num_predict", _not_zero, _count),  # for models that Ollama knows
+    FieldRow("main_gpu", "main_gpu", _not_zero, _count),
 )
 SERVER = (
-    Row("type_k", "OLLAMA_KV_CACHE_TYPE", read=str.lower),
-    Row("flash_attention", "OLLAMA_FLASH_ATTENTION",
+    FieldRow("type_k", "OLLAMA_KV_CACHE_TYPE", read=str.lower),
+    FieldRow("flash_attention", "OLLAMA_FLASH_ATTENTION",
         lambda value: None if value == "auto" else int(value == "on"),
         lambda value: "off" if value in ("0", "false") else "on"),
-    Row("n_slots", "OLLAMA_NUM_PARALLEL", read=lambda value: max(int(value), 1)),
+    FieldRow("n_slots", "OLLAMA_NUM_PARALLEL", read=lambda value: max(int(value), 1)),
 )  # fmt: skip
 
 

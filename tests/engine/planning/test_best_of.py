@@ -13,7 +13,7 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.offload import Offload, offload_levels
-from engine.planning.search import Candidate, Goal, Space, best_of
+from engine.planning.search import Goal, Point, Space, best_of
 from engine.policy.pairs import FAST_PAIRS
 from tests.engine.planning.shapes import dense_model, gpu, small_mixture
 
@@ -49,10 +49,10 @@ def space_of(model: Model, devices: tuple[Device, ...], draft: Model | None = No
     )
 
 
-def best_of_all(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
+def best_of_all(space: Space, goal: Goal, offload: Offload) -> Point | None:
     """The greatest key of all candidates that fit, near the fastest level that fits."""
     fitting = [
-        Candidate(choice, steps)
+        Point(choice, steps)
         for level, each in product(range(len(space.levels)), space.choices())
         for steps in range(space.least, space.most + 1)
         if space.free(choice := each._replace(level=level), steps).least >= 0
@@ -68,7 +68,7 @@ def best_of_all(space: Space, goal: Goal, offload: Offload) -> Candidate | None:
     return max(fitting, key=lambda each: space.key(goal, each), default=None)
 
 
-def near(space: Space, fitting: list[Candidate], steps: int) -> list[Candidate]:
+def near(space: Space, fitting: list[Point], steps: int) -> list[Point]:
     """The candidates near the fastest level that fits a context."""
     first, last = space.near(min(each.choice.level for each in fitting if each.steps >= steps))
     return [each for each in fitting if first <= each.choice.level <= last]

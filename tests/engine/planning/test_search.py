@@ -12,7 +12,7 @@ from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.fit import SearchResult, explained
 from engine.planning.offload import Offload
-from engine.planning.search import Found, Goal, SearchLimits, search
+from engine.planning.search import Goal, Optimum, SearchLimits, search
 from engine.planning.split import even_split
 from engine.policy.choice import Basis
 from engine.policy.known import Known
@@ -158,7 +158,7 @@ def model_32b(tmp_path_factory: pytest.TempPathFactory) -> Model:
                        d_feed_forward=25600, n_heads=40, n_vocab=151936)  # fmt: skip
 
 
-def split_found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> Found:
+def split_found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> Optimum:
     cards = tuple(gpu(gib, index) for index, gib in enumerate(sizes))
     return search(
         model, (*cards, RAM), goal, target="llama-server", margin_bytes=MARGIN,
